@@ -1,0 +1,211 @@
+"""What OGC costs in a training step, beside F.cross_entropy and the method done with scikit-learn and a deque.
+
+    python benchmarks/overhead.py [--blocks 60] [--device cuda] [--json FILE]
+
+Every contender runs in the same process, one block of 32 steps after the other in turn, so that a noisy machine is
+noisy for all of them; a step is forward and backward, a block holds one update, and the median block counts.
+On CPU one thread is used. Ratios are what to read; the times belong to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ogc import OGC, losses
+from ogc.given_label import H_MAX, H_MIN, P_MIN
+from ogc.losses import Pointwise
+
+EVERY = 32
+QUEUE = 4096
+
+
+class ScikitLearnOGC(nn.Module):
+    """The same method the way one writes it first: a deque, scikit-learn's GaussianMixture, ten halvings of p0."""
+
+    def __init__(self, base: Pointwise, epsilon: float = 2.0, queue_size: int = QUEUE) -> None:
+        super().__init__()
+        self.base, self.epsilon = base, epsilon
+        self.queue: deque[float] = deque(maxlen=queue_size)
+        self.p0, self.steps = P_MIN, 0
+        self.H = np.linspace(H_MIN, H_MAX, 1000)
+        self.slope = base.slope(torch.exp(-torch.from_numpy(self.H))).numpy()
+
+    def update(self) -> None:
+        from sklearn.mixture import GaussianMixture
+
+        queue = np.array(self.queue).reshape(-1, 1)
+        model = GaussianMixture(2, max_iter=10, reg_covar=1e-3, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # not converged after ten steps: as the method wants it
+            model.fit(queue)
+        mean, var = model.means_.ravel(), model.covariances_.ravel()
+        density = np.exp(-((self.H - mean[:, None]) ** 2) / (2 * var[:, None]))
+        clean, noisy = (density / density.sum(1, keepdims=True))[np.argsort(mean)]
+
+        def ratio(tau: float) -> float:
+            pull = np.minimum(self.slope, tau)
+            return float((noisy * pull).sum() / (clean * pull).sum())
+
+        self.p0 = P_MIN
+        if ratio(self.slope[-1]) >= 1 + self.epsilon:
+            low, high = P_MIN, 1 - P_MIN
+            for _ in range(10):
+                middle = (low + high) / 2
+                tau = float(self.base.slope(torch.tensor(middle, dtype=torch.float64)))
+                low, high = (middle, high) if ratio(tau) >= 1 + self.epsilon else (low, middle)
+            self.p0 = high
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        H = F.cross_entropy(logits, labels, reduction="none")
+        self.queue.extend(H.detach().clamp(H_MIN, H_MAX).tolist())
+        self.steps += 1
+        if self.steps % EVERY == 0 and len(self.queue) == self.queue.maxlen:
+            self.update()
+        p = torch.exp(-H)
+        p0 = torch.tensor(self.p0, device=p.device)
+        tau = self.base.slope(p0)
+        return torch.where(p > p0, self.base.value(p), self.base.value(p0) + tau * (p0 - p)).mean()
+
+
+def medians(contenders: dict[str, Callable[[], object]], blocks: int, device: torch.device) -> dict[str, float]:
+    """Microseconds of one call of each, run in turn."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(blocks + 3):
+        for name, call in contenders.items():
+            _wait(device)
+            start = time.perf_counter()
+            call()
+            _wait(device)
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(t[3:]) * 1e6 for name, t in times.items()}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def steps_of(criterion: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor) -> Callable[[], None]:
+    def block() -> None:
+        for _ in range(EVERY):
+            logits.grad = None
+            criterion(logits, labels).backward()
+
+    return block
+
+
+def batch(classes: int, device: torch.device, samples: int = 128) -> tuple[Tensor, Tensor]:
+    """Logits of a network in mid-training, two samples in five with a wrong label."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(classes, (samples,), generator=generator)
+    logits = torch.randn(samples, classes, generator=generator)
+    right = torch.rand(samples, generator=generator) < 0.6
+    logits[torch.arange(samples), labels] += torch.where(right, 5.0, 0.0)
+    return logits.to(device).requires_grad_(), labels.to(device)
+
+
+def queue_like_training(size: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    spread = torch.randn(size, generator=generator)
+    noisy = torch.rand(size, generator=generator) < 0.4
+    return torch.where(noisy, 3.3 + 1.3 * spread, 0.35 + 0.3 * spread).clamp(H_MIN, H_MAX)
+
+
+def update_cost(base: str, size: int, device: torch.device, blocks: int) -> dict[str, float]:
+    """Microseconds of one update, fit and solve, on a full queue of ``size``."""
+    criterion = OGC(base, follow_lr=False, queue_size=size).to(device)
+    rival = ScikitLearnOGC(losses.by_name(base)(), queue_size=size)
+    H = queue_like_training(size)
+    criterion.queue[:-1] = H.to(device)
+    criterion.seen.fill_(size)
+    rival.queue.extend(H.tolist())
+    return medians({"ogc": criterion.update, "scikit-learn": rival.update}, blocks, device)
+
+
+def mlp_share(device: torch.device, blocks: int) -> dict[str, float]:
+    """Microseconds of a step of a small MLP (64-512-512-10, batch 128, SGD) with CE and with OGC."""
+    inputs, labels = torch.randn(128, 64, device=device), torch.randint(10, (128,), device=device)
+
+    def training(make: Callable[[torch.optim.Optimizer], nn.Module]) -> Callable[[], None]:
+        layers = nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+        network = nn.Sequential(*layers).to(device)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+        criterion = make(optimizer).to(device)
+
+        def block() -> None:
+            for _ in range(EVERY):
+                optimizer.zero_grad()
+                criterion(network(inputs), labels).backward()
+                optimizer.step()
+
+        return block
+
+    times = medians(
+        {"ce": training(lambda _: nn.CrossEntropyLoss()), "ogc": training(lambda o: OGC("ce", o))}, blocks, device
+    )
+    return {name: t / EVERY for name, t in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=60)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, help="write the numbers here too")
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="OGC: for")  # a batch that never changes is no training
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()}, one core"
+    result: dict[str, object] = {"device": name, "torch": torch.__version__, "blocks": args.blocks}
+    print(f"torch {torch.__version__} on {name}; medians of {args.blocks} blocks in turn")
+
+    print("\nOne step, forward and backward, batch 128, update included (us, and times F.cross_entropy)")
+    print(f"{'classes':>8} {'CE':>8} {'CE+OGC':>16} {'FL+OGC':>16} {'scikit-learn':>16}")
+    growth = {}
+    for classes in (10, 100, 1000, 10000):
+        logits, labels = batch(classes, device)
+        contenders = {
+            "ce": steps_of(F.cross_entropy, logits, labels),
+            "ce+ogc": steps_of(OGC("ce", follow_lr=False).to(device), logits, labels),
+            "fl+ogc": steps_of(OGC("fl", follow_lr=False).to(device), logits, labels),
+            "scikit-learn": steps_of(ScikitLearnOGC(losses.CrossEntropy()), logits, labels),
+        }
+        times = {k: t / EVERY for k, t in medians(contenders, args.blocks, device).items()}
+        growth[classes] = times
+        cells = (f"{times[k]:8.1f} {times[k] / times['ce']:5.2f} x" for k in list(contenders)[1:])
+        print(f"{classes:>8} {times['ce']:8.1f} {' '.join(cells)}")
+    result["step_us"] = growth
+
+    print("\nOne update, fit and solve (us, and how many times cheaper than with scikit-learn)")
+    print(f"{'queue':>8} {'loss':>6} {'OGC':>8} {'scikit-learn':>14} {'cheaper':>9}")
+    updates = {}
+    for size, base in ((QUEUE, "ce"), (QUEUE, "fl"), (256, "ce"), (1024, "ce"), (16384, "ce"), (65536, "ce")):
+        times = update_cost(base, size, device, max(args.blocks // 2, 5))
+        updates[f"{base} {size}"] = times
+        cheaper = times["scikit-learn"] / times["ogc"]
+        print(f"{size:>8} {base:>6} {times['ogc']:8.0f} {times['scikit-learn']:14.0f} {cheaper:7.1f} x")
+    result["update_us"] = updates
+
+    share = mlp_share(device, args.blocks)
+    result["mlp_step_us"] = share
+    more = share["ogc"] / share["ce"] - 1
+    print(f"\nA step of a small MLP: {share['ce']:.0f} us with CE, {share['ogc']:.0f} us with CE+OGC: {more:+.1%}")
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

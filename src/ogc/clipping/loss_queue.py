@@ -1,0 +1,73 @@
+"""The FIFO queue of recent cross entropies, as a ring in one tensor.
+
+``queue`` has one slot more than its size Q: the spare slot at its end takes what is not queued, so that nothing needs
+a boolean mask and no count needs to be known on the host. ``seen`` counts the samples queued so far: ``seen % Q`` is
+the next slot, ``seen >= Q`` means full.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..given_label import H_MAX, H_MIN
+
+
+def push(queue: Tensor, seen: Tensor, H: Tensor) -> None:
+    """Append the finite entries of H, (N,) in order, clamped to [H_MIN, H_MAX]; in place."""
+    (push_by_slices if queue.device.type == "cpu" else push_by_scatter)(queue, seen, H)
+
+
+def push_by_slices(queue: Tensor, seen: Tensor, H: Tensor) -> None:
+    """:func:`push` where counts may be read."""
+    size = queue.numel() - 1
+    if not math.isfinite(H.sum().item()):
+        H = H[H.isfinite()]
+    start = int(seen) % size
+    seen.add_(H.numel())
+    if H.numel() > size:  # leaves its last Q, in the slots that pushing one by one would have left them in
+        start = (start + H.numel() - size) % size
+        H = H[-size:]
+    room = size - start
+    torch.clamp(H[:room], H_MIN, H_MAX, out=queue[start : start + H.numel()][:room])
+    if H.numel() > room:
+        torch.clamp(H[room:], H_MIN, H_MAX, out=queue[: H.numel() - room])
+
+
+def push_by_scatter(queue: Tensor, seen: Tensor, H: Tensor) -> None:
+    """:func:`push` without a host read: every entry is written, those not kept to the spare slot."""
+    size = queue.numel() - 1
+    if H.numel() == 0:
+        return
+    keep = H.isfinite()
+    rank = keep.cumsum(0)  # 1 for the first kept entry
+    count = rank[-1]
+    if H.numel() > size:
+        keep = keep & (rank > count - size)  # a batch larger than the queue leaves its last Q
+    slot = torch.where(keep, (rank + (seen - 1)) % size, size)
+    queue.scatter_(0, slot, torch.where(keep, H.clamp(H_MIN, H_MAX), 0.0))
+    seen.add_(count)
+
+
+def gather_ranks(H: Tensor, process_group: dist.ProcessGroup | bool | None) -> Tensor:
+    """The union of all ranks' H in rank order, so that every rank queues the same: (n,) each -> (N,).
+
+    On CPU batches may differ in size: the sizes are exchanged, and the gaps are NaN, which :func:`push` leaves out.
+    On CUDA that would be a host read: there every rank must bring the same number.
+    """
+    if process_group is False or not (dist.is_available() and dist.is_initialized()):
+        return H
+    group = None if isinstance(process_group, bool) else process_group
+    world = dist.get_world_size(group)
+    if world == 1:
+        return H
+    if H.device.type == "cpu":
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
+        dist.all_gather(sizes, torch.tensor([H.numel()]), group=group)
+        H = torch.cat([H, H.new_full((int(max(sizes)) - H.numel(),), math.nan)])
+    union = H.new_empty(world, H.numel())
+    dist.all_gather(list(union.unbind()), H.contiguous(), group=group)
+    return union.flatten()

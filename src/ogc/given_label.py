@@ -1,0 +1,76 @@
+"""The first arrow: logits and given labels to H = -log p(y), the cross entropy of the given label.
+
+Shapes: N samples, C classes, and any d1, d2, ... of a dense prediction: logits (N, C, d1, ...), labels (N, d1, ...).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+P_MIN = 1e-7
+"""Probabilities live in [P_MIN, 1 - P_MIN]; so do the ends of the clipping threshold's grid."""
+H_MIN = -math.log1p(-P_MIN)
+H_MAX = -math.log(P_MIN)
+
+
+def can_read(tensor: Tensor) -> bool:
+    """Whether values may be looked at: in eager mode on CPU. Elsewhere a look is a synchronisation or a graph break."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Refuse wrong shapes and types; logits to float32 (float64 stays, halves are too coarse), labels to int64."""
+    if labels.is_floating_point():
+        raise ValueError(
+            "Labels should be class indices of an integer type; soft labels (probabilities, mixup, label smoothing) "
+            f"have no single given label to judge. Found labels of type {labels.dtype} and shape {tuple(labels.shape)}."
+        )
+    if not logits.is_floating_point():
+        raise ValueError(f"Logits should be of a floating-point type. Found {logits.dtype}.")
+    if logits.dim() < 2 or logits.shape[:1] + logits.shape[2:] != labels.shape:
+        raise ValueError(
+            "Logits should have the shape (N, C, d1, ...) and labels (N, d1, ...). "
+            f"Found logits {tuple(logits.shape)} and labels {tuple(labels.shape)}."
+        )
+    return logits if logits.dtype == torch.float64 else logits.float(), labels.long()
+
+
+def pick(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    """H = -log p(y), zero where ignored: (N, C, ...), (N, ...) -> (N, ...).
+
+    Labels out of range and NaN raise where they can; elsewhere they become NaN, and the caller queues nothing.
+    """
+    if not can_read(log_p):
+        return pick_quietly(log_p, labels, ignore_index)
+    try:
+        H = F.nll_loss(log_p, labels, ignore_index=ignore_index, reduction="none")
+    except IndexError:
+        wrong = labels[((labels < 0) | (labels >= log_p.shape[1])) & (labels != ignore_index)]
+        raise ValueError(
+            f"Labels should be in [0, {log_p.shape[1]}) or equal to ignore_index = {ignore_index}. "
+            f"Found {sorted(set(wrong.tolist()))[:5]}."
+        ) from None
+    if math.isnan(H.detach().sum().item()):
+        rows = H.isnan().flatten(1).any(1) if H.dim() > 1 else H.isnan()
+        raise ValueError(
+            "Logits should be free of NaN and +inf. "
+            f"Found some in {int(rows.sum())} of {len(rows)} samples, the first at index {int(rows.int().argmax())}."
+        )
+    return H
+
+
+def pick_quietly(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    """:func:`pick` without a look at the values: NaN for labels out of range."""
+    ignored = labels == ignore_index
+    known = (labels >= 0) & (labels < log_p.shape[1]) & ~ignored
+    H = F.nll_loss(log_p, torch.where(known, labels, 0), reduction="none", ignore_index=-1)
+    return torch.where(known, H, torch.where(ignored, 0.0, math.nan).to(H.dtype))
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    """H of every sample, straight from checked logits: (N, C, ...), (N, ...) -> (N, ...)."""
+    return pick(F.log_softmax(logits, dim=1), labels, ignore_index)

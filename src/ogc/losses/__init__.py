@@ -1,0 +1,55 @@
+"""The eleven losses that the paper compares, by name.
+
+To add one: write a subclass of :class:`Pointwise` (or :class:`Loss`) in a small file here and give it a row in LOSSES.
+"""
+
+from __future__ import annotations
+
+from .active_passive import NCEPlusNNCE, NCEPlusRCE
+from .clipped import PHuberCE, clipped, clipped_slope
+from .js_divergence import JSDivergence
+from .logit_clip import LogitClip
+from .loss import Loss
+from .pointwise import GCE, MAE, SCE, CrossEntropy, Focal, Pointwise, TaylorCE
+
+LOSSES: dict[str, type[Loss]] = {
+    "ce": CrossEntropy,
+    "fl": Focal,
+    "mae": MAE,
+    "gce": GCE,
+    "sce": SCE,
+    "phuber_ce": PHuberCE,
+    "taylor_ce": TaylorCE,
+    "nce_rce": NCEPlusRCE,
+    "js": JSDivergence,
+    "lc_ce": LogitClip,
+    "nce_nnce": NCEPlusNNCE,
+}
+
+
+def by_name(name: str) -> type[Loss]:
+    """The class of a loss by its name in LOSSES; an unknown name lists the known ones."""
+    if name not in LOSSES:
+        raise ValueError(f"There is no loss named {name!r}. There are {', '.join(LOSSES)}.")
+    return LOSSES[name]
+
+
+__all__ = [
+    "GCE",
+    "LOSSES",
+    "MAE",
+    "SCE",
+    "CrossEntropy",
+    "Focal",
+    "JSDivergence",
+    "LogitClip",
+    "Loss",
+    "NCEPlusNNCE",
+    "NCEPlusRCE",
+    "PHuberCE",
+    "Pointwise",
+    "TaylorCE",
+    "by_name",
+    "clipped",
+    "clipped_slope",
+]

@@ -1,0 +1,56 @@
+"""A pointwise loss whose gradient with respect to p is clipped at tau."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._require import require
+from ..given_label import P_MIN
+from .loss import Reduction
+from .pointwise import CrossEntropy, Pointwise
+
+
+def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
+    """``base``, continued below p0 by a line of slope tau: (N,) -> (N,).
+
+    value(p) where p > p0, and value(p0) + tau (p0 - p) otherwise; in H = -log p, which keeps p near 1 exact.
+    """
+    H0 = -torch.log(p0) if isinstance(p0, Tensor) else -math.log(p0)
+    p = torch.exp(-H)
+    return base.at(H.clamp(max=H0)) + tau * (p.clamp(min=p0) - p)
+
+
+def clipped_slope(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
+    """The derivative of :func:`clipped` with respect to H, p min(slope(p), tau): (N,) -> (N,)."""
+    p = torch.exp(-H)
+    return p * base.slope(p.clamp(min=p0).clamp(max=1 - P_MIN)).clamp(max=tau)
+
+
+class PHuberCE(Pointwise):
+    """PHuber-CE: CE clipped at a fixed tau (Can Gradient Clipping Mitigate Label Noise?, Menon et al., 2020).
+
+    -log p where p > 1/tau, and 1 - tau p + log tau otherwise.
+
+    :param tau: the largest gradient.
+    """
+
+    def __init__(
+        self,
+        *,
+        tau: float = 2.0,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
+        require(1 <= tau < math.inf, "tau", "at least 1, the smallest gradient of CE", tau)
+        self.tau = tau
+
+    def value(self, p: Tensor) -> Tensor:
+        return self.at(-torch.log(p))
+
+    def at(self, H: Tensor) -> Tensor:
+        return clipped(CrossEntropy(), H, 1 / self.tau, self.tau)

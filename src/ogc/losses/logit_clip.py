@@ -1,0 +1,42 @@
+"""LogitClip: bound the logits' norm, then any loss."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._require import require
+from .loss import Loss, Reduction
+from .pointwise import CrossEntropy
+
+
+class LogitClip(Loss):
+    """LC-CE: logits of norm above tau are rescaled to norm tau, then ``base`` (Wei et al., 2023).
+
+    :param base: the loss of the clipped logits; CE unless given.
+    :param tau: the largest norm.
+    """
+
+    def __init__(
+        self,
+        base: Loss | None = None,
+        *,
+        tau: float = 0.1,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
+        require(0 < tau < math.inf, "tau", "above 0", tau)
+        self.base = CrossEntropy() if base is None else base.require_plain("LogitClip")
+        self.base.ignore_index = ignore_index
+        self.tau = tau
+
+    def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
+        masked = logits == -math.inf  # a masked class has no length, and stays masked
+        finite = logits.masked_fill(masked, 0.0)
+        norm = torch.linalg.vector_norm(finite, dim=1, keepdim=True)
+        clipped = finite * (self.tau / norm.clamp(min=self.tau))
+        return self.base.per_sample(clipped.masked_fill(masked, -math.inf), labels)

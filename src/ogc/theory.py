@@ -1,0 +1,54 @@
+"""What a threshold tau guarantees: the paper's proposition 1 and theorems 1 to 3, for CE clipped at tau >= 1.
+
+They bound the excess risk, how much worse than the best classifier the one is that minimises the risk on noisy labels:
+R is the risk on clean labels, R_eta on noisy ones, f* and f~* their minimisers. K is the number of classes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ._require import require
+
+
+class Bounds(NamedTuple):
+    lower: Tensor | float
+    upper: Tensor | float
+
+
+def _log(tau: float) -> float:
+    require(tau >= 1, "tau", "at least 1, the smallest gradient of CE", tau)
+    return math.log(tau)
+
+
+def loss_bounds(p: Tensor, tau: float) -> Bounds:
+    """Proposition 1: 1 - p <= clipped CE <= (1 - p)(1 + log tau): (N,) -> (N,)."""
+    return Bounds(1 - p, (1 - p) * (1 + _log(tau)))
+
+
+def loss_sum_bounds(num_classes: int, tau: float) -> Bounds:
+    """Proposition 1: the clipped CE of a sample, summed over all labels, is between K - 1 and (K - 1)(1 + log tau)."""
+    return Bounds(num_classes - 1.0, (num_classes - 1) * (1 + _log(tau)))
+
+
+def symmetric_excess_risk(tau: float, rate: float, num_classes: int) -> float:
+    """Theorem 1: R(f~*) - R(f*) <= eta log tau / (1 - eta K / (K - 1)) under symmetric noise of rate eta < 1 - 1/K.
+
+    The paper states it without the factor eta; its proof loses it on the way, and the bound holds with it.
+    """
+    require(0 <= rate < 1 - 1 / num_classes, "rate", f"in [0, 1 - 1/K) = [0, {1 - 1 / num_classes:.4g})", rate)
+    return rate * _log(tau) / (1 - rate * num_classes / (num_classes - 1))
+
+
+def dependent_excess_risk(tau: float, kept: float, num_classes: int) -> float:
+    """Theorems 2 and 3: R_eta(f*) - R_eta(f~*) <= (K - 1) log tau E[1 - eta], if R(f*) = 0.
+
+    For asymmetric and instance-dependent noise in which no wrong label is as likely as the right one.
+
+    :param kept: E[1 - eta_y(x)], the share of labels that are right.
+    """
+    require(0 <= kept <= 1, "kept", "in [0, 1]", kept)
+    return (num_classes - 1) * _log(tau) * kept
