@@ -66,9 +66,9 @@ def pick(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
 def pick_quietly(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
     """:func:`pick` without a look at the values: NaN for labels out of range."""
     ignored = labels == ignore_index
-    known = (labels >= 0) & (labels < log_p.shape[1]) & ~ignored
-    H = F.nll_loss(log_p, torch.where(known, labels, 0), reduction="none", ignore_index=-1)
-    return torch.where(known, H, torch.where(ignored, 0.0, math.nan).to(H.dtype))
+    nearest = labels.clamp(0, log_p.shape[1] - 1)
+    H = F.nll_loss(log_p, nearest, reduction="none", ignore_index=-1)
+    return H.masked_fill(nearest != labels, math.nan).masked_fill(ignored, 0.0)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:

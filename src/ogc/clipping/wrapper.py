@@ -3,8 +3,9 @@
 How it lives in a training step. In eager mode :meth:`OGC._observe` is a plain call. Under ``torch.compile`` it is one
 opaque operator, ``ogc::observe``, that declares which buffers it writes; whatever only the host knows (the clock, the
 learning rate) is looked up inside it by the criterion's key, so none of it is baked into a graph or guarded on. In a
-CUDA graph host code runs once, at capture: there ``forward`` queues and never updates, and :meth:`OGC.update` is
-captured on its own and replayed every 32 steps.
+CUDA graph host code runs once, at capture: there the update kernel is launched every step and looks at the clock on the
+device, and the learning rate should be a tensor there. Without the kernel (no Triton, or a queue beyond its reach) a
+captured ``forward`` queues and never updates: capture :meth:`OGC.update` on its own and replay it when due.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -216,7 +218,7 @@ class OGC(Loss):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Re-solve now, if the queue is full. For steps captured in a CUDA graph, which cannot know when."""
+        """Re-solve now, if the queue is full."""
         self._update(self._state())
 
     def _state(self) -> _State:
@@ -225,12 +227,14 @@ class OGC(Loss):
     def _observe(self, H: Tensor, state: _State) -> None:
         """One step's books: queue H where finite, move the clock, update when due. Writes the buffers it is handed."""
         if self.threshold is None:
-            push(state.queue, state.seen, gather_ranks(H.flatten().float(), self.process_group))
+            H = gather_ranks(H.flatten().float(), self.process_group)
+            kernels = _kernels(state.queue, H.numel())
+            (push if kernels is None else kernels.push)(state.queue, state.seen, H)
             self._track_lr(state)
         state.steps.add_(1)
         if H.is_cuda and torch.cuda.is_current_stream_capturing():
-            if self.threshold is not None:
-                self._update(state)
+            if self.threshold is not None or _kernels(state.queue, self.queue_size) is not None:
+                self._update(state, every=self.every)
             return
         self._clock += 1
         if self.threshold is not None or self._clock % self.every == 0:
@@ -268,7 +272,7 @@ class OGC(Loss):
             return self.epsilon * lr / state.highest_lr
         return self.epsilon * lr / self._highest_lr if lr > 0 else 0.0
 
-    def _update(self, state: _State) -> None:
+    def _update(self, state: _State, every: int = 1) -> None:
         N = numbers_on(state.solution.device)
         if self.threshold is not None:
             tau = self.threshold(state.steps, state.solution[1]).clamp(min=P_MIN)
@@ -276,6 +280,10 @@ class OGC(Loss):
             return
         epsilon = self._epsilon(state)
         if N.on_host and (int(state.seen) < self.queue_size or epsilon <= 0):
+            return
+        if (kernels := _kernels(state.queue, self.queue_size)) is not None:
+            epsilon = epsilon.double() if isinstance(epsilon, Tensor) else state.solution.new_full((), epsilon)
+            kernels.update(state, self.slopes, epsilon, UNRELIABLE_SEPARATION, every)
             return
         mixture, doubt = fit_or_doubt(state.queue[:-1], N)
         solution = N.pack([*self.slopes.solve(mixture, 1 + epsilon, N), *mixture])
@@ -309,6 +317,7 @@ class OGC(Loss):
     # --- saving, copying, moving -------------------------------------------------------------------------------------
 
     def get_extra_state(self) -> dict[str, Any]:
+        self._warn_if_unreliable(int(self.unreliable))  # on CUDA, where an update cannot look, a save does
         base = {"name": type(self.base).__name__, **self.base.hyperparameters}
         return {"base": base, "queue_size": self.queue_size}
 
@@ -358,6 +367,15 @@ _keys = itertools.count()
 _criteria: weakref.WeakValueDictionary[int, OGC] = weakref.WeakValueDictionary()
 
 
+def _kernels(tensor: Tensor, samples: int) -> ModuleType | None:
+    """The module of CUDA kernels, where they serve; imported late, because Triton is not everywhere and not light."""
+    if not tensor.is_cuda:
+        return None
+    from . import fused
+
+    return fused if fused.serves(tensor, samples) else None
+
+
 def _no_optimizer() -> None:
     return None
 
@@ -371,13 +389,17 @@ def _observe_by_key(logits: Tensor, labels: Tensor, *state_and_key: Any) -> None
     criterion._observe(criterion._unless_ignored(H, labels), _State(*state))
 
 
+# mode="reduce-overhead" would bake the learning rate of the first step into its graph
+_UNSAFE_IN_CUDA_GRAPHS: dict[str, Any] = (
+    {"tags": [torch.Tag.cudagraph_unsafe]} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
+)
 _buffers = ", ".join(f"Tensor(a{i}!) {name}" for i, name in enumerate(_State._fields))
 _observe_operator = torch.library.custom_op(
     "ogc::observe",
     _observe_by_key,
     mutates_args=_State._fields,
     schema=f"(Tensor logits, Tensor labels, {_buffers}, int key) -> ()",
-    tags=getattr(torch.Tag, "cudagraph_unsafe", ()),
+    **_UNSAFE_IN_CUDA_GRAPHS,
 )
 _observe_operator.register_fake(lambda *args: None)
 

@@ -1,0 +1,186 @@
+"""One training run of the demo: digits with wrong labels, a small network, the loop, and what is watched meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import OGC, losses
+from .._require import require
+from ..clipping.mixture import Mixture
+from ..data import load_digits
+from ..given_label import P_MIN
+from ..models import mlp
+from ..noise import symmetric
+
+METHODS: dict[str, Callable[[torch.optim.Optimizer], nn.Module]] = {
+    "CE": lambda optimizer: losses.CrossEntropy(),
+    "CE+OGC": lambda optimizer: OGC("ce", optimizer),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a demo is run with; the same for both methods. A seed moves noise, initial weights and batches."""
+
+    seed: int = 0
+    seeds: int = 1
+    epochs: int = 120
+    noise_rate: float = 0.5
+    hidden: tuple[int, ...] = (512, 512)
+    batch_size: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+
+    def __post_init__(self) -> None:
+        require(self.seeds >= 1, "seeds", "at least 1", self.seeds)
+        require(0 <= self.seed < 2**32, "seed", "in [0, 2**32)", self.seed)
+        require(self.epochs >= 1, "epochs", "at least 1", self.epochs)
+
+    @property
+    def milestones(self) -> list[int]:
+        """The epochs after which lr is divided by ten: a third and two thirds of the way."""
+        return [max(1, round(self.epochs * third / 3)) for third in (1, 2)]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Digits to train on, some with a wrong given label, and clean ones to test on."""
+
+    inputs: Tensor
+    given: Tensor
+    wrong: Tensor  # (N,) bool: where the given label is not the true one
+    test_inputs: Tensor
+    test_labels: Tensor
+
+
+def noisy_digits(rate: float, seed: int) -> Task:
+    digits = load_digits()
+    given = torch.from_numpy(symmetric(digits.labels.numpy(), rate, num_classes=10, seed=seed))
+    return Task(digits.inputs, given, given != digits.labels, digits.test_inputs, digits.test_labels)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is known after an epoch; ``None`` where there is no clipping, or none yet."""
+
+    test_accuracy: float
+    memorised: float  # of the wrong labels, the share that the network predicts
+    tau: float | None = None
+    p0: float | None = None
+    estimated_noise: float | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """One training run."""
+
+    method: str
+    seed: int
+    epochs: list[Epoch]
+    true_noise: float
+    labels_sha256: str
+    seconds: float
+    H: Tensor  # (N,) cross entropies of the training set at the end
+    wrong: Tensor  # (N,) bool
+    mixture: Mixture | None  # the last fit
+
+    @property
+    def last(self) -> Epoch:
+        return self.epochs[-1]
+
+    @property
+    def best_accuracy(self) -> float:
+        return max(epoch.test_accuracy for epoch in self.epochs)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """With layers so small a second thread saves little on an idle machine; on a busy one it cost 10 times and more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
+def run(
+    method: str,
+    seed: int = 0,
+    settings: Settings = Settings(),  # noqa: B008
+    after_epoch: Callable[[int, Epoch], None] = lambda number, epoch: None,
+) -> History:
+    """Train once. Both methods start from the same weights and see the same batches."""
+    require(method in METHODS, "method", f"one of {', '.join(METHODS)}", method)
+    began = time.perf_counter()
+    task = noisy_digits(settings.noise_rate, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = mlp(task.inputs.shape[1], 10, hidden=settings.hidden)
+    batches = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, settings.milestones, gamma=0.1)
+    criterion = METHODS[method](optimizer)
+
+    epochs = []
+    for number in range(1, settings.epochs + 1):
+        for batch in shuffled(len(task.inputs), settings.batch_size, batches):
+            loss = criterion(model(task.inputs[batch]), task.given[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        schedule.step()
+        epochs.append(look(model, criterion, task))
+        after_epoch(number, epochs[-1])
+
+    with torch.no_grad():
+        H = F.cross_entropy(model(task.inputs), task.given, reduction="none")
+    return History(
+        method=method,
+        seed=seed,
+        epochs=epochs,
+        true_noise=task.wrong.double().mean().item(),
+        labels_sha256=hashlib.sha256(task.given.numpy().tobytes()).hexdigest(),
+        seconds=time.perf_counter() - began,
+        H=H,
+        wrong=task.wrong,
+        mixture=last_fit(criterion),
+    )
+
+
+def shuffled(samples: int, batch_size: int, generator: torch.Generator) -> Sequence[Tensor]:
+    """An epoch's batches of indices; the last one may be smaller."""
+    return torch.randperm(samples, generator=generator).split(batch_size)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@torch.no_grad()
+def look(model: nn.Module, criterion: nn.Module, task: Task) -> Epoch:
+    """Where training stands."""
+    hit = model(task.test_inputs).argmax(1) == task.test_labels
+    memorised = (model(task.inputs).argmax(1) == task.given)[task.wrong]
+    accuracy, share = hit.double().mean().item(), memorised.double().mean().item()
+    fit = last_fit(criterion)
+    if not isinstance(criterion, OGC) or fit is None:
+        return Epoch(accuracy, share)
+    p0, noise = float(criterion.p0), float(fit.noisy_weight)
+    return Epoch(accuracy, share, float(criterion.tau) if p0 > P_MIN else None, p0, noise)
+
+
+def last_fit(criterion: nn.Module) -> Mixture | None:
+    """The two normals, if there is a fit: OGC's first one needs a full queue, which takes six epochs here."""
+    if not isinstance(criterion, OGC) or math.isnan(criterion.mixture.noisy_weight):
+        return None
+    return criterion.mixture

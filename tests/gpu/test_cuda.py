@@ -1,0 +1,264 @@
+"""What only a GPU can show: nothing waits for it, graphs replay the eager step, the kernels equal their twins."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ogc import OGC, losses
+from ogc.clipping import EMA, Linear
+from ogc.clipping.loss_queue import push_by_scatter, push_by_slices
+from ogc.clipping.mixture import fit_or_doubt
+from ogc.clipping.numbers import DEVICE
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def batches(steps: int, samples: int = 64, classes: int = 10) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    result = []
+    for step in range(steps):
+        labels = torch.randint(classes, (samples,), generator=generator)
+        logits = 2 * torch.randn(samples, classes, generator=generator)
+        right = torch.rand(samples, generator=generator) < 0.6
+        logits[torch.arange(samples), labels] += torch.where(right, 5.0 + step / 40, 0.0)
+        result.append((logits.cuda(), labels.cuda()))
+    return result
+
+
+def optimizer_with(lr: float | Tensor) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD([torch.zeros(1, device="cuda", requires_grad=True)], lr=0.1)
+    optimizer.param_groups[0]["lr"] = lr
+    return optimizer
+
+
+@pytest.mark.parametrize("lr", ["float", "cpu tensor", "cuda tensor"])
+@pytest.mark.parametrize("base", ["ce", "fl", "gce"])
+def test_no_step_and_no_update_synchronises(base: str, lr: str) -> None:
+    value = {"float": 0.1, "cpu tensor": torch.tensor(0.1), "cuda tensor": torch.tensor(0.1, device="cuda")}[lr]
+    optimizer = optimizer_with(value)
+    weight = torch.rand(10, device="cuda")
+    settings = {"every": 8, "queue_size": 512, "epsilon": 0.5, "weight": weight, "ignore_index": 3}
+    criterion = OGC(base, optimizer, **settings).cuda()
+    data = batches(100)
+    for step, (logits, labels) in enumerate(data):
+        logits.requires_grad_()
+        if step == 16:  # kernels are compiled by now
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        criterion(logits, labels).backward()
+    torch.cuda.set_sync_debug_mode("default")
+    assert float(criterion.p0) > 1e-6
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_no_loss_synchronises(name: str) -> None:
+    (logits, labels), loss = batches(1)[0], losses.LOSSES[name](ignore_index=3).cuda()
+    with no_synchronisation():
+        loss(logits.requires_grad_(), labels).backward()
+
+
+@pytest.mark.parametrize("threshold", [EMA(0.99), Linear(10.0, 300)])
+def test_no_schedule_synchronises(threshold: EMA | Linear) -> None:
+    criterion = OGC("ce", threshold=threshold).cuda()
+    data = batches(20)
+    criterion(*data[0])
+    with no_synchronisation():
+        for logits, labels in data:
+            criterion(logits.requires_grad_(), labels).backward()
+
+
+def test_without_kernels_nothing_synchronises_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ogc.clipping.wrapper._kernels", lambda *_: None)
+    criterion = OGC("fl", follow_lr=False, every=4, queue_size=256).cuda()
+    data = batches(24)
+    for step, (logits, labels) in enumerate(data):
+        if step == 8:
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        criterion(logits.requires_grad_(), labels).backward()
+    torch.cuda.set_sync_debug_mode("default")
+    assert float(criterion.p0) > 1e-6
+
+
+@pytest.mark.parametrize("base", ["ce", "fl", "gce"])
+@pytest.mark.parametrize("kernels", [True, False])
+def test_a_captured_step_equals_the_eager_one(base: str, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernels:
+        monkeypatch.setattr("ogc.clipping.wrapper._kernels", lambda *_: None)
+    every, lr = 8, torch.tensor(0.1, device="cuda")
+    optimizer = optimizer_with(lr)
+    eager, captured = (OGC(base, optimizer, every=every, queue_size=512).cuda() for _ in range(2))
+    start = copy.deepcopy(captured.state_dict())
+    data = batches(200)
+    logits, labels = data[0][0].clone().requires_grad_(), data[0][1].clone()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(10):  # compile the kernels, and fill the allocator's pool
+            logits.grad = None
+            captured(logits, labels).backward()
+    torch.cuda.current_stream().wait_stream(stream)
+    step_graph, update_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    logits.grad = None
+    with torch.cuda.graph(step_graph):
+        loss = captured(logits, labels)
+        loss.backward()
+    with torch.cuda.graph(update_graph):
+        captured.update()
+    captured.load_state_dict(start)
+
+    for step, (x, y) in enumerate(data, start=1):
+        lr.fill_(0.1 * (1 - step / 250))
+        expected = eager(x.requires_grad_(), y)
+        expected.backward()
+        with torch.no_grad():
+            logits.copy_(x)
+        labels.copy_(y)
+        step_graph.replay()
+        if not kernels and step % every == 0:  # by hand, and after the loss
+            update_graph.replay()
+        else:
+            assert torch.equal(loss, expected), step
+            assert torch.equal(logits.grad, x.grad), step
+        for name, buffer in captured.named_buffers():
+            assert torch.equal(buffer.nan_to_num(), eager.get_buffer(name).nan_to_num()), (step, name)
+    assert float(eager.p0) > 1e-6
+
+
+def solved(queue: Tensor, base: str, epsilon: float, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> OGC:
+    criterion = OGC(base, follow_lr=False, epsilon=epsilon, queue_size=len(queue)).cuda()
+    criterion.queue[:-1] = queue.cuda()
+    criterion.seen.fill_(len(queue))
+    with monkeypatch.context() as patch:
+        if not kernels:
+            patch.setattr("ogc.clipping.wrapper._kernels", lambda *_: None)
+        criterion.update()
+    return criterion
+
+
+@pytest.mark.parametrize("base", ["ce", "fl", "gce"])
+def test_the_update_kernel_equals_torch(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = [torch.from_numpy(q) for q in np.load(GOLDEN / "queues.npz").values()]
+    generator = torch.Generator().manual_seed(0)
+    for size in (300, 1000, 4096, 8192):
+        spread, noisy = torch.randn(size, generator=generator), torch.rand(size, generator=generator) < 0.3
+        queues.append(torch.where(noisy, 4 + spread, 0.4 + spread / 4).clamp(1e-7, 16))
+    queues += [torch.full((512,), 2.0), torch.cat([torch.zeros(511), torch.tensor([9.0])]).clamp(1e-7)]
+    for queue in queues:
+        for epsilon in (2.0, 0.2, 0.02):
+            fast, slow = (solved(queue, base, epsilon, kernels, monkeypatch) for kernels in (True, False))
+            torch.testing.assert_close(fast.solution, slow.solution, rtol=1e-8, atol=1e-10, equal_nan=True)
+            assert (int(fast.degenerate), int(fast.unreliable)) == (int(slow.degenerate), int(slow.unreliable))
+
+
+def test_the_push_kernel_equals_torch() -> None:
+    from ogc.clipping import fused
+
+    generator = torch.Generator().manual_seed(0)
+    pushes = {"slices": push_by_slices, "scatter": push_by_scatter, "kernel": fused.push}
+    queues = {name: torch.zeros(101) if name == "slices" else torch.zeros(101, device="cuda") for name in pushes}
+    seen = {name: torch.zeros((), dtype=torch.int64, device=queue.device) for name, queue in queues.items()}
+    for size in (5, 64, 100, 101, 250, 1, 33, 99, 7):
+        H = 20 * torch.rand(size, generator=generator)
+        H[torch.rand(size, generator=generator) < 0.2] = float("nan")
+        H[torch.rand(size, generator=generator) < 0.1] = float("inf")
+        for name, push in pushes.items():
+            push(queues[name], seen[name], H.to(queues[name].device))
+        for name in ("scatter", "kernel"):
+            assert torch.equal(queues[name][:-1].cpu(), queues["slices"][:-1]), (name, size)
+            assert int(seen[name]) == int(seen["slices"])
+
+
+def test_golden_thresholds_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = np.load(GOLDEN / "queues.npz")
+    bases = {"ce": losses.CrossEntropy(), "fl": losses.Focal(gamma=0.5), "gce": losses.GCE(q=0.7)}
+    for row in json.loads((GOLDEN / "thresholds.json").read_text()):
+        criterion = OGC(copy.deepcopy(bases[row["loss"]]), follow_lr=False, epsilon=row["lr"] * row["epsilon0"]).cuda()
+        criterion.queue[:-1] = torch.from_numpy(queues[row["queue"]]).cuda()
+        criterion.seen.fill_(4096)
+        criterion.update()
+        assert row["p0_min"] - 0.003 <= float(criterion.p0) <= row["p0_max"] + 0.003, row
+
+
+def test_the_device_follows_the_cpu() -> None:
+    cpu, cuda = (OGC("ce", follow_lr=False, every=8, queue_size=512) for _ in range(2))
+    cuda.cuda()
+    for logits, labels in batches(200):
+        a = cpu(logits.cpu().requires_grad_(), labels.cpu())
+        b = cuda(logits.requires_grad_(), labels)
+        torch.testing.assert_close(b.cpu(), a, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(cuda.solution.cpu(), cpu.solution, rtol=1e-4, atol=1e-6)
+
+
+def test_bad_values_give_nan_and_queue_nothing() -> None:
+    criterion = OGC("ce", follow_lr=False).cuda()
+    logits, labels = batches(1)[0]
+    labels[0], logits[1, 0] = 12, float("nan")
+    loss = criterion(logits.requires_grad_(), labels)
+    assert loss.isnan()
+    assert int(criterion.seen) == len(labels) - 2
+    for name in losses.LOSSES:
+        assert losses.LOSSES[name]()(logits, labels).isnan()
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compiled_follows_eager(mode: str) -> None:
+    torch._dynamo.reset()
+    optimizer = optimizer_with(0.1)
+    eager, plain = (OGC("ce", optimizer, every=8, queue_size=512).cuda() for _ in range(2))
+    compiled = torch.compile(plain, fullgraph=True, mode=mode)
+    for step, (logits, labels) in enumerate(batches(100)):
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / 250)
+        a, b = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+        first, second = eager(a, labels), compiled(b, labels)
+        first.backward()
+        second.backward()
+        torch.testing.assert_close(second, first, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-6)
+    assert torch.equal(eager.queue[:-1], plain.queue[:-1])
+    assert torch.equal(eager.solution, plain.solution)
+    assert float(eager.p0) > 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    criterion = OGC("fl", follow_lr=False, every=8, queue_size=512).cuda()
+    for logits, labels in batches(50):
+        half = logits.to(dtype).requires_grad_()
+        loss = criterion(half, labels)
+        loss.backward()
+        assert loss.dtype == torch.float32
+        assert half.grad is not None
+        assert half.grad.dtype == dtype
+        assert half.grad.isfinite().all()
+
+
+def test_numbers_stay_on_the_device() -> None:
+    H = torch.rand(1000, device="cuda") * 5
+    with no_synchronisation():
+        mixture, doubt = fit_or_doubt(H, DEVICE)
+    assert all(number.is_cuda for number in (*mixture, doubt))

@@ -1,0 +1,83 @@
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from ogc import __version__, cli, demo
+
+
+def ogc(*arguments):
+    return CliRunner().invoke(cli.build(), arguments)
+
+
+def test_help_lists_the_commands():
+    result = ogc("--help")
+    assert result.exit_code == 0
+    assert "demo" in result.output
+
+
+def test_help_of_a_command_has_examples():
+    result = ogc("demo", "--help")
+    assert result.exit_code == 0
+    assert "ogc demo --seeds 3 --out runs/three\n" in "".join(
+        line.rstrip() + "\n" for line in result.output.split("\n")
+    )
+    assert "--epochs" in result.output
+
+
+def test_version():
+    result = ogc("--version")
+    assert result.exit_code == 0
+    assert result.output == f"ogc {__version__}\n"
+
+
+@pytest.mark.parametrize(("option", "value"), [("seeds", "0"), ("epochs", "0"), ("seed", "-1")])
+def test_a_bad_value_gets_one_sentence(option, value):
+    result = ogc("demo", f"--{option}", value)
+    assert result.exit_code == 2
+    assert f"Parameter `{option}` should be" in result.stderr
+    assert f"Found `{option} = {value}`." in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_made_gets_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    result = ogc("demo", "--out", str(tmp_path / "file"))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Cannot write to {tmp_path / 'file'}: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_options_reach_the_demo(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(demo, "demo", lambda out, settings, console: calls.append((out, settings)))
+    assert ogc("demo", "--out", str(tmp_path), "--seeds", "2", "--seed", "7", "--epochs", "5").exit_code == 0
+    assert calls == [(tmp_path, demo.Settings(seed=7, seeds=2, epochs=5))]
+
+
+def test_ctrl_c_is_one_line_and_130(tmp_path, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "look", stop)
+    result = ogc("demo", "--out", str(tmp_path))
+    assert result.exit_code == 130
+    assert result.stderr == f"Stopped before the end: nothing was written to {tmp_path}.\n"
+
+
+def test_without_the_extra_one_sentence_names_it():
+    """In a process of its own, where typer and rich cannot be found."""
+    hide = (
+        "import sys, importlib.util as util; found = util.find_spec\n"
+        "util.find_spec = lambda name, *a: None if name in ('typer', 'rich') else found(name, *a)\n"
+        "from ogc.cli import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == 'The command line needs typer, rich, not installed here: pip install "ogc[cli]"\n'
+
+
+def test_python_m_ogc():
+    result = subprocess.run([sys.executable, "-m", "ogc", "--version"], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, f"ogc {__version__}\n")
