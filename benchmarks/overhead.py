@@ -141,6 +141,18 @@ def update_cost(base: str, size: int, device: torch.device, blocks: int) -> dict
     return {name: t / 8 for name, t in times.items()}
 
 
+def replayed_update_cost(base: str, device: torch.device, blocks: int) -> float:
+    """Microseconds of one update replayed from a CUDA graph: what the GPU does, without the host."""
+    criterion = OGC(base, follow_lr=False).to(device)
+    criterion.queue[:-1] = queue_like_training(QUEUE).to(device)
+    criterion.seen.fill_(QUEUE)
+    criterion.update()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        criterion.update()
+    return medians({"ogc": lambda: [graph.replay() for _ in range(100)]}, blocks, device)["ogc"] / 100
+
+
 def mlp_share(device: torch.device, blocks: int) -> dict[str, float]:
     """Microseconds of a step of a small MLP (64-512-512-10, batch 128, SGD) with CE and with OGC."""
     inputs, labels = torch.randn(128, 64, device=device), torch.randint(10, (128,), device=device)
@@ -204,6 +216,10 @@ def main() -> None:
         cheaper = times["scikit-learn"] / times["ogc"]
         print(f"{size:>8} {base:>6} {times['ogc']:8.0f} {times['scikit-learn']:14.0f} {cheaper:7.1f} x")
     result["update_us"] = updates
+    if device.type == "cuda":
+        replayed = {base: replayed_update_cost(base, device, args.blocks) for base in ("ce", "fl")}
+        result["replayed_update_us"] = replayed
+        print("Replayed from a CUDA graph: " + ", ".join(f"{base} {t:.0f} us" for base, t in replayed.items()))
 
     share = mlp_share(device, args.blocks)
     result["mlp_step_us"] = share

@@ -60,7 +60,7 @@ def test_ctrl_c_is_one_line_and_130(tmp_path, monkeypatch):
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "look", stop)
+    monkeypatch.setattr("ogc.demo.training.look", stop)
     result = ogc("demo", "--out", str(tmp_path))
     assert result.exit_code == 130
     assert result.stderr == f"Stopped before the end: nothing was written to {tmp_path}.\n"

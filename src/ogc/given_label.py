@@ -24,7 +24,7 @@ def can_read(tensor: Tensor) -> bool:
 
 def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Refuse wrong shapes and types; logits to float32 (float64 stays, halves are too coarse), labels to int64."""
-    if labels.is_floating_point():
+    if labels.is_floating_point() or labels.is_complex():
         raise ValueError(
             "Labels should be class indices of an integer type; soft labels (probabilities, mixup, label smoothing) "
             f"have no single given label to judge. Found labels of type {labels.dtype} and shape {tuple(labels.shape)}."

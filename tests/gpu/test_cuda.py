@@ -60,7 +60,7 @@ def test_no_step_and_no_update_synchronises(base: str, lr: str) -> None:
     value = {"float": 0.1, "cpu tensor": torch.tensor(0.1), "cuda tensor": torch.tensor(0.1, device="cuda")}[lr]
     optimizer = optimizer_with(value)
     weight = torch.rand(10, device="cuda")
-    settings = {"every": 8, "queue_size": 512, "epsilon": 0.5, "weight": weight, "ignore_index": 3}
+    settings = {"every": 8, "queue_size": 512, "epsilon": 0.1, "weight": weight, "ignore_index": 3}
     criterion = OGC(base, optimizer, **settings).cuda()
     data = batches(100)
     for step, (logits, labels) in enumerate(data):

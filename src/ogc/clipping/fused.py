@@ -15,7 +15,7 @@ from torch import Tensor
 from ..given_label import H_MAX, H_MIN, P_MIN
 from .mixture import EM_STEPS, LLOYD_STEPS, TINY, TOLERANCE, VARIANCE_FLOOR
 from .ratio import GRID
-from .threshold import FINER, Slopes
+from .threshold import LOGIT_MAX, TABLE, Slopes
 
 try:
     import triton
@@ -33,9 +33,10 @@ def serves(tensor: Tensor, samples: int) -> bool:
 
 
 if triton is not None:
-    _GRID, _GRID_BLOCK, _FINER = tl.constexpr(GRID), tl.constexpr(triton.next_power_of_2(GRID)), tl.constexpr(FINER)
+    _GRID, _GRID_BLOCK, _ROW = tl.constexpr(GRID), tl.constexpr(triton.next_power_of_2(GRID)), tl.constexpr(256)
     _H_MIN, _H_MAX, _P_MIN = tl.constexpr(H_MIN), tl.constexpr(H_MAX), tl.constexpr(P_MIN)
     _TINY, _FLOOR, _TOLERANCE = tl.constexpr(TINY), tl.constexpr(VARIANCE_FLOOR), tl.constexpr(TOLERANCE)
+    _LOGIT_MAX, _LOGIT_STEP = tl.constexpr(LOGIT_MAX), tl.constexpr(2 * LOGIT_MAX / TABLE)
     _GRID_STEP = tl.constexpr((H_MAX - H_MIN) / (GRID - 1))
     _LLOYD_STEPS, _EM_STEPS = tl.constexpr(LLOYD_STEPS), tl.constexpr(EM_STEPS)
 
@@ -136,13 +137,14 @@ if triton is not None:
         part = -D0 / (D1 - D0 + _TINY)
         tau = slope0 + (slope1 - slope0) * tl.minimum(tl.maximum(part, 0.0), 1.0)
 
-        # back from tau to p0, within the one interval of the grid that holds it
-        first = (right - 1) * _FINER
-        near = tl.load(table + first + tl.arange(0, _FINER))
-        fine = first + tl.maximum(tl.sum((near < tau).to(tl.int32), 0), 1)
-        below, above = tl.log(tl.load(table + fine - 1)), tl.log(tl.load(table + fine))
+        # back from tau to p0, as in Slopes.p0_at: the row of the table that holds tau, then the place in it
+        column = tl.arange(0, _ROW)
+        row = tl.sum((tl.load(table + column * _ROW) < tau).to(tl.int32), 0)
+        first = tl.maximum(row - 1, 0) * _ROW
+        place = first + tl.maximum(tl.sum((tl.load(table + first + column) < tau).to(tl.int32), 0), 1)
+        below, above = tl.log(tl.load(table + place - 1)), tl.log(tl.load(table + place))
         part = tl.minimum(tl.maximum((tl.log(tau) - below) / (above - below), 0.0), 1.0)
-        p0 = tl.exp(-(((fine - 1).to(tl.float64) + part) / _FINER * _GRID_STEP + _H_MIN))
+        p0 = 1 / (1 + tl.exp(((place - 1).to(tl.float64) + part) * _LOGIT_STEP - _LOGIT_MAX))
 
         ready = (tl.load(seen) >= Q) & (target > 1)
         good = ready & (doubt == 0)

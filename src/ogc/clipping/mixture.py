@@ -57,7 +57,7 @@ class Mixture(NamedTuple):
         vertex = (self.clean_mean / self.clean_var - self.noisy_mean / self.noisy_var) / curve
         H = torch.where(curve > 0, torch.maximum(H, vertex), torch.where(curve < 0, torch.minimum(H, vertex), H))
         log_odds = (
-            torch.logit(self.noisy_weight)
+            torch.logit(self.noisy_weight, eps=1e-15)
             + 0.5 * torch.log(self.clean_var / self.noisy_var)
             + (H - self.clean_mean) ** 2 / (2 * self.clean_var)
             - (H - self.noisy_mean) ** 2 / (2 * self.noisy_var)

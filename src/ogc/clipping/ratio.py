@@ -19,9 +19,9 @@ from .numbers import Number, Numbers, numbers_on
 GRID = 1000
 
 
-def grid(points: int = GRID) -> Tensor:
-    """Equally spaced H, both ends included: (points,) of float64."""
-    return torch.linspace(H_MIN, H_MAX, points, dtype=torch.float64)
+def grid() -> Tensor:
+    """Equally spaced H, both ends included: (GRID,) of float64."""
+    return torch.linspace(H_MIN, H_MAX, GRID, dtype=torch.float64)
 
 
 def normal_weights(powers: Tensor, mixture: Mixture, N: Numbers) -> tuple[Tensor, Sequence[Number]]:
@@ -31,7 +31,8 @@ def normal_weights(powers: Tensor, mixture: Mixture, N: Numbers) -> tuple[Tensor
     """
     m, v, mn, vn, _ = mixture
     exponents = [-m * m / (2 * v), m / v, -0.5 / v, -mn * mn / (2 * vn), mn / vn, -0.5 / vn]
-    density = (N.pack(exponents).view(2, 3) @ powers).exp_()
+    log_density = N.pack(exponents).view(2, 3) @ powers
+    density = log_density.sub_(log_density.amax(1, keepdim=True)).exp_()
     return density, N.unpack(density.sum(1))
 
 

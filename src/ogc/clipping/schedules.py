@@ -45,7 +45,7 @@ class Linear:
         require(self.steps >= 1, "steps", "the number of training steps, at least 1", self.steps)
 
     def __call__(self, step: Tensor, tau: Tensor) -> Tensor:
-        return (self.beta * (1 - step / self.steps)).to(tau.dtype)
+        return self.beta * (1 - step.to(tau.dtype) / self.steps)
 
 
 @dataclass(frozen=True)

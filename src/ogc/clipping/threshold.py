@@ -9,17 +9,20 @@ so d changes sign at most twice along the grid.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from ..given_label import H_MAX, H_MIN, P_MIN
+from ..given_label import P_MIN
 from ..losses import Pointwise
 from .mixture import TINY, Mixture, powers_of
 from .numbers import Number, Numbers, numbers_on
 from .ratio import GRID, grid, normal_weights
 
-FINER = 64
-"""Points of the table of slopes per interval of the grid; its inverse is then good to about 1e-8."""
+LOGIT_MAX = math.log((1 - P_MIN) / P_MIN)
+TABLE = 65536
+"""Intervals of the table of slopes, over the logit of p: its inverse is then good to about 1e-8, at both ends too."""
 
 
 class Slopes(nn.Module):
@@ -31,28 +34,27 @@ class Slopes(nn.Module):
     powers: Tensor  # (3, GRID) of H on the grid
     slope: Tensor  # (GRID,) the slope there, rising
     width: Tensor  # (GRID,) how far each slope is from the one before it
-    table: Tensor  # ((GRID - 1) FINER + 1,) the slope in between
+    table: Tensor  # (TABLE + 1,) the slope at equally spaced logits of p from LOGIT_MAX down, rising
 
     def __init__(self, base: Pointwise) -> None:
         super().__init__()
-        H = grid((GRID - 1) * FINER + 1)
+        H = grid()
         p = torch.exp(-H)
-        table = base.slope(p).detach()
-        slope = table[::FINER].contiguous()
-        _require_falling(base, p[::FINER], slope)
+        slope = base.slope(p).detach()
+        _require_falling(base, p, slope)
+        table = base.slope(torch.sigmoid(torch.linspace(LOGIT_MAX, -LOGIT_MAX, TABLE + 1, dtype=torch.float64)))
         self.steepest = float(slope[-1])
-        self.register_buffer("powers", powers_of(H[::FINER]), persistent=False)
+        self.register_buffer("powers", powers_of(H), persistent=False)
         self.register_buffer("slope", slope, persistent=False)
         self.register_buffer("width", torch.diff(slope, prepend=slope.new_zeros(1)), persistent=False)
-        self.register_buffer("table", table, persistent=False)
+        self.register_buffer("table", table.detach(), persistent=False)
 
     def p0_at(self, tau: Number, N: Numbers) -> Number:
-        """The p0 with slope(p0) = tau, in [P_MIN, 1 - P_MIN]; log slope is nearly straight in H, so interpolate it."""
-        last = len(self.table) - 1
-        right = N.clamp(N.read(torch.searchsorted(self.table, tau)), 1, last)
+        """The p0 with slope(p0) = tau, in [P_MIN, 1 - P_MIN], by interpolating log slope over the logit of p."""
+        right = N.clamp(N.read(torch.searchsorted(self.table, tau)), 1, TABLE)
         low, high = map(N.log, N.pair(self.table, right))
         part = N.clamp((N.log(tau) - low) / (high - low), 0, 1)
-        return N.exp(-(H_MIN + (right - 1 + part) * ((H_MAX - H_MIN) / last)))
+        return 1 / (1 + N.exp((right - 1 + part) * (2 * LOGIT_MAX / TABLE) - LOGIT_MAX))
 
     def solve(self, mixture: Mixture, target: Number, N: Numbers) -> tuple[Number, Number]:
         """p0 and tau at which r(tau) = target > 1; unclipped where r is below target without clipping."""

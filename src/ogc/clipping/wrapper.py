@@ -138,6 +138,9 @@ class OGC(Loss):
     def _read_clock(self) -> None:
         self._clock, self._highest_lr = int(self.steps), float(self.highest_lr)
 
+    def require_plain(self, wrapper: str) -> Self:
+        raise ValueError(f"{wrapper} cannot hold an OGC, which learns from the logits it is called with itself.")
+
     def attach(self, optimizer: torch.optim.Optimizer) -> Self:
         """Follow this optimizer's learning rate; held weakly, never saved. For frameworks that build the loss first."""
         require(hasattr(optimizer, "param_groups"), "optimizer", "an optimizer with param_groups", optimizer)

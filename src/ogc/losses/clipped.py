@@ -19,8 +19,7 @@ def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float)
     value(p) where p > p0, and value(p0) + tau (p0 - p) otherwise; in H = -log p, which keeps p near 1 exact.
     """
     H0 = -torch.log(p0) if isinstance(p0, Tensor) else -math.log(p0)
-    p = torch.exp(-H)
-    return base.at(H.clamp(max=H0)) + tau * (p.clamp(min=p0) - p)
+    return base.at(H.clamp(max=H0)) + torch.where(H > H0, tau * (p0 - torch.exp(-H)), 0.0)
 
 
 def clipped_slope(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -30,7 +31,7 @@ class LogitClip(Loss):
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         require(0 < tau < math.inf, "tau", "above 0", tau)
-        self.base = CrossEntropy() if base is None else base.require_plain("LogitClip")
+        self.base = CrossEntropy() if base is None else copy.deepcopy(base.require_plain("LogitClip"))
         self.base.ignore_index = ignore_index
         self.tau = tau
 

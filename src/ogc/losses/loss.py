@@ -33,6 +33,7 @@ class Loss(nn.Module, ABC):
         super().__init__()
         require(reduction in get_args(Reduction), "reduction", "one of none, mean, sum", reduction)
         if weight is not None:
+            weight = torch.as_tensor(weight)
             require(weight.dim() == 1 and bool((weight >= 0).all()), "weight", "one number >= 0 a class", weight)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index

@@ -164,6 +164,7 @@ class SCE(Pointwise):
         return -self.alpha * torch.log(p) + self.beta * reverse_cross_entropy(p)
 
     def at(self, H: Tensor) -> Tensor:
+        H = H.clamp(max=torch.finfo(H.dtype).max)  # alpha may be 0
         return self.alpha * H + self.beta * reverse_cross_entropy(torch.exp(-H))
 
 

@@ -1,0 +1,98 @@
+"""torch.compile: one graph, few compilations, the same books bit for bit."""
+
+import math
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.testing import assert_close
+
+from asserts import value_and_gradient
+from ogc import OGC, losses
+from ogc.clipping import EMA
+from samples import noisy_batch, optimizer_with, same_bits, state_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("fresh_compiler"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),  # inductor's own
+]
+
+
+def train(backend: str, base, **arguments) -> None:
+    """200 steps, the learning rate another one at each, uneven batches, forward and backward."""
+    optimizer = optimizer_with(0.1)
+    eager, twin = (OGC(base, optimizer, every=8, queue_size=512, **arguments) for _ in range(2))
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(twin, fullgraph=True, backend=counter)
+    for step in range(200):
+        optimizer.param_groups[0]["lr"] = 0.1 * (0.51 + 0.5 * math.cos(math.pi * step / 200))
+        n = 64 if step % 10 < 9 else 20 + step % 7
+        logits, labels = noisy_batch(n, seed=step, margin=2 + 5 * step / 200)
+        labels[: step % 4] = -100
+        expected, expected_gradient = value_and_gradient(eager, logits, labels)
+        value, gradient = value_and_gradient(compiled, logits, labels)
+        assert_close(value, expected, rtol=1e-6, atol=1e-6)
+        assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
+        for name, buffer in eager.named_buffers():
+            assert same_bits(buffer, twin.get_buffer(name)), (step, name)
+    assert float(eager.p0) > 1e-3
+    assert counter.frame_count <= 5
+
+
+def test_200_steps_equal_eager_ones():
+    train("inductor", "ce")
+
+
+@pytest.mark.parametrize("base", [losses.Focal(), losses.GCE(q=0.7)], ids=repr)
+def test_200_steps_of_other_losses_in_the_traced_graph(base):
+    train("aot_eager", base)
+
+
+def test_200_steps_of_a_schedule_in_the_traced_graph():
+    train("aot_eager", "ce", threshold=EMA(0.99))
+
+
+def test_evaluation_changes_nothing():
+    criterion = OGC("ce", follow_lr=False, every=1, queue_size=64)
+    criterion(*noisy_batch(64, seed=0))
+    before = state_of(criterion)
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    logits, labels = noisy_batch(64, seed=1)
+    with torch.no_grad():
+        quiet = compiled(logits, labels)
+    criterion.eval()
+    assert torch.equal(compiled(logits, labels), quiet)
+    assert_close(quiet, criterion(logits, labels))
+    assert all(same_bits(buffer, before[name]) for name, buffer in criterion.named_buffers())
+
+
+def test_bad_values_give_nan_and_queue_nothing():
+    """A look would break the graph, so there is no error: a NaN loss, and the rest of the batch is queued."""
+    criterion = OGC("ce", follow_lr=False, queue_size=64)
+    compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
+    logits, labels = noisy_batch(8, seed=0)
+    labels[3] = 10
+    assert compiled(logits, labels).isnan()
+    assert criterion.seen == 7
+    logits[2, 5] = torch.nan
+    assert compiled(logits, labels).isnan()
+    assert criterion.seen == 13
+    assert criterion.queue.isfinite().all()
+
+
+def test_a_whole_training_step():
+    """The criterion inside a compiled function with the model."""
+    torch.manual_seed(0)
+    model, optimizer = torch.nn.Linear(10, 10), optimizer_with(0.1)
+    criterion, twin = (OGC("ce", optimizer, every=2, queue_size=64) for _ in range(2))
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(x, y):
+        return criterion(model(x), y)
+
+    for seed in range(6):
+        x, y = noisy_batch(64, seed=seed)
+        assert_close(step(x, y), twin(model(x), y))
+    assert criterion.steps == 6
+    assert_close(criterion.solution, twin.solution, rtol=1e-4, atol=1e-6)  # the compiled model's logits differ in bits

@@ -1,0 +1,71 @@
+"""Several processes keep the books of one: queue, counters and solution, bit for bit, uneven batches included."""
+
+import math
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from ogc import OGC
+from samples import noisy_batch, optimizer_with, same_bits, state_of
+
+pytestmark = pytest.mark.slow
+
+STEPS, EPOCH, EACH = 200, 10, 16
+
+
+def shares(step: int, world: int) -> list[int]:
+    """How many samples each rank brings; the last batch of an epoch is uneven, and once a rank comes with none."""
+    if step % EPOCH != EPOCH - 1:
+        return [EACH] * world
+    sizes = [1 + (5 * rank + step) % EACH for rank in range(world)]
+    if step == 5 * EPOCH - 1:
+        sizes[1] = 0
+    return sizes
+
+
+def walk(world: int, rank: int | None, process_group: bool | None = None) -> OGC:
+    """A made-up training, of one rank or (None) of one process with all the data."""
+    optimizer = optimizer_with(0.1)
+    criterion = OGC("ce", optimizer, every=8, queue_size=512, process_group=process_group)
+    for step in range(STEPS):
+        optimizer.param_groups[0]["lr"] = 0.1 * (0.51 + 0.5 * math.cos(math.pi * step / STEPS))
+        sizes = shares(step, world)
+        logits, labels = noisy_batch(sum(sizes), seed=step)
+        labels[:: 5 + step % 3] = -100
+        if rank is not None:
+            logits, labels = logits.split(sizes)[rank], labels.split(sizes)[rank]
+        logits.requires_grad_()
+        criterion(logits, labels).backward()
+    return criterion
+
+
+def work(rank: int, world: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    torch.save([state_of(walk(world, rank)), state_of(walk(world, rank, process_group=False))], f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_equals_one_process(world, tmp_path: Path):
+    mp.spawn(work, (world, free_port(), str(tmp_path)), nprocs=world)
+    together = state_of(walk(world, None))
+    assert together["solution"][0] > 1e-3
+    for rank in range(world):
+        shared, local = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        for name in ("queue", "seen", "steps", "degenerate", "unreliable", "solution", "highest_lr"):
+            assert same_bits(shared[name], together[name]), (rank, name)
+        alone = state_of(walk(world, rank))
+        for name in alone:
+            assert same_bits(local[name], alone[name]), (rank, name)
+        assert local["seen"] < shared["seen"]

@@ -1,0 +1,168 @@
+"""What is saved, loaded, copied and moved: everything that the next step depends on, and nothing else."""
+
+import copy
+import gc
+import io
+import pickle
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from ogc import OGC, losses
+from ogc.clipping import EMA, Linear
+from samples import batch, clipping_ogc, noisy_batch, optimizer_with, same_bits, state_of
+
+
+def through_a_file(state: dict) -> dict:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def go_on(criterion: OGC, optimizer, steps: range) -> list[torch.Tensor]:
+    values = []
+    for step in steps:
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + step)
+        values.append(criterion(*noisy_batch(24 + step % 5, seed=step)))
+    return values
+
+
+def assert_same_state(a: OGC, b: OGC) -> None:
+    assert all(same_bits(buffer, other) for buffer, other in zip(a.buffers(), b.buffers(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"epsilon0": 20.0}, {"threshold": EMA(0.9)}, {"threshold": Linear(9.0, 60)}], ids=str
+)
+@pytest.mark.parametrize("at", [3, 21, 27])
+def test_save_in_mid_window_and_continue(at, arguments):
+    optimizer = optimizer_with(0.1)
+    make = lambda: OGC("fl", optimizer, every=8, queue_size=128, **arguments)  # noqa: E731
+    criterion, loaded = make(), make()
+    go_on(criterion, optimizer, range(at))
+    go_on(loaded, optimizer, range(5))  # what it knew is gone
+    loaded.load_state_dict(through_a_file(criterion.state_dict()))
+    assert_same_state(criterion, loaded)
+    for value, again in zip(*(go_on(c, optimizer, range(at, 60)) for c in (criterion, loaded)), strict=True):
+        assert torch.equal(value, again)
+    assert_same_state(criterion, loaded)
+
+
+def test_saved_inside_a_larger_module():
+    model, copy_ = (
+        torch.nn.ModuleDict({"criterion": OGC("ce", follow_lr=False, every=1, queue_size=64)}) for _ in "ab"
+    )
+    model["criterion"](*noisy_batch(64, seed=0))
+    copy_.load_state_dict(through_a_file(model.state_dict()))
+    assert_same_state(model["criterion"], copy_["criterion"])
+    assert copy_["criterion"]._clock == 1
+
+
+def test_state_is_small():
+    assert set(OGC("ce").state_dict()) == {
+        "queue",
+        "seen",
+        "steps",
+        "degenerate",
+        "unreliable",
+        "solution",
+        "highest_lr",
+        "_extra_state",
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "found", "own"),
+    [
+        (OGC("ce", queue_size=64), "'queue_size': 64", "'queue_size': 128"),
+        (OGC("fl", queue_size=128), "'name': 'Focal', 'gamma': 0.5", "'name': 'CrossEntropy'"),
+    ],
+    ids=["size", "loss"],
+)
+def test_a_state_of_another_ogc_is_refused(other, found, own):
+    check_refused(OGC("ce", follow_lr=False, every=1, queue_size=128), other, found, own)
+
+
+def test_a_state_of_another_parameter_is_refused():
+    check_refused(
+        OGC(losses.Focal(gamma=2.0), follow_lr=False, every=1, queue_size=128),
+        OGC("fl", queue_size=128),
+        "'gamma': 0.5",
+        "'gamma': 2.0",
+    )
+
+
+def check_refused(criterion, other, found, own):
+    criterion(*noisy_batch(128, seed=0))
+    before = state_of(criterion)
+    with pytest.raises(
+        ValueError, match=r"^This state belongs to another OGC: it was saved with .*; this one has .*"
+    ) as error:
+        criterion.load_state_dict(other.state_dict())
+    message = str(error.value)
+    assert message.index(found) < message.index("; this one has") < message.index(own)
+    assert all(same_bits(buffer, before[name]) for name, buffer in criterion.named_buffers())
+
+
+@pytest.mark.parametrize("copier", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))], ids=["deepcopy", "pickle"])
+def test_copies_are_independent_and_have_no_optimizer(copier):
+    optimizer = optimizer_with(0.1)
+    criterion = OGC("ce", optimizer, every=2, queue_size=64)
+    go_on(criterion, optimizer, range(5))
+    before = state_of(criterion)
+    twin = copier(criterion)
+    assert_same_state(criterion, twin)
+    assert twin._key != criterion._key
+    with pytest.raises(RuntimeError, match="no optimizer is attached"):
+        twin(*batch())
+    assert all(same_bits(buffer, before[name]) for name, buffer in criterion.named_buffers())
+    twin = copier(criterion).attach(optimizer)
+    for value, again in zip(*(go_on(c, optimizer, range(5, 15)) for c in (criterion, twin)), strict=True):
+        assert torch.equal(value, again)
+    assert_same_state(criterion, twin)
+
+
+def test_whole_criterion_through_torch_save():
+    criterion = clipping_ogc("gce")
+    file = io.BytesIO()
+    torch.save(criterion, file)
+    file.seek(0)
+    assert_same_state(criterion, torch.load(file, weights_only=False))
+
+
+@pytest.mark.parametrize(
+    "move", [lambda c: c.half(), lambda c: c.double(), lambda c: c.to(torch.bfloat16), lambda c: c.float()]
+)
+def test_buffers_keep_their_types(move):
+    criterion = clipping_ogc("ce", weight=torch.linspace(0.1, 1, 10))
+    before = state_of(criterion)
+    assert move(criterion) is criterion
+    assert all(same_bits(buffer, before[name]) for name, buffer in criterion.named_buffers())
+    criterion.train()(*batch())
+
+
+def test_a_model_in_half_precision_leaves_its_criterion_alone():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), clipping_ogc("ce")).half()
+    assert model[0].weight.dtype == torch.float16
+    assert model[1].solution.dtype == torch.float64
+
+
+def test_criteria_are_forgotten_when_they_are_gone():
+    """The operator's table holds them weakly."""
+    from ogc.clipping.wrapper import _criteria
+
+    criterion = OGC("ce")
+    key = criterion._key
+    assert key in _criteria
+    del criterion
+    gc.collect()
+    assert key not in _criteria
+
+
+def test_two_criteria_do_not_share():
+    first, second = (OGC("ce", follow_lr=False, every=1, queue_size=64) for _ in range(2))
+    first(*noisy_batch(64, seed=0))
+    assert second.seen == 0
+    assert_close(second.queue, torch.zeros(65))

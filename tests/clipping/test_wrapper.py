@@ -1,0 +1,535 @@
+"""OGC step by step: against the NumPy twin, the rules for epsilon, the gradient written by hand, what it refuses."""
+
+import inspect
+import math
+import warnings
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import reference
+from asserts import value_and_gradient
+from ogc import OGC, losses
+from ogc.clipping import EMA, Fixed, noisy_to_clean_ratio
+from ogc.given_label import P_MIN, cross_entropy
+from ogc.losses import clipped
+from samples import batch, clipping_ogc, feed, noisy_batch, optimizer_with, queue_of, same_bits, state_of
+
+BASES = {
+    "ce": (losses.CrossEntropy(), reference.ce()),
+    "fl": (losses.Focal(), reference.fl(gamma=0.5)),
+    "gce": (losses.GCE(q=0.7), reference.gce(q=0.7)),
+}
+
+# --- against the twin ------------------------------------------------------------------------------------------------
+
+
+def walk(name: str, *, every: int, queue_size: int, N: int, steps: int = 200) -> None:
+    """A made-up training: warm-up, cosine, uneven batches, logits that get better."""
+    base, twin_loss = BASES[name]
+    optimizer = optimizer_with(0.0)
+    criterion = OGC(base, optimizer, every=every, queue_size=queue_size)
+    twin = reference.ReferenceOGC(twin_loss, epsilon=2.0, every=every, queue_size=queue_size)
+    updates = set()
+    for step in range(steps):
+        lr = 0.1 * min(step / 20, 0.5 + 0.5 * math.cos(math.pi * step / steps))
+        optimizer.param_groups[0]["lr"] = lr
+        n = N if step % 10 < 9 else N // 3 + step % 7
+        logits, labels = noisy_batch(n, seed=step, margin=2 + 5 * step / steps)
+        value = criterion(logits.requires_grad_(), labels)
+        expected, _ = twin.step(logits.detach().double().numpy(), labels.tolist(), lr)
+        assert criterion.p0.item() == pytest.approx(twin.p0, abs=1e-5), step
+        assert criterion.tau.item() == pytest.approx(twin.tau, rel=1e-4), step
+        assert value.item() == pytest.approx(expected, rel=1e-6, abs=1e-6), step
+        updates.add(criterion.p0.item())
+    assert criterion.degenerate == twin.degenerate_fits
+    assert_close(torch.stack(criterion.mixture), torch.tensor(twin.mixture, dtype=torch.float64), rtol=1e-5, atol=1e-6)
+    assert len(updates) > 4
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_200_steps_equal_the_reference(name):
+    walk(name, every=8, queue_size=512, N=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BASES)
+def test_200_steps_equal_the_reference_at_the_default_size(name):
+    walk(name, every=32, queue_size=4096, N=128)
+
+
+def test_defaults():
+    criterion = OGC("ce")
+    assert (criterion.every, criterion.queue_size, criterion.epsilon, criterion.follow_lr) == (32, 4096, 2.0, True)
+    assert criterion.queue.shape == (4097,)
+
+
+def test_unclipped_until_the_queue_is_full():
+    criterion, twin = OGC("ce", follow_lr=False, every=2, queue_size=64), losses.CrossEntropy()
+    for step in range(3):
+        data = noisy_batch(20, seed=step)
+        assert_close(value_and_gradient(criterion, *data), value_and_gradient(twin, *data))
+        assert criterion.p0 == P_MIN
+    criterion(*noisy_batch(20, seed=3))
+    assert criterion.p0 > P_MIN
+
+
+def test_loss_is_computed_with_the_new_tau():
+    criterion = OGC("ce", follow_lr=False, every=1, queue_size=64, reduction="none")
+    logits, labels = noisy_batch(64, seed=0)
+    value = criterion(logits, labels)
+    expected = clipped(criterion.base, cross_entropy(logits, labels, -100), float(criterion.p0), float(criterion.tau))
+    assert torch.equal(value, expected)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_gradient_with_respect_to_p_is_at_most_tau(name):
+    criterion = clipping_ogc(name, reduction="sum")
+    logits, labels = batch(200, dtype=torch.float64, spread=4)
+    _, gradient = value_and_gradient(criterion, logits, labels)
+    p = logits.softmax(1)[torch.arange(200), labels]
+    with_respect_to_p = gradient[torch.arange(200), labels] / (p * (1 - p))  # dp/dlogit_y = p (1 - p)
+    assert (with_respect_to_p <= 0).all()
+    assert (with_respect_to_p.abs() <= criterion.tau * (1 + 1e-9)).all()
+
+
+def test_ignored_and_non_finite_entropies_are_not_queued():
+    criterion = OGC("ce", follow_lr=False, queue_size=8)
+    logits = torch.zeros(4, 3)
+    logits[2, 1] = -torch.inf
+    criterion(logits, torch.tensor([0, -100, 1, 2]))
+    assert criterion.seen == 2
+    assert_close(criterion.queue[:3], torch.tensor([math.log(3), math.log(3), 0.0]))
+    criterion(logits, torch.full((4,), -100))
+    criterion(logits[:0], torch.zeros(0, dtype=torch.long))
+    assert (int(criterion.seen), int(criterion.steps)) == (2, 3)
+
+
+def test_a_batch_larger_than_the_queue():
+    criterion = OGC("ce", follow_lr=False, every=1, queue_size=64)
+    logits, labels = noisy_batch(200, seed=0)
+    criterion(logits, labels)
+    twin = OGC("ce", follow_lr=False, every=1, queue_size=64)
+    twin(logits[-64:], labels[-64:])
+    assert_close(criterion.solution, twin.solution, rtol=1e-9, atol=0)
+
+
+def test_weight_ignores_nothing_in_the_queue():
+    weight = torch.zeros(10)
+    criterion = OGC("ce", follow_lr=False, queue_size=64, weight=weight)
+    criterion(*batch(32))
+    assert criterion.seen == 32
+
+
+def test_update_solves_now():
+    criterion = OGC("ce", follow_lr=False, queue_size=64)
+    criterion.update()
+    assert criterion.p0 == P_MIN  # not full
+    criterion(*noisy_batch(64, seed=0))
+    assert criterion.p0 == P_MIN  # not due
+    criterion.update()
+    assert criterion.p0 > P_MIN
+    assert criterion.steps == 1
+
+
+# --- epsilon ---------------------------------------------------------------------------------------------------------
+
+
+def ratio(criterion: OGC) -> float:
+    """r(tau) - 1: the epsilon of the last update."""
+    assert criterion.p0 > P_MIN
+    return float(noisy_to_clean_ratio(criterion.base, criterion.mixture, criterion.tau)) - 1
+
+
+def full(optimizer=None, **arguments) -> OGC:
+    """An OGC that updates at every step, its queue full; the queue stays as it is while labels are ignored."""
+    criterion = OGC("ce", optimizer, every=1, queue_size=256, **arguments)
+    criterion(*noisy_batch(256, seed=0, margin=7))
+    return criterion
+
+
+def step(criterion: OGC) -> None:
+    criterion(torch.zeros(1, 10), torch.tensor([-100]))
+
+
+def test_epsilon_is_relative_to_the_highest_lr_so_far():
+    optimizer = optimizer_with(0.02)
+    criterion = full(optimizer)
+    assert ratio(criterion) == pytest.approx(2.0)
+    for lr, epsilon in ((0.01, 1.0), (0.04, 2.0), (0.01, 0.5), (1e-5, 5e-4)):
+        optimizer.param_groups[0]["lr"] = lr
+        step(criterion)
+        assert ratio(criterion) == pytest.approx(epsilon, rel=1e-6), lr
+
+
+def test_highest_lr_counts_between_updates():
+    optimizer = optimizer_with(0.1)
+    criterion = OGC("ce", optimizer, every=2, queue_size=256)
+    criterion(*noisy_batch(256, seed=0))
+    optimizer.param_groups[0]["lr"] = 0.05
+    step(criterion)
+    assert ratio(criterion) == pytest.approx(1.0)
+
+
+def test_epsilon0_is_the_papers_rule():
+    optimizer = optimizer_with(0.1)
+    criterion = full(optimizer, epsilon0=20)
+    assert ratio(criterion) == pytest.approx(2.0)
+    for lr in (0.01, 0.001, 0.05):
+        optimizer.param_groups[0]["lr"] = lr
+        step(criterion)
+        assert ratio(criterion) == pytest.approx(20 * lr, rel=1e-6)
+
+
+def test_without_follow_lr_epsilon_is_constant():
+    optimizer = optimizer_with(0.1)
+    criterion = full(optimizer, follow_lr=False, epsilon=0.7)
+    optimizer.param_groups[0]["lr"] = 0.001
+    step(criterion)
+    assert ratio(criterion) == pytest.approx(0.7)
+    assert ratio(full(follow_lr=False, epsilon=0.7)) == pytest.approx(0.7)
+
+
+def test_lr_of_zero_keeps_tau():
+    optimizer = optimizer_with(0.0)
+    for arguments in ({}, {"epsilon0": 20}):
+        optimizer.param_groups[0]["lr"] = 0.0
+        criterion = full(optimizer, **arguments)
+        assert criterion.p0 == P_MIN  # warm-up
+        optimizer.param_groups[0]["lr"] = 0.1
+        step(criterion)
+        before = criterion.solution.clone()
+        assert criterion.p0 > P_MIN
+        optimizer.param_groups[0]["lr"] = 0.0
+        step(criterion)
+        assert torch.equal(criterion.solution, before)
+        assert criterion.degenerate == 0
+
+
+def test_lr_may_be_a_tensor():
+    optimizer = optimizer_with(0.1)
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+    criterion = full(optimizer)
+    optimizer.param_groups[0]["lr"].fill_(0.05)
+    step(criterion)
+    assert ratio(criterion) == pytest.approx(1.0, rel=1e-6)
+
+
+MISSING = (
+    r"^OGC follows the learning rate \(follow_lr=True\), but no optimizer is attached, or it is gone\. "
+    r"Call criterion\.attach\(optimizer\), or pass follow_lr=False to keep epsilon constant\.$"
+)
+
+
+def test_no_optimizer_is_an_error_at_the_first_update():
+    criterion = OGC("ce", every=3, queue_size=4)
+    criterion(*batch())
+    criterion(*batch())
+    with pytest.raises(RuntimeError, match=MISSING):
+        criterion(*batch())
+
+
+def test_the_optimizer_is_held_weakly():
+    optimizer = optimizer_with(0.1)
+    criterion = OGC("ce", optimizer, every=1, queue_size=4)
+    criterion(*batch())
+    del optimizer
+    with pytest.raises(RuntimeError, match=MISSING):
+        criterion(*batch())
+
+
+def test_attach_later():
+    criterion, optimizer = OGC("ce", every=1, queue_size=256), optimizer_with(0.1)
+    assert criterion.attach(optimizer) is criterion
+    criterion(*noisy_batch(256, seed=0))
+    assert ratio(criterion) == pytest.approx(2.0)
+    with pytest.raises(ValueError, match=r"^Parameter `optimizer` should be an optimizer with param_groups"):
+        criterion.attach(torch.nn.Linear(1, 1))
+
+
+# --- what it knows ---------------------------------------------------------------------------------------------------
+
+
+def test_what_it_returns_are_copies():
+    criterion = clipping_ogc("ce").train()
+    p0, tau, mixture = criterion.p0, criterion.tau, criterion.mixture
+    before = [float(number) for number in (p0, tau, *mixture)]
+    criterion(*noisy_batch(64, seed=9, margin=3))
+    assert [float(number) for number in (p0, tau, *mixture)] == before
+    assert float(criterion.p0) != before[0]
+    state = state_of(criterion)
+    for number in (criterion.p0, criterion.tau, *criterion.mixture):
+        assert number.dim() == 0
+        number.fill_(0.5)
+    assert all(same_bits(buffer, state[name]) for name, buffer in criterion.named_buffers())
+
+
+def test_noise_probability():
+    criterion = OGC("ce", follow_lr=False, every=1, queue_size=256)
+    logits, labels = noisy_batch(256, seed=0, margin=7)
+    labels_with_gaps = torch.where(torch.arange(256) % 4 == 0, -100, labels)
+    assert criterion.noise_probability(logits, labels).isnan().all()  # before the first fit
+    criterion(logits, labels)
+    probability = criterion.noise_probability(logits, labels_with_gaps)
+    assert (probability.isnan() == (labels_with_gaps == -100)).all()
+    known = ~probability.isnan()
+    H = cross_entropy(logits, labels, -100)
+    order = H[known].argsort()
+    assert (probability[known][order].diff() >= -1e-6).all()
+    assert ((probability[known] >= 0) & (probability[known] <= 1)).all()
+    wrong = logits.argmax(1) != labels
+    assert (probability[known] > 0.5).eq(wrong[known]).float().mean() > 0.95
+    assert criterion.steps == 1
+
+
+def test_noise_probability_keeps_shape_and_type():
+    criterion = clipping_ogc("ce")
+    logits, labels = batch(60, dtype=torch.bfloat16)
+    dense = criterion.noise_probability(logits.view(3, 4, 5, 10).movedim(3, 1), labels.view(3, 4, 5))
+    assert (dense.shape, dense.dtype) == ((3, 4, 5), torch.float32)
+    assert_close(dense.flatten(), criterion.noise_probability(logits, labels))
+    assert criterion.noise_probability(logits.double(), labels).dtype == torch.float64
+
+
+def test_repr():
+    criterion = OGC("fl", follow_lr=False)
+    assert "tau=" in repr(criterion)
+    assert "estimated noise" not in repr(criterion)
+    criterion = clipping_ogc("ce")
+    assert f"tau={float(criterion.tau):.4g}, p0={float(criterion.p0):.4g}, estimated noise=" in repr(criterion)
+    assert "CrossEntropy()" in repr(criterion)
+    assert "threshold=Fixed(tau=3.0)" in repr(OGC("ce", threshold=Fixed(3.0)))
+
+
+# --- queues that say nothing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue", ["constant", "one outlier"])
+def test_a_degenerate_queue_keeps_tau_and_is_counted(queue):
+    criterion = OGC("ce", follow_lr=False, every=1, queue_size=512)
+    feed(criterion, queue_of("two heaps"))
+    before = criterion.solution.clone()
+    assert criterion.p0 > P_MIN
+    for count in (1, 2):
+        feed(criterion, queue_of(queue))
+        assert criterion.degenerate == count
+        assert torch.equal(criterion.solution, before)
+
+
+def test_two_spikes_are_a_good_fit():
+    criterion = OGC("ce", follow_lr=False, every=1, queue_size=512)
+    feed(criterion, queue_of("two spikes"))
+    assert criterion.degenerate == 0
+    assert criterion.p0 > P_MIN
+    assert_close(
+        torch.stack([criterion.mixture.clean_mean, criterion.mixture.noisy_mean]), torch.tensor([0.1, 9.0]).double()
+    )
+
+
+def test_warns_once_where_the_normals_fit_badly():
+    criterion = OGC("ce", follow_lr=False, every=1, queue_size=256)
+    heap = queue_of("one heap", 256)
+    for _ in range(31):
+        feed(criterion, heap)
+    assert criterion.unreliable == 31
+    with pytest.warns(
+        UserWarning, match=r"^OGC: for 32 updates the clean and the noisy normal .* hard to tell apart"
+    ) as seen:
+        feed(criterion, heap)
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(40):
+            feed(criterion, heap)
+
+
+def test_good_fits_start_the_count_again():
+    criterion = OGC("ce", follow_lr=False, every=1, queue_size=512)
+    for _ in range(3):
+        for _ in range(20):
+            feed(criterion, queue_of("one heap"))
+        assert criterion.unreliable == 20
+        feed(criterion, queue_of("two heaps"))
+        assert criterion.unreliable == 0
+
+
+# --- the gradient written by hand ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("name", BASES)
+def test_gradient_equals_that_of_the_general_path(name, reduction, dtype):
+    criterion = clipping_ogc(name, reduction=reduction, weight=torch.linspace(0.1, 2, 10))
+    logits, labels = batch(dtype=dtype)
+    labels[::7] = -100
+
+    def again(x, y):
+        return criterion.reduce(criterion.per_sample(x.to(torch.promote_types(dtype, torch.float32)), y), y, 10)
+
+    assert_close(value_and_gradient(criterion, logits, labels), value_and_gradient(again, logits, labels))
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_double_backward(name):
+    """A gradient penalty: create_graph=True, then backward through the gradient's norm."""
+    criterion = clipping_ogc(name)
+    logits, labels = batch(dtype=torch.float64)
+    found = []
+    for loss in (criterion, lambda x, y: criterion.reduce(criterion.per_sample(x, y), y, 10)):
+        x = logits.clone().requires_grad_()
+        value = loss(x, labels)
+        (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+        assert gradient.requires_grad
+        (value + 100 * gradient.square().sum()).backward()
+        found.append((gradient.detach(), x.grad))
+    assert_close(found[0], found[1])
+
+
+def test_double_backward_uses_the_tau_of_its_forward():
+    criterion = clipping_ogc("ce").train()
+    logits, labels = batch(dtype=torch.float64)
+    x = logits.clone().requires_grad_()
+    value = criterion(x, labels)
+    (once,) = torch.autograd.grad(value, x, retain_graph=True)
+    feed(criterion, queue_of("two heaps"))  # another tau
+    (again,) = torch.autograd.grad(value, x, create_graph=True)
+    assert_close(again.detach(), once)
+
+
+def test_backward_twice():
+    criterion = clipping_ogc("ce")
+    logits, labels = batch()
+    leaf = logits.clone().requires_grad_()
+    value = criterion(leaf, labels)
+    value.backward(retain_graph=True)
+    once = leaf.grad.clone()
+    value.backward()
+    assert_close(leaf.grad, 2 * once)
+
+    leaf = logits.clone().requires_grad_()
+    value = criterion(leaf, labels)
+    value.backward(retain_graph=True)
+    leaf.grad.zero_()  # must not reach what is saved for the second time
+    value.backward()
+    assert torch.equal(leaf.grad, once)
+
+
+def test_gradient_scales_with_what_comes_from_above():
+    criterion = clipping_ogc("ce")
+    logits, labels = batch()
+    _, gradient = value_and_gradient(criterion, logits, labels)
+    _, scaled = value_and_gradient(lambda x, y: 3 * criterion(x, y), logits, labels)
+    assert_close(scaled, 3 * gradient)
+    each = clipping_ogc("ce", reduction="none")
+    factors = torch.linspace(-1, 2, 32)
+    _, weighted = value_and_gradient(lambda x, y: factors * each(x, y), logits, labels)
+    assert_close(weighted, 32 * gradient * factors[:, None])
+
+
+def test_gradient_accumulation_with_an_update_in_between():
+    """Each micro-batch keeps the tau of its own forward."""
+    criterion = OGC("ce", follow_lr=False, every=2, queue_size=64)
+    model = torch.nn.Linear(10, 10)
+    (x1, y1), (x2, y2) = noisy_batch(64, seed=0), noisy_batch(64, seed=1)
+    first = criterion(model(x1), y1)
+    p0 = criterion.p0
+    second = criterion(model(x2), y2)
+    assert criterion.p0 != p0
+    (first + second).backward()
+    expected = losses.CrossEntropy()(model(x1), y1) + criterion.eval()(model(x2), y2)
+    (gradient,) = torch.autograd.grad(expected, model.weight)
+    assert_close(model.weight.grad, gradient)
+
+
+def test_autocast_does_not_reach_inside():
+    plain, within = (OGC("ce", follow_lr=False, every=1, queue_size=64) for _ in range(2))
+    logits, labels = noisy_batch(64, seed=0)
+    expected = value_and_gradient(plain, logits, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = value_and_gradient(within, logits, labels)
+    assert_close(found, expected, rtol=0, atol=0)
+    assert all(same_bits(*buffers) for buffers in zip(plain.buffers(), within.buffers(), strict=True))
+
+
+def test_logits_without_gradient():
+    criterion = clipping_ogc("ce")
+    value = criterion(*batch())
+    assert not value.requires_grad
+    with torch.inference_mode():
+        assert_close(criterion(*batch()), value.clone())
+
+
+# --- what it refuses -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "rule"),
+    [
+        ({"epsilon": 0.0}, "epsilon", "above 0"),
+        ({"epsilon": -1.0}, "epsilon", "above 0"),
+        ({"epsilon": math.nan}, "epsilon", "above 0"),
+        ({"epsilon0": 0.0}, "epsilon0", "above 0"),
+        ({"epsilon0": 20, "follow_lr": False}, "follow_lr", "True with epsilon0, which is multiplied by lr"),
+        ({"threshold": 2.0}, "threshold", "Fixed, Linear, EMA or a function"),
+        ({"every": 0}, "every", "an integer of at least 1"),
+        ({"every": 1.5}, "every", "an integer of at least 1"),
+        ({"queue_size": 3}, "queue_size", "an integer of at least 4"),
+        ({"reduction": "average"}, "reduction", "one of none, mean, sum"),
+        ({"process_group": True}, "process_group", "a process group, None or False"),
+        ({"optimizer": 0.1}, "optimizer", "an optimizer with param_groups"),
+    ],
+    ids=str,
+)
+def test_constructor_refuses(arguments, name, rule):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        OGC("ce", **arguments)
+    assert str(error.value) == f"Parameter `{name}` should be {rule}. Found `{name} = {arguments[name]!r}`."
+
+
+def test_bad_input_queues_nothing():
+    criterion = OGC("ce", follow_lr=False, queue_size=64)
+    criterion(*batch(4))
+    before = state_of(criterion)
+    logits, labels = batch(4)
+    nan, label = logits.clone(), labels.clone()
+    nan[2, 3], label[1] = torch.nan, 10
+    for wrong in ((nan, labels), (logits, label), (logits, labels.float()), (logits, labels[:2])):
+        with pytest.raises(ValueError):  # noqa: PT011  # the sentences are in asserts.py
+            criterion(*wrong)
+        with pytest.raises(ValueError):  # noqa: PT011
+            criterion.noise_probability(*wrong)
+    assert all(same_bits(buffer, before[name]) for name, buffer in criterion.named_buffers())
+
+
+def test_every_argument_changes_the_output():
+    """The output: the losses of some steps while the learning rate falls."""
+
+    def output(**arguments):
+        optimizers = {"optimizer": optimizer_with(0.1)}
+        arguments = {"base": "ce", "every": 2, "queue_size": 64} | optimizers | arguments
+        criterion, values = OGC(**arguments), []
+        for step in range(8):
+            optimizers["optimizer"].param_groups[0]["lr"] = 0.1 / (1 + step)
+            values.append(criterion(*noisy_batch(32, seed=step)).sum())
+        return torch.stack(values)
+
+    other = {
+        "base": "fl",
+        "optimizer": optimizer_with(0.01),
+        "epsilon": 1.0,
+        "epsilon0": 5.0,
+        "follow_lr": False,
+        "threshold": EMA(),
+        "every": 3,
+        "queue_size": 128,
+        "weight": torch.linspace(0.1, 2, 10),
+        "ignore_index": 3,
+        "reduction": "sum",
+    }
+    assert inspect.signature(OGC).parameters.keys() - other.keys() == {"process_group"}  # see test_distributed.py
+    same = output()
+    assert torch.equal(output(), same)
+    for name, value in other.items():
+        assert not torch.equal(output(**{name: value}), same), name

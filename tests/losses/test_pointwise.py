@@ -1,0 +1,101 @@
+"""Losses of p alone: value, slope and `at` agree; a user's own needs `value` only."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from ogc import OGC, losses
+from ogc.given_label import H_MAX, H_MIN, P_MIN
+from ogc.losses import Pointwise
+from samples import batch, noisy_batch
+
+POINTWISE = [
+    losses.CrossEntropy(),
+    losses.Focal(),
+    losses.Focal(gamma=0.0),
+    losses.Focal(gamma=3.0),
+    losses.MAE(),
+    losses.GCE(),
+    losses.GCE(q=0.2),
+    losses.SCE(),
+    losses.PHuberCE(),
+    losses.PHuberCE(tau=10.0),
+    losses.TaylorCE(),
+    losses.TaylorCE(t=8),
+    losses.JSDivergence(),
+    losses.JSDivergence(pi1=0.3),
+]
+H = torch.linspace(H_MIN, H_MAX, 501, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("loss", POINTWISE, ids=repr)
+def test_at_is_value_of_p(loss):
+    assert_close(loss.at(H), loss.value(torch.exp(-H)), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", POINTWISE, ids=repr)
+def test_slope_is_the_derivative_of_value(loss):
+    p = torch.exp(-H).requires_grad_()
+    (derivative,) = torch.autograd.grad(loss.value(p).sum(), p)
+    assert_close(loss.slope(p.detach()), derivative.abs(), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("loss", POINTWISE, ids=repr)
+def test_slope_needs_no_graph(loss):
+    with torch.no_grad():
+        assert not loss.slope(torch.tensor([0.3, 0.7])).requires_grad
+
+
+@pytest.mark.parametrize("loss", POINTWISE, ids=repr)
+def test_value_falls_as_p_rises(loss):
+    assert (loss.at(H).diff() >= 0).all()
+    assert loss.at(H)[0] < 1e-3
+
+
+def test_special_cases():
+    """The ends of the families are the losses that their docstrings name."""
+    p = torch.exp(-H)
+    assert_close(losses.Focal(gamma=0.0).value(p), losses.CrossEntropy().value(p))
+    assert_close(losses.GCE(q=1.0).value(p), losses.MAE().value(p))
+    assert_close(losses.TaylorCE(t=1).value(p), losses.MAE().value(p))
+    assert_close(losses.PHuberCE(tau=1.0).value(p), losses.MAE().value(p), atol=1e-9, rtol=0)
+    assert_close(losses.GCE(q=1e-6).value(p), losses.CrossEntropy().value(p), rtol=1e-4, atol=1e-9)
+    assert_close(losses.SCE(alpha=1.0, beta=0.0).value(p), losses.CrossEntropy().value(p))
+
+
+class HalfSquare(Pointwise):
+    """A user's loss, with no slope and no constructor."""
+
+    def value(self, p):
+        return (1 - p) ** 2 / 2
+
+
+class Power(Pointwise):
+    """A user's loss with a parameter."""
+
+    def __init__(self, *, k=2.0):
+        super().__init__()
+        self.k = k
+
+    def value(self, p):
+        return (1 - p) ** self.k / self.k
+
+
+def test_user_loss_has_a_derived_slope():
+    p = torch.linspace(0.01, 0.99, 9)
+    assert_close(HalfSquare().slope(p), 1 - p)
+    logits, labels = batch()
+    expected = ((1 - logits.softmax(1)[torch.arange(32), labels]) ** 2 / 2).mean()
+    assert_close(HalfSquare()(logits, labels), expected)
+
+
+def test_user_loss_under_ogc():
+    criterion = OGC(Power(), follow_lr=False, every=1, queue_size=64, epsilon=0.5)
+    criterion(*noisy_batch(64, seed=1, margin=8))
+    assert P_MIN < criterion.p0 < 1 - P_MIN
+    assert_close(criterion.p0, 1 - criterion.tau, rtol=1e-6, atol=0)
+    assert criterion.get_extra_state()["base"] == {"name": "Power", "k": 2.0}
+
+
+def test_parameters_are_those_of_the_formula():
+    assert Power(k=3).hyperparameters == {"k": 3}

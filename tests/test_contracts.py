@@ -1,0 +1,48 @@
+"""Every criterion meets every contract of asserts.py."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import asserts
+from ogc import OGC
+from ogc.losses import LOSSES, CrossEntropy
+from samples import CRITERIA, batch
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize("contract", asserts.CONTRACTS, ids=lambda contract: contract.__name__)
+def test_contract(contract, name):
+    contract(CRITERIA[name])
+
+
+@pytest.mark.parametrize(
+    "make", [CrossEntropy, lambda **arguments: OGC("ce", follow_lr=False, **arguments)], ids=["ce", "fresh ogc"]
+)
+def test_is_cross_entropy(make):
+    asserts.is_cross_entropy(make)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("name", CRITERIA)
+def test_traces(name):
+    asserts.traces(CRITERIA[name])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # inductor's own
+def test_compiled_losses_equal_eager_ones():
+    """All eleven in one graph, so that the C++ compiler runs once; clipping/test_compile.py has OGC."""
+    criteria = [make() for make in LOSSES.values()]
+
+    def all_losses(logits, labels):
+        return torch.stack([criterion(logits, labels) for criterion in criteria])
+
+    logits, labels = batch()
+    labels[::5] = -100
+    value, gradient = asserts.value_and_gradient(torch.compile(all_losses, fullgraph=True), logits, labels)
+    expected, expected_gradient = asserts.value_and_gradient(all_losses, logits, labels)
+    assert_close(value, expected, rtol=1e-6, atol=1e-6)
+    assert_close(gradient, expected_gradient)
