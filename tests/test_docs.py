@@ -32,7 +32,8 @@ def test_the_map_has_a_line_for_every_file():
     assert mapped == there
 
 
-def test_the_examples_in_the_readme_run():
+def test_the_examples_in_the_readme_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names = {}
     blocks = re.findall(r"```python\n(.*?)```", README, re.S)
     assert len(blocks) == 2

@@ -19,8 +19,9 @@ class Bounds(NamedTuple):
     upper: Tensor | float
 
 
-def _log(tau: float) -> float:
+def _log(tau: float, num_classes: int = 2) -> float:
     require(tau >= 1, "tau", "at least 1, the smallest gradient of CE", tau)
+    require(num_classes >= 2, "num_classes", "at least 2", num_classes)
     return math.log(tau)
 
 
@@ -31,7 +32,7 @@ def loss_bounds(p: Tensor, tau: float) -> Bounds:
 
 def loss_sum_bounds(num_classes: int, tau: float) -> Bounds:
     """Proposition 1: the clipped CE of a sample, summed over all labels, is between K - 1 and (K - 1)(1 + log tau)."""
-    return Bounds(num_classes - 1.0, (num_classes - 1) * (1 + _log(tau)))
+    return Bounds(num_classes - 1.0, (num_classes - 1) * (1 + _log(tau, num_classes)))
 
 
 def symmetric_excess_risk(tau: float, rate: float, num_classes: int) -> float:
@@ -39,8 +40,9 @@ def symmetric_excess_risk(tau: float, rate: float, num_classes: int) -> float:
 
     The paper states it without the factor eta; its proof loses it on the way, and the bound holds with it.
     """
+    log_tau = _log(tau, num_classes)
     require(0 <= rate < 1 - 1 / num_classes, "rate", f"in [0, 1 - 1/K) = [0, {1 - 1 / num_classes:.4g})", rate)
-    return rate * _log(tau) / (1 - rate * num_classes / (num_classes - 1))
+    return rate * log_tau / (1 - rate * num_classes / (num_classes - 1))
 
 
 def dependent_excess_risk(tau: float, kept: float, num_classes: int) -> float:
@@ -51,4 +53,4 @@ def dependent_excess_risk(tau: float, kept: float, num_classes: int) -> float:
     :param kept: E[1 - eta_y(x)], the share of labels that are right.
     """
     require(0 <= kept <= 1, "kept", "in [0, 1]", kept)
-    return (num_classes - 1) * _log(tau) * kept
+    return (num_classes - 1) * _log(tau, num_classes) * kept

@@ -96,3 +96,16 @@ def test_a_whole_training_step():
         assert_close(step(x, y), twin(model(x), y))
     assert criterion.steps == 6
     assert_close(criterion.solution, twin.solution, rtol=1e-4, atol=1e-6)  # the compiled model's logits differ in bits
+
+
+def test_ten_criteria_share_a_graph():
+    """Ten of them, as in a sweep: none is recompiled for, let alone refused."""
+    counter = CompileCounterWithBackend("aot_eager")
+    for seed in range(10):
+        criterion = OGC("ce", follow_lr=False, every=4, queue_size=64)
+        compiled = torch.compile(criterion, fullgraph=True, backend=counter)
+        for _ in range(6):
+            compiled(torch.randn(32, 5, requires_grad=True), torch.randint(5, (32,))).backward()
+        assert int(criterion.steps) == 6
+        assert not criterion.mixture.noisy_weight.isnan(), seed
+    assert counter.frame_count <= 3

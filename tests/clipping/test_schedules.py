@@ -117,3 +117,15 @@ def test_constructor_refuses(make, argument, value, rule):
 def test_linear_needs_its_steps():
     with pytest.raises(ValueError, match=r"^Parameter `steps` should be the number of training steps"):
         Linear()
+
+
+def test_fixed_holds_before_the_first_step():
+    logits, labels = torch.tensor([[0.0, 8.0]]), torch.tensor([0])
+    criterion = OGC("ce", threshold=Fixed(2.0)).eval()
+    torch.testing.assert_close(criterion(logits, labels), losses.PHuberCE(tau=2.0)(logits, labels))
+
+
+def test_tau_is_at_most_the_steepest_slope():
+    criterion = OGC("gce", threshold=Linear(10.0, 1000))
+    criterion(torch.randn(4, 3, requires_grad=True), torch.zeros(4, dtype=torch.long))
+    assert float(criterion.tau) == criterion.slopes.steepest < 9

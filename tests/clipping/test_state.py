@@ -154,7 +154,7 @@ def test_criteria_are_forgotten_when_they_are_gone():
     from ogc.clipping.wrapper import _criteria
 
     criterion = OGC("ce")
-    key = criterion._key
+    key = int(criterion._key)
     assert key in _criteria
     del criterion
     gc.collect()
@@ -166,3 +166,45 @@ def test_two_criteria_do_not_share():
     first(*noisy_batch(64, seed=0))
     assert second.seen == 0
     assert_close(second.queue, torch.zeros(65))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_default_dtype_does_not_matter(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        criterion = OGC("ce", follow_lr=False, every=2, queue_size=16)
+        for _ in range(4):
+            criterion(torch.randn(8, 3, requires_grad=True), torch.randint(3, (8,))).backward()
+    finally:
+        torch.set_default_dtype(before)
+    assert criterion.queue.dtype == torch.float32
+    assert not criterion.mixture.noisy_weight.isnan()
+
+
+def test_the_clock_is_a_buffer():
+    """Copied buffer by buffer, without load_state_dict, the copy updates when the original does."""
+    original, copied = (OGC("ce", follow_lr=False, every=4, queue_size=16) for _ in range(2))
+    batches = [(torch.randn(8, 3), torch.randint(3, (8,))) for _ in range(4)]
+    for logits, labels in batches[:3]:
+        original(logits, labels)
+    for name, buffer in copied.named_buffers():
+        buffer.copy_(original.get_buffer(name))
+    original(*batches[3])
+    copied(*batches[3])
+    assert not original.mixture.noisy_weight.isnan()
+    assert torch.equal(copied.solution, original.solution)
+
+
+def test_parameters_under_another_name_identify_a_loss_too():
+    class Power(losses.Pointwise):
+        def __init__(self, *, exponent):
+            super().__init__()
+            self._k = exponent
+
+        def value(self, p):
+            return (1 - p) ** self._k / self._k
+
+    state = OGC(Power(exponent=2.0), follow_lr=False).state_dict()
+    with pytest.raises(ValueError, match="belongs to another OGC"):
+        OGC(Power(exponent=3.0), follow_lr=False).load_state_dict(state)

@@ -80,7 +80,7 @@ def test_no_loss_synchronises(name: str) -> None:
         loss(logits.requires_grad_(), labels).backward()
 
 
-@pytest.mark.parametrize("threshold", [EMA(0.99), Linear(10.0, 300)])
+@pytest.mark.parametrize("threshold", [EMA(0.99), Linear(10.0, steps=300)])
 def test_no_schedule_synchronises(threshold: EMA | Linear) -> None:
     criterion = OGC("ce", threshold=threshold).cuda()
     data = batches(20)
@@ -262,3 +262,29 @@ def test_numbers_stay_on_the_device() -> None:
     with no_synchronisation():
         mixture, doubt = fit_or_doubt(H, DEVICE)
     assert all(number.is_cuda for number in (*mixture, doubt))
+
+
+def test_it_comes_to_the_logits_by_itself() -> None:
+    """The one-line change: nn.CrossEntropyLoss needs no .to(device) either."""
+    criterion = OGC("ce", optimizer_with(0.1), every=4, queue_size=128)
+    for logits, labels in batches(12):
+        criterion(logits.requires_grad_(), labels).backward()
+    assert criterion.solution.is_cuda
+    assert not criterion.mixture.noisy_weight.isnan()
+
+
+def test_replays_and_eager_steps_share_the_clock() -> None:
+    criterion = OGC("ce", follow_lr=False, every=4, queue_size=64).cuda()
+    logits, labels = batches(1)[0]
+    logits.requires_grad_()
+    for _ in range(3):
+        criterion(logits, labels).backward()
+    graph = torch.cuda.CUDAGraph()
+    logits.grad = None
+    with torch.cuda.graph(graph):
+        criterion(logits, labels).backward()
+    while int(criterion.steps) % 4 != 3:
+        graph.replay()
+    criterion.solution[0] = 0.5  # to be overwritten by the eager step that comes now, the fourth
+    criterion(logits, labels)
+    assert float(criterion.p0) != 0.5

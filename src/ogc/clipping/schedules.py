@@ -38,7 +38,7 @@ class Linear:
     """
 
     beta: float = 10.0
-    steps: int = 0
+    steps: int = 0  # to be given: 0 is refused
 
     def __post_init__(self) -> None:
         require(0 < self.beta < math.inf, "beta", "above 0", self.beta)

@@ -26,11 +26,13 @@ from torch import Tensor
 from .._require import require
 from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, pick_quietly
 from ..losses import Loss, Pointwise, by_name, clipped, clipped_slope
+from ..losses.clipped import ByHand
 from ..losses.loss import Reduction
 from .loss_queue import gather_ranks, push
 from .mixture import Mixture, fit_or_doubt
 from .numbers import numbers_on
-from .schedules import Schedule
+from .ratio import GRID
+from .schedules import Fixed, Schedule
 from .threshold import Slopes
 
 UNRELIABLE_SEPARATION = 2.0
@@ -68,9 +70,11 @@ class OGC(Loss):
     :param epsilon0: instead, the paper's rule: ``lr * epsilon0``. Its 20 at lr 0.1 is the default epsilon of 2.
     :param follow_lr: ``False`` keeps epsilon constant, and needs no optimizer.
     :param threshold: move tau by hand instead: ``Fixed``, ``Linear`` or ``EMA`` from ``ogc.clipping``.
-    :param every: s, steps from update to update. One call in training is a step.
+    :param every: s, steps from update to update. One call in training is a step; a call that gradient checkpointing
+        repeats is another.
     :param queue_size: Q, how many recent samples the normals are fitted to.
-    :param process_group: whose ranks share the queue; the default group if ``None``, nobody if ``False``.
+    :param process_group: whose ranks share the queue; the default group if ``None``, nobody if ``False``. On CUDA all
+        ranks must bring batches of the same size: exchanging sizes would wait for the device.
     """
 
     base: Pointwise
@@ -81,6 +85,7 @@ class OGC(Loss):
     unreliable: Tensor
     solution: Tensor
     highest_lr: Tensor
+    slopes: Slopes
 
     def __init__(
         self,
@@ -116,8 +121,8 @@ class OGC(Loss):
         self.epsilon, self.epsilon0, self.follow_lr = epsilon, epsilon0, follow_lr
         self.threshold, self.every, self.queue_size, self.process_group = threshold, every, queue_size, process_group
 
-        self.slopes = Slopes(loss)
-        self.register_buffer("queue", torch.zeros(queue_size + 1))
+        self.__dict__["slopes"] = Slopes(loss)  # no part of the model: not shown, not saved; _apply moves it
+        self.register_buffer("queue", torch.zeros(queue_size + 1, dtype=torch.float32))
         for counter in ("seen", "steps", "degenerate", "unreliable"):
             self.register_buffer(counter, torch.zeros((), dtype=torch.int64))
         unclipped = [P_MIN, self.slopes.steepest, *[math.nan] * len(Mixture._fields)]
@@ -126,17 +131,16 @@ class OGC(Loss):
         self._be_known()
         if optimizer is not None:
             self.attach(optimizer)
+        if isinstance(threshold, Fixed):
+            self.update()  # there is nothing to wait for
 
     def _be_known(self) -> None:
-        """What only the host knows: a key for the operator, the clock, the highest lr. The buffers are the truth."""
-        self._key = next(_keys)
-        _criteria[self._key] = self
+        """What only the host knows: the optimizer, and a key for the operator, a tensor since an int is guarded on."""
+        self._key = torch.tensor(next(_keys))
+        _criteria[int(self._key)] = self
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = _no_optimizer
         self._has_warned = False
-        self._read_clock()
-
-    def _read_clock(self) -> None:
-        self._clock, self._highest_lr = int(self.steps), float(self.highest_lr)
+        self._clock = int(self.steps)
 
     def require_plain(self, wrapper: str) -> Self:
         raise ValueError(f"{wrapper} cannot hold an OGC, which learns from the logits it is called with itself.")
@@ -175,6 +179,8 @@ class OGC(Loss):
     # --- a step --------------------------------------------------------------------------------------------------
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.queue.device != logits.device:
+            self.to(logits.device)  # like nn.CrossEntropyLoss, which needs no moving
         given = logits
         logits, labels = check_input(logits, labels)
         num_classes = logits.shape[1]
@@ -204,7 +210,7 @@ class OGC(Loss):
             H = cross_entropy(logits, labels, self.ignore_index)
             return self.reduce(clipped(self.base, H, p0, tau), labels, num_classes)
 
-        return cast(Tensor, _ByHand.apply(given, value, gradient, again))  # type: ignore[no-untyped-call]
+        return cast(Tensor, ByHand.apply(given, value, gradient, again))  # type: ignore[no-untyped-call]
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The clipped loss at the present tau; learns nothing."""
@@ -235,21 +241,26 @@ class OGC(Loss):
             (push if kernels is None else kernels.push)(state.queue, state.seen, H)
             self._track_lr(state)
         state.steps.add_(1)
-        if H.is_cuda and torch.cuda.is_current_stream_capturing():
-            if self.threshold is not None or _kernels(state.queue, self.queue_size) is not None:
-                self._update(state, every=self.every)
-            return
+        if self.threshold is not None or self._is_due(state):
+            self._update(state, every=self.every)
+
+    def _is_due(self, state: _State) -> bool:
+        """Whether to update now, or to launch a kernel that looks at the clock on the device."""
+        if not state.queue.is_cuda:
+            return int(state.steps) % self.every == 0
+        if _kernels(state.queue, self.queue_size) is not None:
+            return True
+        if torch.cuda.is_current_stream_capturing():
+            return False
         self._clock += 1
-        if self.threshold is not None or self._clock % self.every == 0:
-            self._update(state)
+        return self._clock % self.every == 0
 
     def _track_lr(self, state: _State) -> None:
         lr = self._lr()
         if isinstance(lr, Tensor):
             state.highest_lr.copy_(torch.maximum(state.highest_lr, lr))
-        elif lr is not None and lr > self._highest_lr:
-            self._highest_lr = lr
-            state.highest_lr.fill_(lr)
+        elif lr is not None:
+            state.highest_lr.clamp_(min=lr)
 
     def _lr(self) -> Tensor | float | None:
         """The learning rate: a float, or a tensor if it lives on an accelerator, where reading it would wait."""
@@ -271,18 +282,20 @@ class OGC(Loss):
             )
         if self.epsilon0 is not None:
             return self.epsilon0 * lr
-        if isinstance(lr, Tensor):
+        if state.highest_lr.device.type != "cpu":
             return self.epsilon * lr / state.highest_lr
-        return self.epsilon * lr / self._highest_lr if lr > 0 else 0.0
+        return self.epsilon * lr / float(state.highest_lr) if lr > 0 else 0.0
 
     def _update(self, state: _State, every: int = 1) -> None:
         N = numbers_on(state.solution.device)
         if self.threshold is not None:
-            tau = self.threshold(state.steps, state.solution[1]).clamp(min=P_MIN)
+            tau = torch.as_tensor(self.threshold(state.steps, state.solution[1])).clamp(P_MIN, self.slopes.steepest)
             state.solution[:2] = N.pack([self.slopes.p0_at(N.read(tau), N), N.read(tau)])
             return
+        if N.on_host and int(state.seen) < self.queue_size:
+            return
         epsilon = self._epsilon(state)
-        if N.on_host and (int(state.seen) < self.queue_size or epsilon <= 0):
+        if N.on_host and epsilon <= 0:
             return
         if (kernels := _kernels(state.queue, self.queue_size)) is not None:
             epsilon = epsilon.double() if isinstance(epsilon, Tensor) else state.solution.new_full((), epsilon)
@@ -321,8 +334,10 @@ class OGC(Loss):
 
     def get_extra_state(self) -> dict[str, Any]:
         self._warn_if_unreliable(int(self.unreliable))  # on CUDA, where an update cannot look, a save does
+        slope = [float(f"{self.slopes.slope[i]:.6g}") for i in (0, GRID // 2, -1)]  # tells any loss from any other
         base = {"name": type(self.base).__name__, **self.base.hyperparameters}
-        return {"base": base, "queue_size": self.queue_size}
+        threshold = None if self.threshold is None else type(self.threshold).__name__
+        return {"base": base, "slope": slope, "queue_size": self.queue_size, "threshold": threshold}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Checked before any buffer is written, in ``_load_from_state_dict``."""
@@ -332,10 +347,10 @@ class OGC(Loss):
         if found is not None and found != own:
             raise ValueError(f"This state belongs to another OGC: it was saved with {found}; this one has {own}.")
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._read_clock()
+        self._clock = int(self.steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = ("_optimizer", "_key", "_has_warned", "_clock", "_highest_lr")
+        hidden = ("_optimizer", "_key", "_has_warned", "_clock")
         return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -349,6 +364,7 @@ class OGC(Loss):
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
+        self.slopes._apply(keep_dtype)  # type: ignore[no-untyped-call]
         super()._apply(keep_dtype, recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -387,7 +403,7 @@ def _no_optimizer() -> None:
 def _observe_by_key(logits: Tensor, labels: Tensor, *state_and_key: Any) -> None:
     """H is computed anew by the eager kernels, so that a compiled run queues the very bits that an eager one does."""
     *state, key = state_and_key
-    criterion = _criteria[key]
+    criterion = _criteria[int(key)]
     H = pick_quietly(F.log_softmax(logits, 1), labels, criterion.ignore_index)
     criterion._observe(criterion._unless_ignored(H, labels), _State(*state))
 
@@ -401,31 +417,7 @@ _observe_operator = torch.library.custom_op(
     "ogc::observe",
     _observe_by_key,
     mutates_args=_State._fields,
-    schema=f"(Tensor logits, Tensor labels, {_buffers}, int key) -> ()",
+    schema=f"(Tensor logits, Tensor labels, {_buffers}, Tensor key) -> ()",
     **_UNSAFE_IN_CUDA_GRAPHS,
 )
 _observe_operator.register_fake(lambda *args: None)
-
-
-class _ByHand(torch.autograd.Function):
-    """A loss whose gradient is at hand: one node of the graph instead of fifteen, and one tensor of the logits' size.
-
-    To be differentiated twice, the loss is computed ``again`` from the logits.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, value: Tensor, gradient: Tensor, again: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.save_for_backward(logits, gradient)
-        ctx.again = again
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, gradient = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True
-            (gradient,) = torch.autograd.grad(ctx.again(logits), logits, grad, create_graph=True)
-        elif grad.dim() > 0:
-            gradient = gradient * grad.unsqueeze(1)
-        elif grad.device.type != "cpu" or grad.item() != 1:
-            gradient = gradient * grad
-        return gradient.to(logits.dtype), None, None, None

@@ -32,10 +32,10 @@ class Pointwise(Loss):
 
     def slope(self, p: Tensor) -> Tensor:
         """\\|d value / dp\\|, the gradient that clipping bounds. Derived from ``value`` unless a subclass writes it."""
-        with torch.enable_grad():
-            p = p.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.value(p).sum(), p)
-        return -gradient
+        with torch.inference_mode(False), torch.enable_grad():
+            p = p.detach().clone().requires_grad_()
+            value = self.value(p)
+            return -torch.autograd.grad(value.sum(), p)[0] if value.requires_grad else torch.zeros_like(p)
 
     def at(self, H: Tensor) -> Tensor:
         """The loss at H = -log p. Override where p = e^-H would round to 0 and the loss is not finite there."""
