@@ -11,11 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import statistics
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from torch import nn
 from ogc import OGC, losses
 from ogc.demo.training import noisy_digits, shuffled
 from ogc.models import mlp
+from provenance import provenance
 
 RESULTS = Path(__file__).parent / "results" / "optimizers.json"
 BEGIN, END = "<!-- made by benchmarks/optimizers.py -->", "<!-- end -->"
@@ -70,6 +70,7 @@ def train(optimizer_name: str, schedule_name: str, method: str, seed: int) -> fl
 
 
 def measure(seeds: int, workers: int) -> dict[str, Any]:
+    began = time.perf_counter()
     cells = list(product(OPTIMIZERS, SCHEDULES, METHODS))
     jobs = [(*cell, seed) for cell in cells for seed in range(1, seeds + 1)]
     with ProcessPoolExecutor(workers) as pool:
@@ -85,12 +86,11 @@ def measure(seeds: int, workers: int) -> dict[str, Any]:
         for optimizer, schedule, method in cells
     ]
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "torch": torch.__version__,
-        "machine": platform.machine(),
+        **provenance(),
+        "seconds": round(time.perf_counter() - began),
         "seeds": list(range(1, seeds + 1)),
         "epochs": EPOCHS,
-        "noise": f"symmetric {RATE}",
+        "noise": f"each label replaced with probability {RATE}",
         "rows": rows,
     }
 
@@ -110,7 +110,7 @@ def table(result: dict[str, Any]) -> str:
         mean = {method: statistics.fmean(values) for method, values in found.items()}
         cells = [f"{mean[m]:.1f} ± {statistics.stdev(found[m]):.1f}" for m in METHODS]
         lines.append(f"| {optimizer}, {schedule} | {' | '.join(cells)} | {mean['CE+OGC'] - mean['CE']:+.1f} |")
-    n, date, version = len(result["seeds"]), result["date"], result["torch"]
+    n, date, version = len(result["seeds"]), result["date"][:10], result["torch"]
     lines.append(f"\nTest accuracy in percent at the end, mean ± standard deviation, n = {n}; {date}, torch {version}.")
     return "\n".join(lines)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 import warnings
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from ogc import OGC, losses
 from ogc.given_label import H_MAX, H_MIN, P_MIN
 from ogc.losses import Pointwise
+from provenance import provenance
 
 EVERY = 32
 QUEUE = 4096
@@ -186,9 +186,9 @@ def main() -> None:
     device = torch.device(args.device)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="OGC: for")  # a batch that never changes is no training
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()}, one core"
-    result: dict[str, object] = {"device": name, "torch": torch.__version__, "blocks": args.blocks}
-    print(f"torch {torch.__version__} on {name}; medians of {args.blocks} blocks in turn")
+    result: dict[str, object] = {**provenance(device.type), "blocks": args.blocks}
+    where = "" if device.type == "cuda" else ", one core"
+    print(f"torch {torch.__version__} on {result['device']}{where}; medians of {args.blocks} blocks in turn")
 
     print("\nOne step, forward and backward, batch 128, update included (us, and times F.cross_entropy)")
     print(f"{'classes':>8} {'CE':>8} {'CE+OGC':>16} {'FL+OGC':>16} {'scikit-learn':>16}")

@@ -74,6 +74,58 @@ def build() -> "typer.Typer":
         except OSError as error:
             raise _end(f"Cannot write to {out}: {error.strerror or error}.", 1) from None
 
+    @app.command(name="noise")
+    def make_noise(
+        source: Annotated[str, typer.Argument(help="digits, cifar10, cifar100, or a .npy or .csv file of labels.")],
+        kind: Annotated[
+            str | None,
+            typer.Argument(
+                help="symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file; none to read SOURCE back."
+            ),
+        ] = None,
+        rate: Annotated[float | None, typer.Argument(help="The share to flip, in [0, 1].")] = None,
+        seed: Annotated[int, typer.Option(help="The same seed gives the same file.")] = 0,
+        data: Annotated[Path, typer.Option(help="Folder that holds the CIFAR files.")] = Path("data"),
+        labels: Annotated[Path | None, typer.Option(help="Labels to import: a CIFAR-N .pt, a .npy or .csv.")] = None,
+        column: Annotated[
+            str | None, typer.Option("--import", metavar="COLUMN", help="Column of the .csv or .npy to read.")
+        ] = None,
+        out: Annotated[
+            Path | None,
+            typer.Option(help="The file to write, .npy or .csv.", show_default="runs/noise/SOURCE-KIND-RATE-SEED.npy"),
+        ] = None,
+        plot: Annotated[bool, typer.Option("--plot", help="Draw the confusion matrix beside it, as PNG.")] = False,
+    ) -> None:
+        """Given labels with noise, written to a file with its kind, rate, seed and checksum in a JSON beside it.
+
+        \b
+        Examples:
+          ogc noise digits symmetric 0.5
+          ogc noise cifar10 asymmetric 0.4 --data ~/cifar --plot
+          ogc noise cifar100 blocks 0.4 --data ~/cifar --seed 3
+          ogc noise cifar10 human:worse --data ~/cifar --labels CIFAR-10_human.pt
+          ogc noise cifar10 file --data ~/cifar --labels mine.csv --import worker_7
+          ogc noise mine.csv pairflip 0.2 --import true_label
+          ogc noise runs/noise/digits-symmetric-0.5-0.npy
+
+        human: aggregate, random1, random2, random3, worse (CIFAR-10N) or noisy (CIFAR-100N).
+        """
+        from rich.console import Console
+
+        from .noise import LabelFileError
+        from .noise_command import Request, run, show
+
+        try:
+            info, files = run(Request(source, kind, rate, seed, data, labels, column, out, plot))
+        except LabelFileError as error:
+            raise _end(str(error), 1) from None
+        except OSError as error:
+            named = error.filename is not None
+            raise _end(f"Cannot read {error.filename}: {error.strerror}." if named else str(error), 1) from None
+        except ValueError as error:
+            raise _end(str(error), 2) from None
+        show(info, files, Console(highlight=False, soft_wrap=True))
+
     def _end(sentence: str, code: int) -> typer.Exit:
         typer.echo(sentence, err=True)
         return typer.Exit(code)

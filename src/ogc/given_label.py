@@ -24,6 +24,8 @@ def can_read(tensor: Tensor) -> bool:
 
 def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Refuse wrong shapes and types; logits to float32 (float64 stays, halves are too coarse), labels to int64."""
+    if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
+        raise ValueError(f"Give tensors, logits first. Found {type(logits).__name__} and {type(labels).__name__}.")
     if labels.is_floating_point() or labels.is_complex():
         raise ValueError(
             "Labels should be class indices of an integer type; soft labels (probabilities, mixup, label smoothing) "

@@ -22,6 +22,8 @@ from ogc.clipping.numbers import DEVICE
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, while inductor is imported
 ]
 GOLDEN = Path(__file__).parent.parent / "golden"
 

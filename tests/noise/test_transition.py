@@ -1,9 +1,32 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from hypothesis import given as forall
+from hypothesis import strategies as st
 
-from ogc.noise import symmetric
+from ogc.noise import (
+    CIFAR10_PAIRS,
+    CIFAR100_BLOCKS,
+    CIFAR100_PAIRS,
+    asymmetric,
+    by_matrix,
+    confusion_matrix,
+    labels_sha256,
+    pair_flip,
+    symmetric,
+)
+from ogc.noise.transition import CIFAR100_SUPERCLASSES
 
 C = 10
+MATRIX = np.full((C, C), 0.05) + 0.5 * np.eye(C)  # 45 % wrong
+KINDS = {
+    "symmetric": lambda labels, seed=0: symmetric(labels, 0.5, num_classes=C, seed=seed),
+    "asymmetric": lambda labels, seed=0: asymmetric(labels, 0.4, pairs=CIFAR10_PAIRS, seed=seed),
+    "pair_flip": lambda labels, seed=0: pair_flip(labels, 0.4, num_classes=C, seed=seed),
+    "by_matrix": lambda labels, seed=0: by_matrix(labels, MATRIX, seed=seed),
+}
 
 
 @pytest.fixture(scope="module")
@@ -11,67 +34,212 @@ def labels() -> np.ndarray:
     return np.random.default_rng(1).integers(0, C, 50_000)
 
 
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+def test_the_released_codes_counts_on_cifar10():
+    labels = np.arange(C).repeat(5000)
+    given = symmetric(labels, 0.5, num_classes=C)
+    table = confusion_matrix(labels, given, num_classes=C)
+    assert (given != labels).sum() == 24_930
+    assert (table == np.where(np.eye(C), 5000 - 9 * 277, 277)).all()
+    assert (asymmetric(labels, 0.4, pairs=CIFAR10_PAIRS) != labels).sum() == 10_000
+
+
+@pytest.mark.parametrize(("rate", "flips"), [(0.2, 9_900), (0.5, 19_800), (0.8, 39_600)])
+def test_the_released_codes_counts_on_cifar100(rate, flips):
+    labels = np.arange(100).repeat(500)
+    assert (symmetric(labels, rate, num_classes=100) != labels).sum() == flips
+    for pairs in (CIFAR100_PAIRS, CIFAR100_BLOCKS):
+        assert (asymmetric(labels, rate, pairs=pairs) != labels).sum() == rate * 50_000
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5, 0.77, 1.0])
-def test_counts_are_exact_in_every_class(labels, rate):
-    given = symmetric(labels, rate, num_classes=C)
+def test_symmetric_counts_are_exact_for_every_pair_of_classes(labels, rate):
+    table = confusion_matrix(labels, symmetric(labels, rate, num_classes=C), num_classes=C)
     for c in range(C):
-        assert (given[labels == c] != c).sum() == int(rate * (labels == c).sum())
+        assert (np.delete(table[c], c) == int(rate * (labels == c).sum() / (C - 1))).all()
+
+
+@forall(
+    labels=st.lists(st.integers(0, 4), max_size=60),
+    rate=st.floats(0, 1),
+    seed=st.integers(0, 2**32),
+)
+def test_counts_are_exact_whatever_the_labels(labels, rate, seed):
+    labels = np.array(labels, dtype=np.int64)
+    before = labels.copy()
+    size = np.bincount(labels, minlength=5)
+    others = confusion_matrix(labels, symmetric(labels, rate, num_classes=5, seed=seed), num_classes=5)
+    moved = confusion_matrix(labels, pair_flip(labels, rate, num_classes=5, seed=seed), num_classes=5)
+    for c in range(5):
+        assert (np.delete(others[c], c) == int(rate / 4 * size[c])).all()
+        assert moved[c, (c + 1) % 5] == int(rate * size[c])
+        assert moved[c].sum() == moved[c, c] + moved[c, (c + 1) % 5] == size[c]
+    assert (labels == before).all()
 
 
 def test_counts_are_cut_to_integers():
-    labels = np.repeat([0, 1, 2], [3, 1, 0])  # a small class, one of a single sample, an empty one
+    labels = np.repeat([0, 1, 2], [5, 1, 0])  # a small class, one of a single sample, an empty one
     given = symmetric(labels, 0.5, num_classes=3)
-    assert (given[:3] != 0).sum() == 1
-    assert given[3] == 1
+    assert sorted(given[:5]) == [0, 0, 0, 1, 2]
+    assert given[5] == 1
 
 
-def test_flipped_labels_are_uniform_over_the_other_classes(labels):
-    given = symmetric(labels, 0.5, num_classes=C)
-    table = np.zeros((C, C))
-    np.add.at(table, (labels, given), 1)
-    others = table[~np.eye(C, dtype=bool)].reshape(C, C - 1)
-    expected = others.sum(1, keepdims=True) / (C - 1)
-    chi_square = ((others - expected) ** 2 / expected).sum()
-    assert 30 < chi_square < 150  # C (C - 2) = 80 degrees of freedom; far below 80 would not be random
+def test_asymmetric_flips_only_the_pairs_and_exactly(labels):
+    given = asymmetric(labels, 0.4, pairs=CIFAR10_PAIRS)
+    expected = np.diag(np.bincount(labels))
+    for source, target in CIFAR10_PAIRS.items():
+        flips = int(0.4 * expected[source, source])
+        expected[source, source] -= flips
+        expected[source, target] += flips
+    assert (confusion_matrix(labels, given, num_classes=C) == expected).all()
 
 
-def test_which_samples_are_flipped_does_not_depend_on_their_place(labels):
-    flipped = symmetric(labels, 0.5, num_classes=C) != labels
-    assert abs(flipped[:25_000].mean() - 0.5) < 0.02
+def test_cat_and_dog_are_swapped_and_not_sent_back():
+    assert asymmetric(np.array([3, 5, 3, 5]), 1.0, pairs=CIFAR10_PAIRS).tolist() == [5, 3, 5, 3]
 
 
-def test_a_seed_is_a_noise(labels):
-    first = symmetric(labels, 0.5, num_classes=C, seed=3)
-    assert (first == symmetric(labels, 0.5, num_classes=C, seed=3)).all()
-    assert (first != symmetric(labels, 0.5, num_classes=C, seed=4)).mean() > 0.3
+def test_no_pairs_is_no_noise(labels):
+    assert (asymmetric(labels, 1.0, pairs={}) == labels).all()
+
+
+def test_pairs_of_cifar100():
+    coarse = {fine: i for i, group in enumerate(CIFAR100_SUPERCLASSES) for fine in group}
+    assert sorted(coarse) == list(range(100))
+    assert all(len(group) == 5 and sorted(group) == list(group) for group in CIFAR100_SUPERCLASSES)
+    for pairs, group_of in ((CIFAR100_PAIRS, coarse.get), (CIFAR100_BLOCKS, lambda fine: fine // 5)):
+        assert sorted(pairs) == sorted(pairs.values()) == list(range(100))
+        assert all(group_of(source) == group_of(target) for source, target in pairs.items())
+        for start in range(100):  # a circle of five
+            place, length = pairs[start], 1
+            while place != start:
+                place, length = pairs[place], length + 1
+            assert length == 5
+    assert CIFAR100_PAIRS[4] == 30  # beaver to dolphin
+    assert CIFAR100_PAIRS[95] == 4  # whale to beaver
+    assert (CIFAR100_BLOCKS[0], CIFAR100_BLOCKS[4]) == (1, 0)
+
+
+def test_a_matrix_gives_its_rates_within_4_sigma(labels):
+    matrix = np.random.default_rng(0).dirichlet(np.ones(C), C)
+    table = confusion_matrix(labels, by_matrix(labels, matrix, seed=5), num_classes=C)
+    size = table.sum(1, keepdims=True)
+    sigma = np.sqrt(size * matrix * (1 - matrix))
+    assert (abs(table - size * matrix) < 4 * sigma + 1).all()
+
+
+def test_what_has_no_probability_is_never_drawn():
+    labels = np.arange(3).repeat(20_000)
+    matrix = [[0, 1, 0], [0.5 - 4e-7, 0, 0.5 - 4e-7], [0, 0, 1]]  # sums to 1 within 1e-6, no better
+    table = confusion_matrix(labels, by_matrix(labels, matrix), num_classes=3)
+    assert (table[np.array(matrix) == 0] == 0).all()
+
+
+def test_the_identity_is_no_noise(labels):
+    assert (by_matrix(labels, np.eye(C)) == labels).all()
+
+
+def test_which_samples_are_flipped_does_not_depend_on_their_place(labels, kind):
+    flipped = kind(labels) != labels
+    assert abs(flipped[:25_000].mean() - flipped[25_000:].mean()) < 0.02
+
+
+def test_a_seed_is_a_noise(labels, kind):
+    first = kind(labels, seed=3)
+    assert (first == kind(labels, seed=3)).all()
+    assert (first != kind(labels, seed=4)).mean() > 0.15
+
+
+@pytest.mark.parametrize(
+    ("name", "sha256"),
+    [
+        ("symmetric", "c9378808d4be975fedd8bd928fc0f6b6eff3389b11a2e90d7cd90c88571a4dca"),
+        ("asymmetric", "84e66b5f89ce62064acd93af9d298a6e2a1d6713d4d9f246ec981e84af777ad0"),
+        ("pair_flip", "7f25036f4ba9d1cdbb9023a6d7f30d593391f88a5edc7f46eae9695b127f39f8"),
+        ("by_matrix", "57db315852b968f67f9fb9c64ca0706512b0b477ddcacda72e65762670982cd9"),
+    ],
+)
+def test_a_seed_gives_the_same_labels_on_every_machine(name, sha256):
+    assert labels_sha256(KINDS[name](np.arange(1000) % C, seed=7)) == sha256
+
+
+def test_a_seed_gives_the_same_labels_in_another_process():
+    code = (
+        "import numpy as np; from ogc.noise import *; labels = np.arange(1000) % 10\n"
+        "print(labels_sha256(symmetric(labels, 0.5, num_classes=10, seed=7)))\n"
+        "print(labels_sha256(by_matrix(labels, np.full((10, 10), 0.05) + 0.5 * np.eye(10), seed=7)))\n"
+    )
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert there == [labels_sha256(KINDS[name](np.arange(1000) % C, seed=7)) for name in ("symmetric", "by_matrix")]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
 def test_type_is_kept_and_input_untouched(dtype):
-    labels = np.arange(200, dtype=dtype).repeat(2)  # 199 + 199 does not fit into uint8
+    labels = np.arange(200, dtype=dtype).repeat(200)  # 199 + 199 does not fit into uint8
     before = labels.copy()
-    given = symmetric(labels, 1.0, num_classes=200)
-    assert given.dtype == dtype
-    assert given.max() < 200
-    assert (given != labels).all()
-    assert (labels == before).all()
+    for given in (
+        symmetric(labels, 1.0, num_classes=200),
+        pair_flip(labels, 1.0, num_classes=200),
+        by_matrix(labels, np.roll(np.eye(200), 1, 1)),
+    ):
+        assert given.dtype == dtype
+        assert given.max() < 200
+        assert (given != labels).sum() >= 199 * 200
+        assert (labels == before).all()
 
 
-def test_no_labels():
-    assert symmetric(np.array([], dtype=np.int64), 0.5, num_classes=C).shape == (0,)
+def test_read_only_labels_are_fine(labels, kind):
+    locked = labels.copy()
+    locked.flags.writeable = False
+    kind(locked)
+
+
+def test_no_labels(kind):
+    assert kind(np.array([], dtype=np.int64)).shape == (0,)
+
+
+BAD = [
+    ([0, 1], 1.5, 2, r"`rate` should be in \[0, 1\]. Found `rate = 1.5`"),
+    ([0, 1], float("nan"), 2, r"`rate` should be in \[0, 1\]. Found `rate = nan`"),
+    ([0, 0], 0.5, 1, "`num_classes` should be at least 2"),
+    ([0, 7, -1], 0.5, 3, r"`labels` should be in \[0, 3\). Found `labels = \[-1, 7\]`"),
+    ([[0], [1]], 0.5, 2, r"`labels` should be one-dimensional. Found `labels = \(2, 1\)`"),
+    ([0.0, 1.0], 0.5, 2, "`labels` should be of an integer type"),
+]
+
+
+@pytest.mark.parametrize("flip", [symmetric, pair_flip])
+@pytest.mark.parametrize(("labels", "rate", "num_classes", "message"), BAD)
+def test_errors_name_the_rule_and_the_value(flip, labels, rate, num_classes, message):
+    with pytest.raises(ValueError, match=message):
+        flip(np.array(labels), rate, num_classes=num_classes)
+
+
+def test_more_errors():
+    with pytest.raises(ValueError, match=r"`seed` should be at least 0. Found `seed = -1`"):
+        symmetric(np.array([0, 1]), 0.5, num_classes=2, seed=-1)
+    with pytest.raises(ValueError, match="`labels` should be able to hold 299"):
+        symmetric(np.array([0, 1], dtype=np.uint8), 0.5, num_classes=300)
+    with pytest.raises(ValueError, match=r"`labels` should be in \[0, 10\). Found `labels = \[-1\]`"):
+        asymmetric(np.array([0, -1]), 0.5, pairs=CIFAR10_PAIRS)
+    for pairs in ({1: 1}, {-1: 0}, {0: -2}):
+        with pytest.raises(ValueError, match=r"`pairs` should be from a class to another class, none negative. Found"):
+            asymmetric(np.array([0, 1]), 0.5, pairs=pairs)
 
 
 @pytest.mark.parametrize(
-    ("labels", "rate", "num_classes", "message"),
+    ("matrix", "message"),
     [
-        ([0, 1], 1.5, 2, r"`rate` should be in \[0, 1\]. Found `rate = 1.5`"),
-        ([0, 1], float("nan"), 2, r"`rate` should be in \[0, 1\]. Found `rate = nan`"),
-        ([0, 0], 0.5, 1, "`num_classes` should be at least 2"),
-        ([0, 7, -1], 0.5, 3, r"`labels` should be in \[0, 3\). Found `labels = \[-1, 7\]`"),
-        ([[0], [1]], 0.5, 2, r"`labels` should be one-dimensional. Found `labels = \(2, 1\)`"),
-        ([0.0, 1.0], 0.5, 2, "`labels` should be of an integer type"),
+        ([[0.5, 0.5], [0.3, 0.6]], r"`matrix` should have rows that sum to 1. Found `matrix\[1\].sum\(\) = 0.89"),
+        ([[1, 0], [1.2, -0.2]], r"`matrix` should be in \[0, 1\]. Found `matrix\[1, 0\] = 1.2`"),
+        ([[1, 0], [float("nan"), 1]], r"Found `matrix\[1, 0\] = nan`"),
+        ([[1, 0]], r"`matrix` should be square. Found `matrix = \(1, 2\)`"),
+        ([1, 0], "`matrix` should be square"),
     ],
 )
-def test_errors_name_the_rule_and_the_value(labels, rate, num_classes, message):
+def test_a_matrix_that_is_none_is_refused(matrix, message):
     with pytest.raises(ValueError, match=message):
-        symmetric(np.array(labels), rate, num_classes=num_classes)
+        by_matrix(np.array([0, 1]), matrix)

@@ -75,7 +75,8 @@ def _require_falling(base: Pointwise, p: Tensor, slope: Tensor) -> None:
         where = f" near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else ", or is not above 0"
         raise ValueError(
             "OGC needs a loss whose gradient falls strictly as p rises, so that there is a p0 for every tau. That of "
-            f"{type(base).__name__}({base.extra_repr()}) does not{where}; a constant one, as MAE's, is clipped already."
+            f"{type(base).__name__}({base.extra_repr()}) does not{where}. Where it is constant, as MAE's, it is "
+            "clipped already: use that loss by itself."
         )
     derived = Pointwise.slope(base, p)
     if not torch.allclose(derived, slope, rtol=1e-4):

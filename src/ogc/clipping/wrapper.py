@@ -114,8 +114,8 @@ class OGC(Loss):
         loss = by_name(base)() if isinstance(base, str) else base
         if not isinstance(loss, Pointwise):
             raise ValueError(
-                "OGC needs a pointwise loss, one that depends on the probability of the given label alone: ce, fl, gce "
-                f"or a subclass of ogc.losses.Pointwise. Found `{loss!r}`."
+                'OGC needs a pointwise loss, one that depends on the probability of the given label alone: "ce", "fl", '
+                f'"gce", "sce", "taylor_ce", "js" or a subclass of ogc.losses.Pointwise. Found {type(loss).__name__}.'
             )
         self.base = loss.require_plain("OGC")
         self.epsilon, self.epsilon0, self.follow_lr = epsilon, epsilon0, follow_lr
@@ -325,9 +325,10 @@ class OGC(Loss):
             warnings.warn(
                 f"OGC: for {updates} updates the clean and the noisy normal have been hard to tell apart (separation "
                 f"{float(self.mixture.separation):.2f} < {UNRELIABLE_SEPARATION:g}, overlap "
-                f"{float(self.mixture.overlap):.2f}), so tau and noise_probability rest on a poor fit. Noise that is "
-                "heavy or depends on the input does this, and so do clean labels.",
-                stacklevel=2,
+                f"{float(self.mixture.overlap):.2f}), so tau ({float(self.tau):.3g}) and noise_probability rest on a "
+                "poor fit. Wrong labels learnt by heart do this (try a smaller epsilon), and so do noise that is heavy "
+                "or depends on the input, and clean labels (then all is well).",
+                stacklevel=7,  # the caller's line, past nn.Module's two
             )
 
     # --- saving, copying, moving -------------------------------------------------------------------------------------

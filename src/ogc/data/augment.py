@@ -1,0 +1,318 @@
+"""Augmentation of a whole batch on the device: ``Cifar`` for small images that live there, ``Large`` for 224 pixels.
+
+All random numbers come from ``draw``; the call itself is a function of its arguments with static shapes and no host
+read, so both can be captured in a CUDA graph (whose generator the caller registers) and compiled.
+
+    augment = Cifar(images.to(device), mean=CIFAR10.mean, std=CIFAR10.std)
+    inputs = augment(index, augment.draw(len(index), generator))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from .._require import require
+
+
+class Statistics(NamedTuple):
+    """Mean and standard deviation of each channel, for pixels in [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+# Over all pixels of the training set. The std often quoted for CIFAR-10, 0.2023 ..., is the mean of each image's.
+CIFAR10 = Statistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+CIFAR100 = Statistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+IMAGENET = Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+FIXED_POINT = 16  # binary digits after the point in Pillow's nearest sampling
+GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow's "L"
+ATTEMPTS = 10  # at a box that fits, as in torchvision
+
+
+def normalise(
+    images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, *, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """(pixel / 255 - mean) / std, worked out in float32: (N, C, H, W) uint8 -> (N, C, H, W) ``dtype``.
+
+    In a CUDA graph ``mean`` and ``std`` have to be tensors on the device.
+    """
+    require(images.dtype == torch.uint8, "images", "uint8", images.dtype)
+    return _standardise(images / 255, mean, std, dtype)
+
+
+def _standardise(
+    images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, dtype: torch.dtype
+) -> Tensor:
+    mean, std = (torch.as_tensor(part, dtype=torch.float32, device=images.device) for part in (mean, std))
+    return ((images - mean[:, None, None]) / std[:, None, None]).to(dtype)
+
+
+class CifarDraws(NamedTuple):
+    """What is random in ``Cifar``, one number an image: (n,) each."""
+
+    top: Tensor  # int64 in [0, 2 padding], the crop's first row in the padded image
+    left: Tensor  # int64 in [0, 2 padding]
+    flip: Tensor  # bool
+    angle: Tensor  # float32, degrees counter-clockwise
+
+
+class Cifar(nn.Module):
+    """Crop from the zero-padded image, flip, rotate (nearest, zero fill), normalise: the released code's order.
+
+    The training set stays on the device as uint8, and all three moves are one integer gather from it: each output pixel
+    is followed back through the rotation, the flip and the crop. Pixel for pixel what Pillow gives, image by image.
+    What the rotation asks for outside of the crop is zero, even where the image has more. The batch lies channels-last
+    in memory.
+
+    :param images: the training set, (N, C, H, W) uint8, on the device to work on.
+    :param padding: zeros on each side, from which the crop of the old size is taken.
+    :param degrees: the angle is uniform in [-degrees, degrees].
+    :param flip: mirror every other image, by chance.
+    """
+
+    pixels: Tensor
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        images: Tensor,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        padding: int = 4,
+        degrees: float = 15.0,
+        flip: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        require(images.dtype == torch.uint8, "images", "uint8", images.dtype)
+        require(images.ndim == 4, "images", "of shape (N, C, H, W)", tuple(images.shape))
+        require(padding >= 0, "padding", "at least 0", padding)
+        require(0 <= degrees <= 180, "degrees", "in [0, 180]", degrees)
+        _require_statistics(mean, std, images.shape[1])
+        require(dtype.is_floating_point, "dtype", "a floating type", dtype)
+        self.height, self.width = images.shape[2:]
+        self.padding, self.degrees, self.flip, self.dtype = padding, degrees, flip, dtype
+        padded = F.pad(images, (padding,) * 4).flatten(2).transpose(1, 2)
+        # One zero pixel after each image's own is what the rotation fills with: (N, padded H W + 1, C).
+        self.register_buffer("pixels", F.pad(padded, (0, 0, 0, 1)).contiguous(), persistent=False)
+        _register_statistics(self, mean, std, images.device)
+
+    def draw(self, n: int, generator: Generator | None = None) -> CifarDraws:
+        device = self.pixels.device
+        top, left = torch.randint(2 * self.padding + 1, (2, n), generator=generator, device=device)
+        flip, angle = torch.rand(2, n, generator=generator, device=device)
+        return CifarDraws(top, left, (flip < 0.5) & self.flip, self.degrees * (2 * angle - 1))
+
+    def moved(self, index: Tensor, draws: CifarDraws) -> Tensor:
+        """The images at ``index`` after crop, flip and rotation, not normalised: (n,) int64 -> (n, C, H, W) uint8."""
+        require(index.ndim == 1, "index", "of shape (n,)", tuple(index.shape))
+        for name, part in draws._asdict().items():
+            require(part.shape == index.shape, f"draws.{name}", f"of shape {tuple(index.shape)}", tuple(part.shape))
+        top, left, flip = (part[:, None, None] for part in draws[:3])
+        y, x = rotation_source(draws.angle, self.height, self.width)
+        inside = (y >= 0) & (y < self.height) & (x >= 0) & (x < self.width)
+        x = torch.where(flip, self.width - 1 - x, x)
+        source = (top + y) * (self.width + 2 * self.padding) + left + x
+        source = torch.where(inside, source, self.pixels.shape[1] - 1)
+        return self.pixels[index[:, None, None], source].permute(0, 3, 1, 2)
+
+    def forward(self, index: Tensor, draws: CifarDraws) -> Tensor:
+        return normalise(self.moved(index, draws), self.mean, self.std, dtype=self.dtype)
+
+
+def rotation_source(angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """The pixel that each one of an image turned about its centre comes from, (n,) -> y, x of (n, height, width) int64.
+
+    With u = x + 1/2 - width/2 and v = y + 1/2 - height/2, a pixel centre seen from the image's, the source is
+
+        x' = floor(u cos(angle) - v sin(angle) + width/2),  y' = floor(u sin(angle) + v cos(angle) + height/2)
+
+    in Pillow's arithmetic: the map's six numbers are rounded to 16 binary digits, all else is in integers. So there
+    is one answer, whatever the device and the compiler. It may lie outside of the image.
+    """
+    radians = torch.deg2rad(angle.double())[:, None, None]  # float64: the rounding below is then the same everywhere
+    cos, sin = radians.cos(), radians.sin()
+    y = torch.arange(height, device=angle.device)[:, None]
+    x = torch.arange(width, device=angle.device)
+    u, v = (1 - width) / 2, (1 - height) / 2  # of the first pixel
+    source_x = _fixed(u * cos - v * sin + width / 2) + x * _fixed(cos) - y * _fixed(sin)
+    source_y = _fixed(u * sin + v * cos + height / 2) + x * _fixed(sin) + y * _fixed(cos)
+    return source_y >> FIXED_POINT, source_x >> FIXED_POINT
+
+
+def _fixed(number: Tensor) -> Tensor:
+    return torch.floor(number * 2**FIXED_POINT + 0.5).long()
+
+
+class LargeDraws(NamedTuple):
+    """What is random in ``Large``, one number an image: (n,) each. The box is in parts of the image's sides."""
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+    flip: Tensor  # bool
+    brightness: Tensor  # a factor, as the next two
+    contrast: Tensor
+    saturation: Tensor
+    hue: Tensor  # in turns of the colour circle
+
+
+class Large(nn.Module):
+    """Resized crop, flip, colour jitter (brightness, contrast, saturation, hue, in this order), normalise.
+
+    The jitter's formulas, ``scale`` and ``ratio`` are torchvision's, whose order is random. The box is not rounded to
+    whole pixels, and is sampled bilinearly without a low-pass filter: store images not much larger than ``size``
+    (shorter side 256, say).
+
+    :param size: height and width of the output.
+    :param scale: range of the box's share of the area, uniform.
+    :param ratio: range of the box's width over height, in pixels, uniform in its logarithm.
+    :param brightness: the factor is uniform in [1 - brightness, 1 + brightness]; so for contrast and saturation.
+    :param hue: the shift is uniform in [-hue, hue], in turns.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        size: int = 224,
+        *,
+        mean: Sequence[float] = IMAGENET.mean,
+        std: Sequence[float] = IMAGENET.std,
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        flip: bool = True,
+        brightness: float = 0.4,
+        contrast: float = 0.4,
+        saturation: float = 0.4,
+        hue: float = 0.2,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        require(size >= 1, "size", "at least 1", size)
+        require(0 < scale[0] <= scale[1] <= 1, "scale", "a range in (0, 1]", scale)
+        require(0 < ratio[0] <= ratio[1] < math.inf, "ratio", "a range above 0", ratio)
+        factors = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+        for name, strength in factors.items():
+            require(0 <= strength <= 1, name, "in [0, 1]", strength)
+        require(0 <= hue <= 0.5, "hue", "in [0, 0.5]", hue)
+        _require_statistics(mean, std, 3)
+        require(dtype.is_floating_point, "dtype", "a floating type", dtype)
+        self.size, self.scale, self.ratio, self.flip, self.dtype = size, scale, ratio, flip, dtype
+        self.brightness, self.contrast, self.saturation, self.hue = brightness, contrast, saturation, hue
+        _register_statistics(self, mean, std, None)
+
+    def draw(self, n: int, height: int, width: int, generator: Generator | None = None) -> LargeDraws:
+        """For n images of one size. The first of ten boxes that fits is taken; the first, cut off, if none does."""
+
+        def uniform(low: float, high: float, *shape: int) -> Tensor:
+            return low + (high - low) * torch.rand(*shape, n, generator=generator, device=self.mean.device)
+
+        area = uniform(*self.scale, ATTEMPTS)
+        ratio = uniform(math.log(self.ratio[0]), math.log(self.ratio[1]), ATTEMPTS).exp() * (height / width)
+        box_height, box_width = (area / ratio).sqrt(), (area * ratio).sqrt()
+        first = ((box_height <= 1) & (box_width <= 1)).int().argmax(0, keepdim=True)
+        box_height, box_width = (side.gather(0, first)[0].clamp(max=1) for side in (box_height, box_width))
+        return LargeDraws(
+            top=uniform(0, 1) * (1 - box_height),
+            left=uniform(0, 1) * (1 - box_width),
+            height=box_height,
+            width=box_width,
+            flip=(uniform(0, 1) < 0.5) & self.flip,
+            brightness=uniform(1 - self.brightness, 1 + self.brightness),
+            contrast=uniform(1 - self.contrast, 1 + self.contrast),
+            saturation=uniform(1 - self.saturation, 1 + self.saturation),
+            hue=uniform(-self.hue, self.hue),
+        )
+
+    def forward(self, images: Tensor, draws: LargeDraws) -> Tensor:
+        """(n, 3, H, W) uint8 -> (n, 3, size, size)."""
+        require(images.dtype == torch.uint8, "images", "uint8", images.dtype)
+        require(images.ndim == 4 and images.shape[1] == 3, "images", "of shape (n, 3, H, W)", tuple(images.shape))
+        for name, part in draws._asdict().items():
+            require(part.shape == images.shape[:1], f"draws.{name}", f"of shape ({len(images)},)", tuple(part.shape))
+        x = resized_crop(images / 255, draws, self.size)
+        x = adjust_brightness(x, draws.brightness)
+        x = adjust_contrast(x, draws.contrast)
+        x = adjust_saturation(x, draws.saturation)
+        x = adjust_hue(x, draws.hue)
+        return _standardise(x, self.mean, self.std, self.dtype)
+
+
+def resized_crop(images: Tensor, draws: LargeDraws, size: int) -> Tensor:
+    """The boxes, bilinearly, mirrored where ``flip``: (n, C, H, W) -> (n, C, size, size). Edge pixels go on outside."""
+    steps = (torch.arange(size, device=images.device) + 0.5) / size
+    across = torch.where(draws.flip[:, None], 1 - steps, steps)
+    x = draws.left[:, None] + draws.width[:, None] * across
+    y = draws.top[:, None] + draws.height[:, None] * steps
+    grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=-1)
+    return F.grid_sample(images, 2 * grid - 1, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Towards black, or away: (n, 3, H, W) in [0, 1], (n,) -> (n, 3, H, W) in [0, 1]; so the next three."""
+    return _blend(images, torch.zeros_like(images[:, :1]), factor)
+
+
+def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Towards the image's mean grey, or away."""
+    return _blend(images, _grey(images).mean((2, 3), keepdim=True), factor)
+
+
+def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Towards each pixel's grey, or away."""
+    return _blend(images, _grey(images), factor)
+
+
+def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
+    """Round the colour circle by ``shift`` turns; each pixel's HSV value and saturation stay."""
+    red, green, blue = images.unbind(1)
+    value = images.amax(1)
+    chroma = value - images.amin(1)
+    sixths = torch.where(
+        value == red,
+        (green - blue) / chroma,
+        torch.where(value == green, 2 + (blue - red) / chroma, 4 + (red - green) / chroma),
+    )
+    sixths = torch.where(chroma > 0, sixths, 0) + 6 * shift[:, None, None]
+
+    def channel(start: int) -> Tensor:
+        k = (start + sixths) % 6
+        return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
+
+    return torch.stack([channel(5), channel(3), channel(1)], dim=1)
+
+
+def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    factor = factor[:, None, None, None]
+    return (factor * images + (1 - factor) * other).clamp(0, 1)
+
+
+def _grey(images: Tensor) -> Tensor:
+    red, green, blue = images.unbind(1)
+    return (GREY[0] * red + GREY[1] * green + GREY[2] * blue)[:, None]
+
+
+def _require_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
+    require(len(mean) == channels, "mean", f"{channels} numbers, one a channel", mean)
+    require(len(std) == channels, "std", f"{channels} numbers, one a channel", std)
+    require(all(part > 0 for part in std), "std", "above 0", std)
+
+
+def _register_statistics(
+    module: nn.Module, mean: Sequence[float], std: Sequence[float], device: torch.device | None
+) -> None:
+    for name, part in (("mean", mean), ("std", std)):
+        module.register_buffer(name, torch.tensor(part, dtype=torch.float32, device=device), persistent=False)

@@ -1,0 +1,66 @@
+"""One small type for all data: inputs, given labels, true labels if known, class names, sample ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .._require import require
+
+
+class Inputs(Protocol):
+    """What a data set's inputs can do: a tensor, or images that are decoded when asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor, /) -> Tensor:
+        """The inputs at some indices, (n,) int64 -> (n, ...)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """N samples. Images are uint8 (N, 3, height, width) until they are on the device, features float32 (N, F).
+
+    ``true`` is for measuring only: nothing trains on it.
+    """
+
+    inputs: Inputs
+    given: Tensor  # (N,) int64, the labels to train on
+    class_names: tuple[str, ...]
+    ids: Sequence[str]  # what a person finds a sample by: a path, a row's key, an index
+    true: Tensor | None = None  # (N,) int64
+
+    def __post_init__(self) -> None:
+        for name, labels in (("given", self.given), ("true", self.true)):
+            if labels is None:
+                continue
+            require(labels.shape == (len(self.inputs),), name, f"of shape ({len(self.inputs)},)", tuple(labels.shape))
+            require(labels.dtype == torch.int64, name, "int64", labels.dtype)
+            inside = bool(((labels >= 0) & (labels < len(self.class_names))).all())
+            require(inside, name, f"in [0, {len(self.class_names)})", sorted(set(labels.tolist()))[:5])
+        require(len(self.ids) == len(self.inputs), "ids", f"{len(self.inputs)} in number", len(self.ids))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def wrong(self) -> Tensor | None:
+        """Where the given label is not the true one, if that is known: (N,) bool."""
+        return None if self.true is None else self.given != self.true
+
+    def with_given(self, given: Tensor) -> Dataset:
+        """The same samples under other given labels; the present ones become the true ones, if none are known."""
+        return replace(self, given=given, true=self.given if self.true is None else self.true)
+
+
+Loaded = tuple[Dataset, dict[str, Dataset]]
+"""What every loader gives: the training set, and the sets to evaluate on by name (``test``, or ``val``)."""

@@ -1,0 +1,205 @@
+"""Label files: given labels as .npy or .csv, and beside them a small JSON that says where they come from.
+
+The same labels give the same bytes, on every machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import __version__
+from .._files import write_whole
+from .._require import require
+
+SUFFIXES = (".npy", ".csv")
+COLUMNS = ("given_label", "label", "noisy_label")  # of a CSV file, the first that is there
+
+
+class LabelFileError(ValueError):
+    """A label file that is broken, or not what it should be: one sentence that names it."""
+
+
+@dataclass(frozen=True)
+class LabelInfo:
+    """Where given labels come from. ``confusion[i][j]`` counts samples of true class i with given label j."""
+
+    kind: str
+    rate_asked: float | None
+    rate_got: float | None
+    seed: int | None
+    num_classes: int
+    confusion: list[list[int]] | None
+    sha256: str  # of the labels as little-endian int64
+    ogc_version: str = __version__
+
+    @classmethod
+    def measure(
+        cls,
+        true: NDArray[Any],
+        given: NDArray[Any],
+        *,
+        kind: str,
+        num_classes: int,
+        rate: float | None = None,
+        seed: int | None = None,
+    ) -> LabelInfo:
+        """The info of given labels, by comparison with the true ones: (N,), (N,) -> info."""
+        require(given.shape == true.shape, "given", f"of shape {true.shape}, like the true labels", given.shape)
+        confusion = confusion_matrix(true, given, num_classes=num_classes)
+        got = float((true != given).mean()) if len(true) else 0.0
+        return cls(kind, rate, got, seed, num_classes, confusion.tolist(), labels_sha256(given))
+
+    @property
+    def flips(self) -> int | None:
+        if self.confusion is None:
+            return None
+        counts = np.array(self.confusion)
+        return int(counts.sum() - counts.trace())
+
+
+def confusion_matrix(true: NDArray[Any], given: NDArray[Any], *, num_classes: int) -> NDArray[np.int64]:
+    """How many samples of true class i have given label j: (N,), (N,) -> (C, C).
+
+    >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), num_classes=2)
+    array([[1, 1],
+           [0, 1]])
+    """
+    for name, labels in (("true", true), ("given", given)):
+        outside = labels[(labels < 0) | (labels >= num_classes)]
+        require(len(outside) == 0, name, f"in [0, {num_classes})", np.unique(outside)[:5].tolist())
+    cells = true.astype(np.int64) * num_classes + given.astype(np.int64)
+    return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def labels_sha256(labels: NDArray[Any]) -> str:
+    """Of the labels as little-endian int64, whatever their type and the machine's byte order."""
+    return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
+
+
+def info_path(path: str | Path) -> Path:
+    """The JSON beside a label file: its name with .json added."""
+    return Path(f"{path}.json")
+
+
+def write_labels(path: str | Path, given: NDArray[Any], info: LabelInfo) -> None:
+    """Write given labels, (N,), as .npy or .csv, and their info beside them. Folders are made as needed."""
+    path = Path(path)
+    require(path.suffix in SUFFIXES, "path", "a .npy or .csv file", str(path))
+    require(given.ndim == 1 and np.issubdtype(given.dtype, np.integer), "given", "(N,) integers", given.shape)
+    require(info.sha256 == labels_sha256(given), "info", "about the labels given, with their checksum", info.sha256)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, _npy(given) if path.suffix == ".npy" else _csv(given))
+    write_whole(info_path(path), _json(info))
+
+
+def read_labels(path: str | Path, column: str | None = None) -> NDArray[np.int64]:
+    """Labels from a .npy file, or from a column of a .csv file: -> (N,).
+
+    Without ``column`` it is the first of given_label, label, noisy_label in the header. A .npy file may also have
+    fields, which are named, or columns, which are counted from 0. With a JSON beside it as ``write_labels`` makes it,
+    the labels must have the checksum in it.
+    """
+    path = Path(path)
+    require(path.suffix in SUFFIXES, "path", "a .npy or .csv file", str(path))
+    content = path.read_bytes()
+    labels = _from_npy(path, content, column) if path.suffix == ".npy" else _from_csv(path, content, column)
+    if column in (None, COLUMNS[0]) and info_path(path).exists():
+        expected, found = read_info(path).sha256, labels_sha256(labels)
+        if found != expected:
+            raise LabelFileError(f"{path} has changed: its labels' sha256 is {found}, in {path.name}.json {expected}.")
+    return labels
+
+
+def read_info(path: str | Path) -> LabelInfo:
+    """What the JSON beside a label file says."""
+    beside = info_path(path)
+    try:
+        record = json.loads(beside.read_bytes())
+        return LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
+    except (ValueError, TypeError, KeyError) as error:  # no JSON, no dict, a part missing
+        reason = f"no {error}" if isinstance(error, KeyError) else "no JSON object"
+        raise LabelFileError(f"{beside} does not describe labels: {reason}.") from None
+
+
+def _npy(labels: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(labels, dtype="<i8"), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _csv(labels: NDArray[Any]) -> bytes:
+    rows = (f"{index},{label}\n" for index, label in enumerate(labels.tolist()))
+    return "".join((f"index,{COLUMNS[0]}\n", *rows)).encode()
+
+
+def _json(info: LabelInfo) -> bytes:
+    """One line a field, and one line a row of the confusion matrix."""
+    lines = []
+    for name, value in asdict(info).items():
+        text = json.dumps(value)
+        if name == "confusion" and value:
+            text = "[\n    " + ",\n    ".join(json.dumps(row) for row in value) + "\n  ]"
+        lines.append(f"  {json.dumps(name)}: {text}")
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _from_npy(path: Path, content: bytes, column: str | None) -> NDArray[np.int64]:
+    try:
+        array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, TypeError, MemoryError, OverflowError, SyntaxError):
+        raise LabelFileError(f"{path} is damaged, or no .npy file of numbers.") from None
+    if column is not None and array.dtype.names:
+        _has(path, column, array.dtype.names)
+        array = array[column]
+    elif column is not None and array.ndim == 2:
+        _has(path, column, [str(i) for i in range(array.shape[1])])
+        array = array[:, int(column)]
+    elif column is not None:
+        raise LabelFileError(f"{path} has no columns, so none of the name {column}.")
+    if array.ndim != 1 or array.dtype.names or not np.issubdtype(array.dtype, np.integer):
+        shape = "x".join(map(str, array.shape))
+        raise LabelFileError(f"{path} should hold one row of integers; it holds {shape} of {array.dtype}.")
+    return array.astype(np.int64)
+
+
+def _from_csv(path: Path, content: bytes, column: str | None) -> NDArray[np.int64]:
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+    except (UnicodeDecodeError, csv.Error):
+        raise LabelFileError(f"{path} is damaged, or no CSV file in UTF-8.") from None
+    if not rows:
+        raise LabelFileError(f"{path} is empty.")
+    header = [name.strip() for name in rows[0]]
+    if column is None:
+        column = next((name for name in COLUMNS if name in header), None)
+        if column is None:
+            raise LabelFileError(f"{path} has no column {', '.join(COLUMNS)}; it has {', '.join(header)}.")
+    _has(path, column, header)
+    ours = header == ["index", COLUMNS[0]]  # then the order can be checked
+    at, labels = header.index(column), []
+    for line, row in enumerate(rows[1:], 2):
+        try:
+            labels.append(int(row[at]))
+        except (ValueError, IndexError):
+            found = repr(row[at]) if at < len(row) else "nothing"
+            raise LabelFileError(f"{path}, line {line}: column {column} should be an integer, found {found}.") from None
+        if ours and row[0] != str(line - 2):
+            raise LabelFileError(f"{path}, line {line}: the index should be {line - 2}, found {row[0]}.")
+    try:
+        return np.array(labels, dtype=np.int64)
+    except OverflowError:
+        raise LabelFileError(f"{path}: column {column} has a number too large for a label.") from None
+
+
+def _has(path: Path, column: str, there: Any) -> None:
+    if column not in there:
+        raise LabelFileError(f"{path} has no column {column}; it has {', '.join(there)}.")

@@ -1,0 +1,251 @@
+"""What ``ogc noise`` does: given labels for a data set, in a file with its history beside it.
+
+Bad values raise ``ValueError``; trouble with a file raises its subclass ``LabelFileError``, or ``OSError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from . import noise
+from ._files import write_whole
+from ._require import require
+from .noise import LabelFileError, LabelInfo
+from .noise.files import SUFFIXES, info_path
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from .data import Dataset
+
+Labels = NDArray[np.int64]
+PAIRS = {
+    ("cifar10", "asymmetric"): noise.CIFAR10_PAIRS,
+    ("cifar100", "asymmetric"): noise.CIFAR100_PAIRS,
+    ("cifar100", "blocks"): noise.CIFAR100_BLOCKS,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """True labels, and what else is known of the data."""
+
+    name: str
+    true: Labels
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+    images: Tensor | None = None  # (N, ...) uint8
+
+
+@dataclass(frozen=True)
+class Request:
+    """The command's arguments."""
+
+    source: str
+    kind: str | None = None
+    rate: float | None = None
+    seed: int = 0
+    data: Path = Path("data")
+    labels: Path | None = None
+    column: str | None = None
+    out: Path | None = None
+    plot: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind is None:
+            require(_is_file(self.source), "source", "a .npy or .csv file where no KIND is given", self.source)
+            return
+        from_file = self.kind == "file" or self.kind.startswith("human:")
+        require(from_file or self.kind in RATED, "kind", f"one of {', '.join(RATED)}, human:KIND, file", self.kind)
+        require(_is_file(self.source) or self.source in SOURCES, "source", _sources(), self.source)
+        require(self.seed >= 0, "seed", "at least 0", self.seed)
+        if from_file:
+            require(self.rate is None, "rate", f"left out with {self.kind}: it is what it is", self.rate)
+            require(self.labels is not None, "--labels", f"given with {self.kind}: the file of labels", None)
+        else:
+            require(self.rate is not None, "rate", f"given with {self.kind}, in [0, 1]", None)
+            require(0 <= (self.rate or 0) <= 1, "rate", "in [0, 1]", self.rate)
+            require(self.labels is None, "--labels", "left out: only human:KIND and file read it", str(self.labels))
+        if self.kind in ("asymmetric", "blocks"):
+            known = [name for name, kind in PAIRS if kind == self.kind]
+            require(self.source in known, "source", f"{' or '.join(known)} with {self.kind}; see pairflip", self.source)
+        if self.kind == "instance":
+            require(self.source in SOURCES, "source", f"one of {', '.join(SOURCES)}: it needs images", self.source)
+        if self.kind.startswith("human:"):
+            require(self.source.startswith("cifar"), "source", f"cifar10 or cifar100 with {self.kind}", self.source)
+        require(self.target.suffix in SUFFIXES, "--out", "a .npy or .csv file", str(self.target))
+        inputs = [path.resolve() for path in (Path(self.source), self.labels) if path is not None]
+        require(self.target.resolve() not in inputs, "--out", "another file than those read", str(self.target))
+
+    @property
+    def counts(self) -> bool:
+        """Whether a rate and a seed have a part in it."""
+        return self.kind in RATED
+
+    @property
+    def target(self) -> Path:
+        """Where the labels go."""
+        if self.out is not None:
+            return self.out
+        parts = [Path(self.source).stem if _is_file(self.source) else self.source, (self.kind or "").replace(":", "-")]
+        numbers = [str(self.rate), str(self.seed)] if self.counts else []
+        return Path("runs/noise") / ("-".join(parts + numbers) + ".npy")
+
+
+def run(request: Request) -> tuple[LabelInfo, list[Path]]:
+    """Make the labels, or read them back where no kind is asked for: what they are, and the files written or read."""
+    if request.kind is None:
+        path = Path(request.source)
+        noise.read_labels(path, request.column)
+        info, files = noise.read_info(path), [path, info_path(path)]
+        name, class_names = path.stem, tuple[str, ...]()
+    else:
+        source = load(request)
+        given = make(request, source)
+        rate, seed = (request.rate, request.seed) if request.counts else (None, None)
+        info = LabelInfo.measure(
+            source.true, given, kind=request.kind, num_classes=source.num_classes, rate=rate, seed=seed
+        )
+        path, files = request.target, [request.target, info_path(request.target)]
+        _write(path, lambda: noise.write_labels(path, given, info))
+        name, class_names = source.name, source.class_names
+    if request.plot:
+        from .noise.picture import draw_confusion, png
+
+        picture = path.with_suffix(".png")
+        _write(picture, lambda: write_whole(picture, png(draw_confusion(info, name, class_names))))
+        files.append(picture)
+    return info, files
+
+
+def show(info: LabelInfo, files: list[Path], console: Console) -> None:
+    """One short table, and where the files are."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    rows = {
+        "kind": info.kind if info.seed is None else f"{info.kind}, seed {info.seed}",
+        "rate asked": None if info.rate_asked is None else f"{100 * info.rate_asked:g} %",
+        "rate got": None if info.rate_got is None else f"{100 * info.rate_got:.2f} %",
+        "flips": None if info.flips is None else f"{info.flips:,} of {int(np.sum(info.confusion or 0)):,} labels",
+        "sha256": info.sha256,
+    }
+    for name, value in rows.items():
+        table.add_row(name, value or "-")
+    console.print(table)
+    if info.kind == "symmetric" and (info.rate_asked or 0) - (info.rate_got or 0) > 0.01:
+        console.print("Less than asked: counts are cut to integers for each pair of classes, and these are small.")
+    for file in files:
+        console.print(str(file), markup=False)
+
+
+def load(request: Request) -> Source:
+    """The true labels of the source."""
+    if request.source in SOURCES:
+        return SOURCES[request.source](request.data)
+    path = Path(request.source)
+    true = noise.read_labels(path, request.column if request.kind != "file" else None)
+    if len(true) and true.min() < 0:
+        raise LabelFileError(f"{path} has a negative label, {true.min()}.")
+    num_classes = max(2, int(true.max(initial=0)) + 1)
+    if info_path(path).exists():
+        num_classes = max(num_classes, noise.read_info(path).num_classes)
+    return Source(path.stem, true, num_classes)
+
+
+def make(request: Request, source: Source) -> Labels:
+    """The given labels."""
+    kind = request.kind or ""
+    if request.labels is not None:
+        return imported(request.labels, kind, request.column, source)
+    return RATED[kind](source, request.rate or 0.0, request.seed)
+
+
+def imported(path: Path, kind: str, column: str | None, source: Source) -> Labels:
+    if kind != "file":
+        return noise.cifar_n(path, kind.removeprefix("human:"), clean=source.true)
+    given = noise.read_labels(path, column)
+    if len(given) != len(source.true):
+        raise LabelFileError(f"{path} has {len(given)} labels, but {source.name} has {len(source.true)}.")
+    outside = given[(given < 0) | (given >= source.num_classes)]
+    if len(outside):
+        raise LabelFileError(f"{path} has the label {outside[0]}, but {source.name} has {source.num_classes} classes.")
+    return given
+
+
+def _by_pairs(kind: str) -> Callable[[Source, float, int], Labels]:
+    return lambda source, rate, seed: noise.asymmetric(source.true, rate, pairs=PAIRS[source.name, kind], seed=seed)
+
+
+def _by_image(source: Source, rate: float, seed: int) -> Labels:
+    assert source.images is not None  # of every source by name
+    return noise.instance_dependent(source.images, source.true, rate, num_classes=source.num_classes, seed=seed)
+
+
+RATED: dict[str, Callable[[Source, float, int], Labels]] = {
+    "symmetric": lambda source, rate, seed: noise.symmetric(
+        source.true, rate, num_classes=source.num_classes, seed=seed
+    ),
+    "asymmetric": _by_pairs("asymmetric"),
+    "blocks": _by_pairs("blocks"),
+    "pairflip": lambda source, rate, seed: noise.pair_flip(
+        source.true, rate, num_classes=source.num_classes, seed=seed
+    ),
+    "instance": _by_image,
+}
+
+
+def _digits(folder: Path) -> Source:
+    from .data import load_digits
+
+    train, _ = load_digits()
+    inputs = train.inputs[torch.arange(len(train))]
+    return _source("digits", train, (255 * inputs).round().to(torch.uint8))  # pixels are in [0, 1] there
+
+
+def _cifar(name: str) -> Callable[[Path], Source]:
+    def load(folder: Path) -> Source:
+        from . import data
+
+        try:
+            train, _ = {"cifar10": data.cifar10, "cifar100": data.cifar100}[name](folder)
+        except ValueError as error:  # a broken file
+            raise LabelFileError(str(error)) from None
+        return _source(name, train, train.inputs[torch.arange(len(train))])
+
+    return load
+
+
+def _source(name: str, train: Dataset, images: Tensor) -> Source:
+    true = train.given if train.true is None else train.true
+    return Source(name, true.numpy(), train.num_classes, train.class_names, images)
+
+
+SOURCES: dict[str, Callable[[Path], Source]] = {
+    "digits": _digits,
+    "cifar10": _cifar("cifar10"),
+    "cifar100": _cifar("cifar100"),
+}
+
+
+def _sources() -> str:
+    return f"one of {', '.join(SOURCES)}, or a .npy or .csv file of labels"
+
+
+def _is_file(source: str) -> bool:
+    return Path(source).suffix in SUFFIXES
+
+
+def _write(path: Path, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise LabelFileError(f"Cannot write to {path}: {error.strerror or error}.") from None

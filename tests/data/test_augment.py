@@ -1,0 +1,482 @@
+"""The batched augmentation against its twins: one image at a time, pixel by pixel, and Pillow."""
+
+import colorsys
+import math
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.testing import assert_close
+
+from ogc.data.augment import (
+    CIFAR10,
+    CIFAR100,
+    IMAGENET,
+    Cifar,
+    CifarDraws,
+    Large,
+    LargeDraws,
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    normalise,
+    resized_crop,
+    rotation_source,
+)
+
+COUNT = 20
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def some_images(n=COUNT, height=32, width=32, seed=0):
+    """No pixel is 0, so that what is filled in cannot be mistaken for one of the image's."""
+    return torch.randint(1, 256, (n, 3, height, width), dtype=torch.uint8, generator=generator(seed))
+
+
+def cifar(images=None, **options):
+    return Cifar(some_images() if images is None else images, mean=CIFAR10.mean, std=CIFAR10.std, **options)
+
+
+def cifar_draws(*rows):
+    top, left, flip, angle = zip(*rows, strict=True)
+    return CifarDraws(torch.tensor(top), torch.tensor(left), torch.tensor(flip), torch.tensor(angle))
+
+
+# The twin: each move by itself, on one image.
+
+
+def cropped(image, top, left, padding):
+    channels, height, width = image.shape
+    padded = np.zeros((channels, height + 2 * padding, width + 2 * padding), np.uint8)
+    padded[:, padding : padding + height, padding : padding + width] = image
+    return padded[:, top : top + height, left : left + width]
+
+
+def mirrored(image):
+    return np.stack([[row[::-1] for row in channel] for channel in image])
+
+
+def fixed(number):
+    return math.floor(number * 65536 + 0.5)
+
+
+def rotated(image, angle):
+    _, height, width = image.shape
+    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    start_x = fixed(cos * (0.5 - width / 2) - sin * (0.5 - height / 2) + width / 2)
+    start_y = fixed(sin * (0.5 - width / 2) + cos * (0.5 - height / 2) + height / 2)
+    result = np.zeros_like(image)
+    for y in range(height):
+        for x in range(width):
+            source_x = (start_x + x * fixed(cos) - y * fixed(sin)) // 65536
+            source_y = (start_y + x * fixed(sin) + y * fixed(cos)) // 65536
+            if 0 <= source_x < width and 0 <= source_y < height:
+                result[:, y, x] = image[:, source_y, source_x]
+    return result
+
+
+def twin(images, index, draws, padding):
+    result = []
+    for i, top, left, flip, angle in zip(index.tolist(), *(part.tolist() for part in draws), strict=True):
+        image = cropped(images[i].numpy(), top, left, padding)
+        result.append(rotated(mirrored(image) if flip else image, angle))
+    return torch.from_numpy(np.stack(result))
+
+
+def by_pillow(images, index, draws, padding):
+    result = []
+    for i, top, left, flip, angle in zip(index.tolist(), *(part.tolist() for part in draws), strict=True):
+        image = ImageOps.expand(Image.fromarray(images[i].permute(1, 2, 0).numpy()), padding)
+        image = image.crop((left, top, left + images.shape[3], top + images.shape[2]))
+        image = ImageOps.mirror(image) if flip else image
+        result.append(torch.from_numpy(np.array(image.rotate(angle))).permute(2, 0, 1))
+    return torch.stack(result)
+
+
+EXTREMES = [
+    (top, left, flip, angle)
+    for top, left in [(0, 0), (0, 8), (8, 0), (8, 8), (4, 4)]
+    for flip in [False, True]
+    for angle in [-15.0, 0.0, 1e-3, 15.0]
+]
+
+
+@pytest.mark.parametrize("reference", [twin, by_pillow])
+class TestEveryPixel:
+    def test_at_the_extremes(self, reference):
+        images, draws = some_images(), cifar_draws(*EXTREMES)
+        index = torch.arange(len(EXTREMES)) % COUNT
+        assert torch.equal(cifar(images).moved(index, draws), reference(images, index, draws, 4))
+
+    @pytest.mark.parametrize(
+        ("height", "width", "options"),
+        [
+            (32, 32, {}),
+            (32, 32, {"degrees": 180.0}),
+            (32, 32, {"padding": 0, "degrees": 90.0}),
+            (7, 10, {"padding": 3, "degrees": 40.0}),
+            (9, 4, {"padding": 5, "flip": False}),
+        ],
+    )
+    def test_for_random_draws(self, reference, height, width, options):
+        images = some_images(height=height, width=width)
+        augment = cifar(images, **options)
+        index = torch.randint(COUNT, (60,), generator=generator(1))
+        draws = augment.draw(60, generator(2))
+        assert torch.equal(augment.moved(index, draws), reference(images, index, draws, augment.padding))
+
+    def test_at_quarter_turns(self, reference):
+        images, index = some_images(), torch.arange(4)
+        draws = cifar_draws(*[(4, 4, False, angle) for angle in (90.0, -90.0, 180.0, 270.0)])
+        expected = torch.stack([images[i].rot90(turns, (1, 2)) for i, turns in enumerate((1, 3, 2, 3))])
+        assert torch.equal(expected, reference(images, index, draws, 4))
+        assert torch.equal(cifar(images).moved(index, draws), expected)
+
+
+def test_no_move_gives_the_images_themselves():
+    images, index = some_images(), torch.tensor([3, 0, 3, -1])
+    draws = cifar_draws(*[(4, 4, False, 0.0)] * 4)
+    assert torch.equal(cifar(images).moved(index, draws), images[index])
+    assert torch.equal(cifar(images)(index, draws), normalise(images[index], *CIFAR10))
+
+
+def test_the_rotation_fills_with_zeros_though_the_image_goes_on():
+    """Above and to the left of this crop the image has more, and still the corner is black."""
+    turned = cifar().moved(torch.tensor([0]), cifar_draws((8, 8, False, 15.0)))[0]
+    assert not turned[:, 0, 0].any()
+    straight = cifar().moved(torch.tensor([0]), cifar_draws((8, 8, False, 0.0)))[0]
+    assert straight[:, 0, 0].all()
+
+
+def test_the_fixed_point_map_is_the_rotation():
+    """Nearest, up to the rounding of the map: at most 2^-17 a step, 31 steps each way, and as much at the start."""
+    angle = torch.linspace(-180, 180, 361)
+    y, x = rotation_source(angle, 32, 32)
+    radians = torch.deg2rad(angle.double())[:, None, None]
+    v, u = torch.meshgrid(*[torch.arange(32).double() - 15.5] * 2, indexing="ij")
+    for source, exact in (
+        (x, u * radians.cos() - v * radians.sin() + 15.5),
+        (y, u * radians.sin() + v * radians.cos() + 15.5),
+    ):
+        assert (source - exact).abs().max() <= 0.5 + 65 * 2**-17
+        assert (source == (exact + 0.5).floor()).double().mean() > 0.99
+
+
+def test_the_map_of_5000_angles_is_the_twin_s():
+    """The angle in float64: in float32 a few of the map's numbers would be rounded the other way."""
+    angle = 15 * (2 * torch.rand(5000, generator=generator()) - 1)
+    y, x = rotation_source(angle, 32, 32)
+    row, column = np.meshgrid(range(32), range(32), indexing="ij")
+    for one, source_y, source_x in zip(angle.tolist(), y.numpy(), x.numpy(), strict=True):
+        cos, sin = math.cos(math.radians(one)), math.sin(math.radians(one))
+        start_x, start_y = fixed(-15.5 * cos + 15.5 * sin + 16), fixed(-15.5 * sin - 15.5 * cos + 16)
+        assert (source_x == (start_x + column * fixed(cos) - row * fixed(sin)) // 65536).all()
+        assert (source_y == (start_y + column * fixed(sin) + row * fixed(cos)) // 65536).all()
+
+
+def test_counter_clockwise_is_positive():
+    image = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    image[..., 15:17, 24:] = 255  # a hand at three o'clock
+    turned = cifar(image).moved(torch.tensor([0]), cifar_draws((4, 4, False, 15.0)))
+    assert turned[..., :14, 24:].any()
+    assert not turned[..., 18:, :].any()
+
+
+def test_normalise_channel_by_channel():
+    images = some_images(3, 5, 4)
+    result = normalise(images, *CIFAR100)
+    for n, c, y, x in np.ndindex(3, 3, 5, 4):
+        expected = (int(images[n, c, y, x]) / 255 - CIFAR100.mean[c]) / CIFAR100.std[c]
+        assert result[n, c, y, x].item() == pytest.approx(expected, abs=1e-6)
+    assert torch.equal(result, normalise(images, torch.tensor(CIFAR100.mean), torch.tensor(CIFAR100.std)))
+
+
+def test_cifar_is_the_moved_images_normalised():
+    augment, index = cifar(), torch.arange(COUNT)
+    draws = augment.draw(COUNT, generator())
+    result = augment(index, draws)
+    assert result.shape == (COUNT, 3, 32, 32)
+    assert result.dtype == torch.float32
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(result, normalise(augment.moved(index, draws), *CIFAR10))
+    half = cifar(dtype=torch.bfloat16)(index, draws)
+    assert half.dtype == torch.bfloat16
+    assert torch.equal(half, result.bfloat16())
+
+
+def test_the_draws_cover_their_ranges_evenly():
+    draws = cifar().draw(90_000, generator())
+    for offset in (draws.top, draws.left):
+        counts = offset.bincount(minlength=9).double()
+        assert counts.shape == (9,)
+        assert (counts - 10_000).abs().max() < 4 * math.sqrt(10_000)
+    assert abs(draws.flip.double().mean() - 0.5) < 4 * 0.5 / 300
+    assert draws.angle.abs().max() <= 15
+    assert draws.angle.min() < -14.9
+    assert draws.angle.max() > 14.9
+    assert abs(draws.angle.mean()) < 4 * 15 / math.sqrt(3) / 300
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: cifar().draw(COUNT, generator(seed)),
+        lambda seed: Large(16).draw(COUNT, 20, 24, generator(seed)),
+        lambda seed: cifar()(torch.arange(COUNT), cifar().draw(COUNT, generator(seed))),
+        lambda seed: Large(16)(some_images(), Large(16).draw(COUNT, 32, 32, generator(seed))),
+    ],
+    ids=["Cifar draws", "Large draws", "Cifar", "Large"],
+)
+def test_a_seed_gives_the_same_again_and_another_one_something_else(make):
+    first, again, other = (torch.stack([part.float() for part in make(seed)]) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"padding": 0}, {"degrees": 0.0}, {"flip": False}, {"mean": IMAGENET.mean}, {"std": IMAGENET.std}],
+    ids=lambda option: next(iter(option)),
+)
+def test_every_option_of_cifar_changes_the_output(option):
+    options = {"mean": CIFAR10.mean, "std": CIFAR10.std}
+    plain, changed = (Cifar(some_images(), **each) for each in (options, options | option))
+    index = torch.arange(COUNT)
+    results = [augment(index, augment.draw(COUNT, generator())) for augment in (plain, changed)]
+    assert not torch.equal(*results)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"size": 15},
+        {"scale": (0.5, 1.0)},
+        {"ratio": (1.0, 1.0)},
+        {"flip": False},
+        {"brightness": 0.0},
+        {"contrast": 0.0},
+        {"saturation": 0.0},
+        {"hue": 0.0},
+        {"mean": CIFAR10.mean},
+        {"std": CIFAR10.std},
+        {"dtype": torch.bfloat16},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_every_option_of_large_changes_the_output(option):
+    plain, changed = (Large(**({"size": 16} | each)) for each in ({}, option))
+    results = [augment(some_images(), augment.draw(COUNT, 32, 32, generator())) for augment in (plain, changed)]
+    assert not (results[0].shape == results[1].shape and torch.equal(results[0], results[1].float()))
+
+
+# 224 pixels: the twins, one image and one stage at a time.
+
+
+def large_draws(n=COUNT, seed=3, **options):
+    return Large(**options).draw(n, 20, 24, generator(seed))
+
+
+def floats(n=COUNT, height=20, width=24):
+    return some_images(n, height, width) / 255
+
+
+def sampled(image, top, left, height, width, flip, size):
+    """Bilinear between pixel centres; past the outermost ones the edge goes on."""
+    channels, rows, columns = image.shape
+    result = np.zeros((channels, size, size))
+    for j in range(size):
+        for i in range(size):
+            y = min(max((top + height * (j + 0.5) / size) * rows - 0.5, 0), rows - 1)
+            x = min(max((left + width * (i + 0.5) / size) * columns - 0.5, 0), columns - 1)
+            y0, x0 = int(y), int(x)
+            y1, x1 = min(y0 + 1, rows - 1), min(x0 + 1, columns - 1)
+            upper = (x0 + 1 - x) * image[:, y0, x0] + (x - x0) * image[:, y0, x1]
+            lower = (x0 + 1 - x) * image[:, y1, x0] + (x - x0) * image[:, y1, x1]
+            result[:, j, size - 1 - i if flip else i] = (y0 + 1 - y) * upper + (y - y0) * lower
+    return result
+
+
+def each_image(function, images, *numbers):
+    rows = zip(images.double().numpy(), *(part.tolist() for part in numbers), strict=True)
+    return torch.tensor(np.stack([function(*row) for row in rows]), dtype=torch.float32)
+
+
+def test_resized_crop_and_flip():
+    images, draws = floats(), large_draws()
+    assert 0 < draws.flip.sum() < COUNT
+    expected = each_image(lambda *row: sampled(*row, 9), images, *draws[:5])
+    assert_close(resized_crop(images, draws, 9), expected, rtol=0, atol=1e-5)
+
+
+def test_the_whole_image_at_its_own_size_is_kept():
+    images = floats(height=12, width=12)
+    zero, one = torch.zeros(COUNT), torch.ones(COUNT)
+    draws = large_draws()._replace(top=zero, left=zero, height=one, width=one, flip=zero.bool())
+    assert_close(resized_crop(images, draws, 12), images, rtol=0, atol=1e-5)
+    mirror = draws._replace(flip=one.bool())
+    assert_close(resized_crop(images, mirror, 12), images.flip(3), rtol=0, atol=1e-5)
+
+
+def grey(pixel):
+    return 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2]
+
+
+def brighter(image, factor):
+    return np.clip(factor * image, 0, 1)
+
+
+def contrasted(image, factor):
+    _, height, width = image.shape
+    middle = statistics.fmean(grey(image[:, y, x]) for y, x in np.ndindex(height, width))
+    return np.clip(factor * image + (1 - factor) * middle, 0, 1)
+
+
+def saturated(image, factor):
+    result = np.empty_like(image)
+    for y, x in np.ndindex(image.shape[1:]):
+        result[:, y, x] = np.clip(factor * image[:, y, x] + (1 - factor) * grey(image[:, y, x]), 0, 1)
+    return result
+
+
+def hue_shifted(image, shift):
+    result = np.empty_like(image)
+    for y, x in np.ndindex(image.shape[1:]):
+        hue, saturation, value = colorsys.rgb_to_hsv(*image[:, y, x])
+        result[:, y, x] = colorsys.hsv_to_rgb((hue + shift) % 1, saturation, value)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("adjust", "alone", "low", "high"),
+    [
+        (adjust_brightness, brighter, 0, 2),
+        (adjust_contrast, contrasted, 0, 2),
+        (adjust_saturation, saturated, 0, 2),
+        (adjust_hue, hue_shifted, -0.5, 0.5),
+    ],
+    ids=["brightness", "contrast", "saturation", "hue"],
+)
+def test_the_stages_of_the_jitter(adjust, alone, low, high):
+    images = floats(9, 6, 5)
+    images[0] = images[0, :1]  # grey
+    images[1] = 0
+    images[2] = 1
+    images[3, 2] = images[3, 0]  # two channels alike
+    images[4, 0] = images[4, 1]
+    images[5, 1] = images[5, 2]
+    amount = torch.linspace(low, high, 9)
+    for order in (amount, amount.flip(0), amount.roll(4)):
+        assert_close(adjust(images, order), each_image(alone, images, order), rtol=0, atol=1e-5)
+
+
+def test_large_is_its_stages_in_order():
+    images, draws, augment = some_images(4, 20, 24), large_draws(4), Large(9)
+    expected = []
+    for image, row in zip(
+        images.double().numpy() / 255, zip(*(part.tolist() for part in draws), strict=True), strict=True
+    ):
+        one = LargeDraws(*row)
+        pixels = sampled(image, *one[:5], 9)
+        pixels = brighter(pixels, one.brightness)
+        pixels = contrasted(pixels, one.contrast)
+        pixels = saturated(pixels, one.saturation)
+        pixels = hue_shifted(pixels, one.hue)
+        mean, std = (np.array(part)[:, None, None] for part in IMAGENET)
+        expected.append((pixels - mean) / std)
+    result = augment(images, draws)
+    assert result.shape == (4, 3, 9, 9)
+    assert_close(result, torch.tensor(np.stack(expected), dtype=torch.float32), rtol=0, atol=5e-5)
+    assert torch.equal(Large(9, dtype=torch.bfloat16)(images, draws), result.bfloat16())
+
+
+def test_boxes_have_the_asked_area_and_ratio_and_lie_inside():
+    draws = Large().draw(20_000, 300, 400, generator())
+    area = draws.height * draws.width
+    ratio = (400 * draws.width) / (300 * draws.height)
+    assert area.min() >= 0.08 * (1 - 1e-5)
+    assert area.max() > 0.95
+    assert ratio.min() >= 3 / 4 * (1 - 1e-5)
+    assert ratio.max() <= 4 / 3 * (1 + 1e-5)
+    for start, side in ((draws.top, draws.height), (draws.left, draws.width)):
+        assert start.min() >= 0
+        assert (start + side).max() <= 1 + 1e-6
+        assert (side == 1).double().mean() < 1e-3  # none had to be cut off
+    for name, amount in (("brightness", 0.4), ("contrast", 0.4), ("saturation", 0.4)):
+        factor = getattr(draws, name)
+        assert 1 - amount <= factor.min() < 0.61
+        assert 1.39 < factor.max() <= 1 + amount + 1e-6
+    assert -0.2 <= draws.hue.min() < -0.19
+    assert 0.19 < draws.hue.max() <= 0.2 + 1e-6
+
+
+def test_a_box_that_never_fits_is_cut_off():
+    draws = Large(scale=(1.0, 1.0), ratio=(4.0, 4.0)).draw(5, 32, 32, generator())
+    assert_close(draws.width, torch.ones(5))
+    assert_close(draws.height, torch.full((5,), 0.5))
+
+
+def test_nothing_is_saved():
+    assert not cifar().state_dict()
+    assert not Large().state_dict()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cifar(torch.zeros(2, 3, 4, 4)), "Parameter `images` should be uint8. Found `images = torch.float32`."),
+        (lambda: cifar(some_images()[0]), r"Parameter `images` should be of shape \(N, C, H, W\)"),
+        (lambda: cifar(padding=-1), "Parameter `padding` should be at least 0. Found `padding = -1`."),
+        (lambda: cifar(degrees=181.0), r"Parameter `degrees` should be in \[0, 180\]"),
+        (lambda: cifar(degrees=math.nan), r"Parameter `degrees` should be in \[0, 180\]"),
+        (lambda: cifar(dtype=torch.uint8), "Parameter `dtype` should be a floating type"),
+        (lambda: Cifar(some_images(), mean=(0.5,), std=CIFAR10.std), "Parameter `mean` should be 3 numbers"),
+        (lambda: Cifar(some_images(), mean=CIFAR10.mean, std=(1, 1)), "Parameter `std` should be 3 numbers"),
+        (lambda: Cifar(some_images(), mean=CIFAR10.mean, std=(1, 0, 1)), "Parameter `std` should be above 0"),
+        (lambda: cifar()(torch.tensor(0), cifar().draw(1)), r"Parameter `index` should be of shape \(n,\)"),
+        (lambda: cifar()(torch.arange(3), cifar().draw(2)), r"Parameter `draws.top` should be of shape \(3,\)"),
+        (lambda: normalise(torch.zeros(2, 3, 4, 4), *CIFAR10), "Parameter `images` should be uint8"),
+        (lambda: Large(0), "Parameter `size` should be at least 1"),
+        (lambda: Large(scale=(0.5, 0.2)), "Parameter `scale` should be a range in"),
+        (lambda: Large(ratio=(0.0, 1.0)), "Parameter `ratio` should be a range above 0"),
+        (lambda: Large(brightness=1.1), "Parameter `brightness` should be in"),
+        (lambda: Large(contrast=-0.1), "Parameter `contrast` should be in"),
+        (lambda: Large(saturation=math.nan), "Parameter `saturation` should be in"),
+        (lambda: Large(hue=0.6), r"Parameter `hue` should be in \[0, 0.5\]"),
+        (lambda: Large(std=(0.0, 1.0, 1.0)), "Parameter `std` should be above 0"),
+        (lambda: Large(dtype=torch.int64), "Parameter `dtype` should be a floating type"),
+        (lambda: Large()(floats(), large_draws()), "Parameter `images` should be uint8"),
+        (lambda: Large()(some_images()[:, :1], large_draws()), r"Parameter `images` should be of shape \(n, 3, H, W\)"),
+        (lambda: Large()(some_images(), large_draws(2)), r"Parameter `draws.top` should be of shape \(20,\)"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_rule(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_an_index_past_the_end_is_refused():
+    with pytest.raises(IndexError):
+        cifar()(torch.tensor([COUNT]), cifar().draw(1))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # inductor's own
+def test_compiled_equals_eager():
+    augment, index = cifar(degrees=180.0), torch.arange(COUNT)
+    moved = torch.compile(augment.moved, fullgraph=True)
+    whole = torch.compile(augment, fullgraph=True)
+    large = Large(16)
+    compiled_large = torch.compile(large, fullgraph=True)
+    for seed in range(3):
+        draws = augment.draw(COUNT, generator(seed))
+        assert torch.equal(moved(index, draws), augment.moved(index, draws))
+        assert_close(whole(index, draws), augment(index, draws), rtol=0, atol=1e-6)
+        jitter = large.draw(COUNT, 32, 32, generator(seed))
+        assert_close(compiled_large(some_images(), jitter), large(some_images(), jitter), rtol=0, atol=1e-5)

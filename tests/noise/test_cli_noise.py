@@ -1,0 +1,297 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ogc import cli, data
+from ogc.data import Dataset, load_digits
+from ogc.noise import (
+    CIFAR10_PAIRS,
+    CIFAR100_BLOCKS,
+    CIFAR100_PAIRS,
+    LabelInfo,
+    asymmetric,
+    human,
+    instance_dependent,
+    labels_sha256,
+    pair_flip,
+    read_info,
+    read_labels,
+    symmetric,
+    write_labels,
+)
+from ogc.noise.picture import draw_confusion, title
+
+DIGITS = load_digits()[0]
+TRUE = DIGITS.given.numpy()
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def small_cifar(monkeypatch):
+    """What the loaders would give, with fewer images."""
+
+    def loader(classes, size):
+        def load(root, **_):
+            if root.name == "broken":
+                raise ValueError("`data_batch_1.bin` should have 30,730,000 bytes. Found 7: get it again.")
+            if root.name == "none":
+                raise FileNotFoundError("CIFAR is not in `none`.")
+            labels = torch.arange(classes).repeat(size)
+            images = torch.randint(0, 256, (len(labels), 3, 4, 4), generator=torch.Generator().manual_seed(0)).byte()
+            names = tuple(f"class {i}" for i in range(classes))
+            return Dataset(images, labels, names, [str(i) for i in range(len(labels))], true=labels.clone()), {}
+
+        return load
+
+    monkeypatch.setattr(data, "cifar10", loader(10, 100))
+    monkeypatch.setattr(data, "cifar100", loader(100, 5))
+
+
+def noise(*arguments):
+    return CliRunner().invoke(cli.build(), ["noise", *map(str, arguments)])
+
+
+def fails(result, code, *parts):
+    assert result.exit_code == code, result.output
+    assert result.stderr.count("\n") == 1
+    for part in parts:
+        assert part in result.stderr
+    return True
+
+
+CIFAR10, CIFAR100 = np.tile(np.arange(10), 100), np.tile(np.arange(100), 5)
+IMAGES = torch.randint(0, 256, (1000, 3, 4, 4), generator=torch.Generator().manual_seed(0)).byte()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("digits symmetric 0.5", lambda: symmetric(TRUE, 0.5, num_classes=10)),
+        ("digits pairflip 0.2 --seed 3", lambda: pair_flip(TRUE, 0.2, num_classes=10, seed=3)),
+        (
+            "digits instance 0.4",
+            lambda: instance_dependent((255 * DIGITS.inputs).round().byte(), TRUE, 0.4, num_classes=10),
+        ),
+        ("cifar10 asymmetric 0.4", lambda: asymmetric(CIFAR10, 0.4, pairs=CIFAR10_PAIRS)),
+        ("cifar10 instance 0.4", lambda: instance_dependent(IMAGES, CIFAR10, 0.4, num_classes=10)),
+        ("cifar100 asymmetric 0.4", lambda: asymmetric(CIFAR100, 0.4, pairs=CIFAR100_PAIRS)),
+        ("cifar100 blocks 0.4", lambda: asymmetric(CIFAR100, 0.4, pairs=CIFAR100_BLOCKS)),
+    ],
+)
+def test_every_kind_is_the_functions(tmp_path, arguments, expected):
+    source, kind, rate, *_ = arguments.split()
+    seed = 3 if "--seed" in arguments else 0
+    result = noise(*arguments.split())
+    assert result.exit_code == 0, result.output
+    path = tmp_path / "runs" / "noise" / f"{source}-{kind}-{rate}-{seed}.npy"
+    given = read_labels(path)
+    assert (given == expected()).all()
+    info = read_info(path)
+    assert (info.kind, info.rate_asked, info.seed) == (kind, float(rate), seed)
+    assert info.sha256 == labels_sha256(given)
+
+
+def test_the_table_and_the_files():
+    result = noise("digits", "symmetric", "0.5", "--out", "a.csv", "--plot")
+    given = symmetric(TRUE, 0.5, num_classes=10)
+    wrong = int((given != TRUE).sum())
+    rows = [line.split(None, 1) for line in result.output.splitlines()]
+    assert [row[0] for row in rows] == [
+        "kind",
+        "rate",
+        "rate",
+        "flips",
+        "sha256",
+        "Less",
+        "a.csv",
+        "a.csv.json",
+        "a.png",
+    ]
+    assert rows[0][1].strip() == "symmetric, seed 0"
+    assert rows[1][1].split() == ["asked", "50", "%"]
+    assert rows[2][1].split() == ["got", f"{100 * wrong / len(TRUE):.2f}", "%"]
+    assert rows[3][1].strip() == f"{wrong:,} of {len(TRUE):,} labels"
+    assert rows[4][1].strip() == labels_sha256(given)
+    assert (read_labels("a.csv") == given).all()
+
+
+def test_reading_back():
+    first = noise("digits", "pairflip", "0.2", "--out", "a.npy")
+    again = noise("a.npy")
+    assert again.exit_code == 0
+    assert again.output == first.output
+    np.save("a.npy", TRUE)
+    assert fails(noise("a.npy"), 1, "a.npy has changed", labels_sha256(TRUE))
+    np.save("b.npy", TRUE)
+    assert fails(noise("b.npy"), 1, "Cannot read b.npy.json: No such file")
+
+
+def test_the_same_seed_is_the_same_file_in_another_process(tmp_path):
+    here = noise("digits", "symmetric", "0.3", "--seed", "4", "--out", "here.npy")
+    assert here.exit_code == 0
+    there = [sys.executable, "-m", "ogc", "noise", "digits", "symmetric", "0.3", "--seed", "4", "--out", "there.npy"]
+    subprocess.run(there, check=True, capture_output=True)
+    for end in ("", ".json"):
+        assert (tmp_path / f"here.npy{end}").read_bytes() == (tmp_path / f"there.npy{end}").read_bytes()
+
+
+def test_noise_on_a_label_file(tmp_path):
+    true = np.arange(90) % 3
+    (tmp_path / "mine.csv").write_text("label,truth\n" + "".join(f"{i % 2},{t}\n" for i, t in enumerate(true)))
+    before = (tmp_path / "mine.csv").read_bytes()
+    assert noise("mine.csv", "symmetric", "0.5", "--import", "truth").exit_code == 0
+    path = "runs/noise/mine-symmetric-0.5-0.npy"
+    assert (read_labels(path) == symmetric(true, 0.5, num_classes=3)).all()
+    assert (tmp_path / "mine.csv").read_bytes() == before
+    assert noise(path, "pairflip", "0.1", "--out", "twice.npy").exit_code == 0
+    assert read_info("twice.npy").num_classes == 3
+    assert fails(
+        noise("mine.csv", "symmetric", "0.5", "--import", "x"), 1, "mine.csv has no column x; it has label, truth"
+    )
+
+
+def test_the_number_of_classes_is_kept_where_the_last_one_is_empty():
+    labels = np.zeros(30, np.int64)
+    write_labels("a.npy", labels, LabelInfo.measure(labels, labels, kind="none", num_classes=4))
+    assert noise("a.npy", "symmetric", "0.3", "--out", "b.npy").exit_code == 0
+    assert sorted(np.unique(read_labels("b.npy"))) == [0, 1, 2, 3]
+
+
+def test_importing_a_column(tmp_path):
+    given = (TRUE + (np.arange(len(TRUE)) < 100)) % 10
+    (tmp_path / "workers.csv").write_text("id,worker 7\n" + "".join(f"{i},{g}\n" for i, g in enumerate(given)))
+    result = noise("digits", "file", "--labels", "workers.csv", "--import", "worker 7")
+    assert result.exit_code == 0, result.output
+    assert (read_labels("runs/noise/digits-file.npy") == given).all()
+    info = read_info("runs/noise/digits-file.npy")
+    assert (info.kind, info.rate_asked, info.seed, info.flips) == ("file", None, None, 100)
+    np.save("short.npy", given[:-1])
+    assert fails(
+        noise("digits", "file", "--labels", "short.npy"), 1, f"short.npy has {len(TRUE) - 1} labels, but digits"
+    )
+    np.save("eleven.npy", np.full(len(TRUE), 10))
+    assert fails(noise("digits", "file", "--labels", "eleven.npy"), 1, "has the label 10, but digits has 10 classes")
+
+
+def test_human_labels(monkeypatch):
+    torch.save({"clean_label": CIFAR10, "worse_label": (CIFAR10 + 1) % 10}, "human.pt")
+    assert fails(
+        noise("cifar10", "human:worse", "--labels", "human.pt"), 1, "is not the published file: its sha256 is "
+    )
+    from hashlib import sha256
+    from pathlib import Path
+
+    known = replace(human.PUBLISHED[0], sha256=sha256(Path("human.pt").read_bytes()).hexdigest())
+    monkeypatch.setattr(human, "PUBLISHED", (known, human.PUBLISHED[1]))
+    assert noise("cifar10", "human:worse", "--labels", "human.pt").exit_code == 0
+    assert (read_labels("runs/noise/cifar10-human-worse.npy") == (CIFAR10 + 1) % 10).all()
+    assert fails(noise("cifar10", "human:noisy", "--labels", "human.pt"), 2, "one of clean, aggregate")
+    assert fails(
+        noise("cifar100", "human:worse", "--labels", "human.pt"), 1, "has 1000 labels, but there are 500 images"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("digits symmetric 1.5", "`rate` should be in [0, 1]. Found `rate = 1.5`"),
+        ("digits symmetric nan", "`rate` should be in [0, 1]. Found `rate = nan`"),
+        ("digits symmetric", "`rate` should be given with symmetric"),
+        ("digits symmetric 0.5 --seed -1", "`seed` should be at least 0"),
+        (
+            "digits symmetry 0.5",
+            "`kind` should be one of symmetric, asymmetric, blocks, pairflip, instance, human:KIND",
+        ),
+        ("mnist symmetric 0.5", "`source` should be one of digits, cifar10, cifar100, or a .npy or .csv file"),
+        ("digits", "`source` should be a .npy or .csv file where no KIND is given"),
+        ("digits asymmetric 0.5", "`source` should be cifar10 or cifar100 with asymmetric; see pairflip"),
+        ("cifar10 blocks 0.5", "`source` should be cifar100 with blocks"),
+        ("a.npy instance 0.5", "it needs images"),
+        ("digits human:worse --labels x.pt", "`source` should be cifar10 or cifar100 with human:worse"),
+        ("cifar10 human:worse", "`--labels` should be given with human:worse"),
+        ("cifar10 human:worse 0.5 --labels x.pt", "`rate` should be left out with human:worse"),
+        ("digits symmetric 0.5 --labels x.npy", "`--labels` should be left out"),
+        ("digits symmetric 0.5 --out a.txt", "`--out` should be a .npy or .csv file"),
+        ("a.npy symmetric 0.5 --out a.npy", "`--out` should be another file than those read"),
+    ],
+)
+def test_a_bad_value_gets_one_sentence(tmp_path, arguments, message):
+    assert fails(noise(*arguments.split()), 2, message)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("a.npy symmetric 0.5", "Cannot read a.npy: No such file or directory."),
+        ("digits file --labels a.npy", "Cannot read a.npy: No such file or directory."),
+        ("cifar10 human:worse --labels a.pt", "Cannot read a.pt: No such file or directory."),
+        ("cifar10 symmetric 0.5 --data none", "CIFAR is not in `none`."),
+        ("cifar10 symmetric 0.5 --data broken", "Found 7: get it again."),
+    ],
+)
+def test_trouble_with_a_file_gets_one_sentence(tmp_path, arguments, message):
+    assert fails(noise(*arguments.split()), 1, message)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    assert fails(noise("digits", "symmetric", "0.5", "--out", "file/a.npy"), 1, "Cannot write to file/a.npy: ")
+    np.save("bad.npy", np.array([-1, 0]))
+    assert fails(noise("bad.npy", "symmetric", "0.5"), 1, "bad.npy has a negative label, -1.")
+
+
+def test_help_has_examples():
+    result = noise("--help")
+    assert result.exit_code == 0
+    for part in ("ogc noise cifar10 asymmetric 0.4 --data ~/cifar --plot", "--import", "human:KIND", "runs/noise/"):
+        assert part in result.output
+
+
+@pytest.mark.parametrize(("classes", "numbers"), [(2, 4), (10, 100), (100, 0)])
+def test_the_picture(classes, numbers):
+    true = np.arange(classes).repeat(500)
+    given = symmetric(true, 0.5, num_classes=classes)
+    info = LabelInfo.measure(true, given, kind="symmetric", num_classes=classes, rate=0.5, seed=1)
+    figure = draw_confusion(info, "some", [f"class {i}" for i in range(classes)])
+    axes = figure.axes[0]
+    assert len(axes.texts) == numbers
+    assert f"{100 * info.rate_got:.2f} %" in figure.get_suptitle()
+    assert "50 % asked" in figure.get_suptitle()
+    assert axes.get_xlabel() == "given label"
+    assert len(axes.get_xticks()) <= 20
+
+
+def test_a_picture_needs_a_matrix():
+    info = LabelInfo("file", None, None, None, 3, None, "")
+    with pytest.raises(ValueError, match="`info` should be with a confusion matrix"):
+        draw_confusion(info, "some")
+    assert (
+        title(replace(info, confusion=[[3, 1], [0, 4]], rate_got=0.125), "mine")
+        == "mine, file: 12.50 % of 8 labels are wrong"
+    )
+
+
+def test_plot_of_a_file_read_back(tmp_path):
+    noise("digits", "pairflip", "0.2", "--out", "a.npy")
+    assert noise("a.npy", "--plot").exit_code == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    record = json.loads((tmp_path / "a.npy.json").read_text())
+    (tmp_path / "a.npy.json").write_text(json.dumps({**record, "confusion": None}))
+    assert fails(noise("a.npy", "--plot"), 2, "should be with a confusion matrix")
+
+
+def test_the_core_does_not_import_the_noise():
+    code = "import sys, ogc; sys.exit('ogc.noise' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,229 @@
+import hashlib
+import json
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given as forall
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from ogc import __version__
+from ogc.noise import (
+    LabelFileError,
+    LabelInfo,
+    confusion_matrix,
+    labels_sha256,
+    read_info,
+    read_labels,
+    symmetric,
+    write_labels,
+)
+
+TRUE = np.arange(200) % 4
+GIVEN = symmetric(TRUE, 0.3, num_classes=4, seed=5)
+INFO = LabelInfo.measure(TRUE, GIVEN, kind="symmetric", rate=0.3, seed=5, num_classes=4)
+
+
+@pytest.fixture(params=["npy", "csv"])
+def path(request, tmp_path):
+    path = tmp_path / "new" / "folder" / f"labels.{request.param}"
+    write_labels(path, GIVEN, INFO)
+    return path
+
+
+def test_round_trip(path):
+    labels = read_labels(path)
+    assert labels.dtype == np.int64
+    assert (labels == GIVEN).all()
+    assert (read_labels(str(path)) == GIVEN).all()
+    assert read_info(path) == INFO
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.name + ".json"]
+
+
+def test_the_json_says_where_the_labels_come_from(path):
+    record = json.loads((path.parent / (path.name + ".json")).read_text())
+    assert record == {
+        "kind": "symmetric",
+        "rate_asked": 0.3,
+        "rate_got": (TRUE != GIVEN).mean(),
+        "seed": 5,
+        "num_classes": 4,
+        "confusion": confusion_matrix(TRUE, GIVEN, num_classes=4).tolist(),
+        "sha256": labels_sha256(GIVEN),
+        "ogc_version": __version__,
+    }
+    assert INFO.flips == (TRUE != GIVEN).sum() == 4 * 3 * 5
+
+
+def test_a_csv_is_what_one_expects(tmp_path):
+    labels = np.array([1, 0, 1])
+    write_labels(tmp_path / "a.csv", labels, LabelInfo.measure(labels, labels, kind="none", num_classes=2))
+    assert (tmp_path / "a.csv").read_bytes() == b"index,given_label\n0,1\n1,0\n2,1\n"
+
+
+def test_an_npy_is_what_numpy_reads(tmp_path):
+    write_labels(tmp_path / "a.npy", GIVEN, INFO)
+    assert (np.load(tmp_path / "a.npy", allow_pickle=False) == GIVEN).all()
+
+
+@pytest.mark.parametrize("suffix", ["npy", "csv"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, ">i8", np.int64])
+def test_the_same_labels_are_the_same_bytes(tmp_path, suffix, dtype):
+    write_labels(tmp_path / f"a.{suffix}", GIVEN, INFO)
+    stretched = np.repeat(GIVEN.astype(dtype), 2)[::2]  # not contiguous
+    assert labels_sha256(stretched) == INFO.sha256
+    write_labels(tmp_path / f"b.{suffix}", stretched, INFO)
+    for end in ("", ".json"):
+        assert (tmp_path / f"a.{suffix}{end}").read_bytes() == (tmp_path / f"b.{suffix}{end}").read_bytes()
+
+
+def test_the_checksum_is_of_little_endian_int64():
+    assert labels_sha256(np.array([], np.int64)).startswith("e3b0c44298fc1c14")  # of nothing
+    assert labels_sha256(np.array([258])) == hashlib.sha256(b"\x02\x01\0\0\0\0\0\0").hexdigest()
+
+
+@settings(max_examples=20)
+@forall(labels=st.lists(st.integers(0, 9), max_size=40))
+def test_anything_survives_both_forms(tmp_path_factory, labels):
+    labels = np.array(labels, dtype=np.int64)
+    folder = tmp_path_factory.mktemp("any")
+    info = LabelInfo.measure(labels, labels, kind="none", num_classes=10)
+    for name in ("a.npy", "a.csv"):
+        write_labels(folder / name, labels, info)
+        assert (read_labels(folder / name) == labels).all()
+
+
+def test_changed_labels_are_an_error_that_names_both_checksums(path):
+    changed = GIVEN.copy()
+    changed[3] = (changed[3] + 1) % 4
+    if path.suffix == ".npy":
+        np.save(path, changed)
+    else:
+        path.write_text("index,given_label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(changed)))
+    with pytest.raises(LabelFileError, match=f"sha256 is {labels_sha256(changed)}, in {path.name}.json {INFO.sha256}"):
+        read_labels(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"{", "no JSON object"), (b"[]", "no JSON object"), (b"\xff", "no JSON object"), (b"{}", "no 'kind'")],
+)
+def test_a_broken_json_is_an_error(path, content, message):
+    path.with_name(path.name + ".json").write_bytes(content)
+    with pytest.raises(LabelFileError, match=f"{path.name}.json does not describe labels: {message}"):
+        read_labels(path)
+
+
+@pytest.mark.parametrize("header", ["given_label", "label", "noisy_label", " label "])
+def test_a_column_is_found_by_its_name(tmp_path, header):
+    (tmp_path / "a.csv").write_text(f"file,{header},other\na.png,3,9\nb.png, 1,9\n", encoding="utf-8-sig")
+    assert read_labels(tmp_path / "a.csv").tolist() == [3, 1]
+    assert read_labels(tmp_path / "a.csv", "other").tolist() == [9, 9]
+
+
+def test_columns_of_npy_files(tmp_path):
+    np.save(tmp_path / "two.npy", np.array([[1, 2], [3, 4]], np.int32))
+    assert read_labels(tmp_path / "two.npy", "1").tolist() == [2, 4]
+    np.save(tmp_path / "fields.npy", np.array([(1, 0.5), (2, 0.5)], [("label", "i4"), ("weight", "f4")]))
+    assert read_labels(tmp_path / "fields.npy", "label").tolist() == [1, 2]
+    for name, column in (("two.npy", "2"), ("two.npy", "x"), ("fields.npy", "x")):
+        with pytest.raises(LabelFileError, match=f"{name} has no column {column}; it has "):
+            read_labels(tmp_path / name, column)
+    with pytest.raises(LabelFileError, match="should hold one row of integers; it holds 2x2 of int32"):
+        read_labels(tmp_path / "two.npy")
+    np.save(tmp_path / "one.npy", np.array([1, 2]))
+    with pytest.raises(LabelFileError, match="has no columns, so none of the name x"):
+        read_labels(tmp_path / "one.npy", "x")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"a,b\n1,2\n", "has no column given_label, label, noisy_label; it has a, b"),
+        (b"label\n1\ncat\n", "line 3: column label should be an integer, found 'cat'"),
+        (b"label\n1.5\n", "line 2: column label should be an integer, found '1.5'"),
+        (b"a,label\n1,2\n3\n", "line 3: column label should be an integer, found nothing"),
+        (b"index,given_label\n0,1\n2,1\n", "line 3: the index should be 1, found 2"),
+        (b"label\n99999999999999999999\n", "too large for a label"),
+        (b"label\n\xff\n", "no CSV file in UTF-8"),
+        (b"label\n1\x00\n", "a.csv"),
+    ],
+)
+def test_a_broken_csv(tmp_path, content, message):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(LabelFileError, match=message):
+        read_labels(tmp_path / "a.csv")
+
+
+class Evil:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return (open, (str(self.target), "w"))
+
+
+def test_broken_npy_files_and_an_evil_one(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, GIVEN)
+    whole = path.read_bytes()
+    evil = np.empty(1, dtype=object)
+    evil[0] = Evil(tmp_path / "hacked")
+    np.save(path, evil, allow_pickle=True)
+    (tmp_path / "hacked").unlink(missing_ok=True)
+    huge = whole.replace(b"(200,), }         ", b"(99999999999999,),}")[: len(whole)]
+    assert huge != whole
+    broken = [
+        b"",
+        whole[:4],
+        whole[:50],
+        whole[:-1],
+        b"\x93NUMPY" + 200 * b"\xff",
+        pickle.dumps(Evil(tmp_path / "hacked")),
+    ]
+    for content in [path.read_bytes(), huge, *broken]:
+        path.write_bytes(content)
+        with pytest.raises(LabelFileError, match=r"is damaged, or no \.npy file of numbers"):
+            read_labels(path)
+    assert not (tmp_path / "hacked").exists()
+    np.save(path, GIVEN.astype(float))
+    with pytest.raises(LabelFileError, match="should hold one row of integers; it holds 200 of float64"):
+        read_labels(path)
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match=r"`path` should be a \.npy or \.csv file"):
+        write_labels(tmp_path / "a.txt", GIVEN, INFO)
+    with pytest.raises(ValueError, match=r"`path` should be a \.npy or \.csv file"):
+        read_labels(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="`info` should be about the labels given"):
+        write_labels(tmp_path / "a.npy", TRUE, INFO)
+    with pytest.raises(ValueError, match=r"`given` should be \(N,\) integers"):
+        write_labels(tmp_path / "a.npy", GIVEN.astype(float), INFO)
+    with pytest.raises(ValueError, match=r"`given` should be in \[0, 3\). Found `given = \[3\]`"):
+        confusion_matrix(TRUE % 3, GIVEN, num_classes=3)
+    with pytest.raises(ValueError, match="like the true labels"):
+        LabelInfo.measure(TRUE[1:], GIVEN, kind="none", num_classes=4)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
+    write_labels(tmp_path / "a.npy", GIVEN, INFO)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_labels(tmp_path / "a.npy", TRUE, LabelInfo.measure(TRUE, TRUE, kind="none", num_classes=4))
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_without_a_confusion_matrix_flips_are_unknown(tmp_path):
+    info = replace(INFO, confusion=None, rate_got=None)
+    write_labels(tmp_path / "a.npy", GIVEN, info)
+    assert read_info(tmp_path / "a.npy").flips is None
