@@ -1,6 +1,7 @@
 """What OGC costs in a training step, beside F.cross_entropy and the method done with scikit-learn and a deque.
 
     python benchmarks/overhead.py [--blocks 60] [--device cuda] [--json FILE]
+    python benchmarks/overhead.py --write README.md
 
 Every contender runs in the same process, one block of 32 steps after the other in turn, so that a noisy machine is
 noisy for all of them; a step is forward and backward, a block holds one update, and the median block counts.
@@ -18,6 +19,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +31,8 @@ from ogc.given_label import H_MAX, H_MIN, P_MIN
 from ogc.losses import Pointwise
 from provenance import provenance
 
+RESULTS = Path(__file__).parent / "results"
+BEGIN, END = "<!-- made by benchmarks/overhead.py -->", "<!-- end -->"
 EVERY = 32
 QUEUE = 4096
 
@@ -177,12 +181,45 @@ def mlp_share(device: torch.device, blocks: int) -> dict[str, float]:
     return {name: t / EVERY for name, t in times.items()}
 
 
+def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
+    """What the README says of the recorded runs."""
+    step, update, mlp = cpu["step_us"], cpu["update_us"], cpu["mlp_step_us"]
+    times = {classes: step[classes]["ce+ogc"] / step[classes]["ce"] for classes in ("10", "1000")}
+    cheaper = {base: update[f"{base} 4096"]["scikit-learn"] / update[f"{base} 4096"]["ogc"] for base in ("ce", "fl")}
+    launches = gpu["step_us"]["10"]["ce+ogc"] - gpu["step_us"]["10"]["ce"]
+    lines = (
+        f"On one core ({cpu['device']}, torch {cpu['torch']}, {cpu['date'][:10]}), forward and backward, batch 128,",
+        f"the update every 32 steps included: {times['10']:.1f} times `F.cross_entropy` at 10 classes, "
+        f"{times['1000']:.1f} times at 1,000.",
+        f"An update is {cheaper['ce']:.0f} (CE) and {cheaper['fl']:.0f} (FL) times cheaper than with scikit-learn's "
+        "GaussianMixture and a deque;",
+        f"a whole step of a small MLP takes {mlp['ogc'] / mlp['ce'] - 1:.0%} more.",
+        f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}) an update is one kernel of "
+        f"{gpu['replayed_update_us']['ce']:.0f} us. In eager mode there",
+        f"the small launches of a step take {launches / 1000:.1f} ms of the host's time: where that matters, compile the "
+        "criterion, or capture the step in a CUDA graph.",
+    )
+    return "\n".join(lines)
+
+
+def with_summary(text: str) -> str:
+    """The document, with the summary of the recorded runs between its marks."""
+    cpu, gpu = (json.loads((RESULTS / f"overhead-{name}.json").read_text()) for name in ("cpu", "h200"))
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{summary(cpu, gpu)}\n{END}{after}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=60)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, help="write the numbers here too")
+    parser.add_argument("--write", type=Path, help="measure nothing: put the recorded numbers into this document")
     args = parser.parse_args()
+    if args.write:
+        args.write.write_text(with_summary(args.write.read_text()))
+        return
     device = torch.device(args.device)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="OGC: for")  # a batch that never changes is no training

@@ -89,7 +89,7 @@ def test_a_run_repeats_itself_and_leaves_no_trace():
 
 def test_half_of_the_labels_are_wrong():
     task = training.noisy_digits(0.5, 0)
-    assert 0.49 < task.wrong.float().mean() <= 0.5
+    assert 0.47 < task.wrong.float().mean() < 0.53
 
 
 def test_memorised_is_measured_on_wrong_labels_alone():

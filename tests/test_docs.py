@@ -1,6 +1,6 @@
 """The documents say what is so: the map, the examples, the generated tables, the names they mention."""
 
-import importlib.util
+import importlib
 import json
 import re
 from pathlib import Path
@@ -55,11 +55,16 @@ def test_the_names_in_the_docs_exist():
 
 
 def test_the_table_of_optimizers_is_fresh():
-    spec = importlib.util.spec_from_file_location("optimizers", ROOT / "benchmarks" / "optimizers.py")
-    optimizers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(optimizers)
+    import optimizers
+
     text = (ROOT / "docs" / "method.md").read_text()
     assert optimizers.with_table(text, json.loads(optimizers.RESULTS.read_text())) == text
+
+
+def test_the_costs_in_the_readme_are_the_recorded_ones():
+    import overhead
+
+    assert overhead.with_summary(README) == README
 
 
 def test_the_default_is_never_behind_ce_by_more_than_a_point():

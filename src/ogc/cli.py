@@ -56,7 +56,6 @@ def build() -> "typer.Typer":
         Examples:
           ogc demo
           ogc demo --seeds 3 --out runs/three
-          ogc demo --epochs 30
         """
         from rich.console import Console
 
@@ -95,13 +94,17 @@ def build() -> "typer.Typer":
             typer.Option(help="The file to write, .npy or .csv.", show_default="runs/noise/SOURCE-KIND-RATE-SEED.npy"),
         ] = None,
         plot: Annotated[bool, typer.Option("--plot", help="Draw the confusion matrix beside it, as PNG.")] = False,
+        download: Annotated[
+            bool, typer.Option("--download", help="Fetch CIFAR into --data if it is not there; continues a broken one.")
+        ] = False,
     ) -> None:
         """Given labels with noise, written to a file with its kind, rate, seed and checksum in a JSON beside it.
 
         \b
         Examples:
           ogc noise digits symmetric 0.5
-          ogc noise cifar10 asymmetric 0.4 --data ~/cifar --plot
+          ogc noise cifar10 symmetric 0.5 --data ~/cifar --download --plot
+          ogc noise cifar10 asymmetric 0.4 --data ~/cifar
           ogc noise cifar100 blocks 0.4 --data ~/cifar --seed 3
           ogc noise cifar10 human:worse --data ~/cifar --labels CIFAR-10_human.pt
           ogc noise cifar10 file --data ~/cifar --labels mine.csv --import worker_7
@@ -116,7 +119,7 @@ def build() -> "typer.Typer":
         from .noise_command import Request, run, show
 
         try:
-            info, files = run(Request(source, kind, rate, seed, data, labels, column, out, plot))
+            info, files = run(Request(source, kind, rate, seed, data, labels, column, out, plot, download))
         except LabelFileError as error:
             raise _end(str(error), 1) from None
         except OSError as error:

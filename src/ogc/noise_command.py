@@ -5,7 +5,8 @@ Bad values raise ``ValueError``; trouble with a file raises its subclass ``Label
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ class Request:
     column: str | None = None
     out: Path | None = None
     plot: bool = False
+    download: bool = False
 
     def __post_init__(self) -> None:
         if self.kind is None:
@@ -150,7 +152,7 @@ def show(info: LabelInfo, files: list[Path], console: Console) -> None:
 def load(request: Request) -> Source:
     """The true labels of the source."""
     if request.source in SOURCES:
-        return SOURCES[request.source](request.data)
+        return SOURCES[request.source](request)
     path = Path(request.source)
     true = noise.read_labels(path, request.column if request.kind != "file" else None)
     if len(true) and true.min() < 0:
@@ -203,7 +205,7 @@ RATED: dict[str, Callable[[Source, float, int], Labels]] = {
 }
 
 
-def _digits(folder: Path) -> Source:
+def _digits(request: Request) -> Source:
     from .data import load_digits
 
     train, _ = load_digits()
@@ -211,12 +213,14 @@ def _digits(folder: Path) -> Source:
     return _source("digits", train, (255 * inputs).round().to(torch.uint8))  # pixels are in [0, 1] there
 
 
-def _cifar(name: str) -> Callable[[Path], Source]:
-    def load(folder: Path) -> Source:
+def _cifar(name: str) -> Callable[[Request], Source]:
+    def load(request: Request) -> Source:
         from . import data
 
+        loader = {"cifar10": data.cifar10, "cifar100": data.cifar100}[name]
         try:
-            train, _ = {"cifar10": data.cifar10, "cifar100": data.cifar100}[name](folder)
+            with _bar() as progress:
+                train, _ = loader(request.data, download=request.download, progress=progress)
         except ValueError as error:  # a broken file
             raise LabelFileError(str(error)) from None
         return _source(name, train, train.inputs[torch.arange(len(train))])
@@ -224,12 +228,26 @@ def _cifar(name: str) -> Callable[[Path], Source]:
     return load
 
 
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int | None], None]]:
+    """A progress bar for a download, shown once there is one."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    with Progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), transient=True) as bar:
+
+        def move(done: int, total: int | None) -> None:
+            task = bar.task_ids[0] if bar.task_ids else bar.add_task("download")
+            bar.update(task, completed=done, total=total)
+
+        yield move
+
+
 def _source(name: str, train: Dataset, images: Tensor) -> Source:
     true = train.given if train.true is None else train.true
     return Source(name, true.numpy(), train.num_classes, train.class_names, images)
 
 
-SOURCES: dict[str, Callable[[Path], Source]] = {
+SOURCES: dict[str, Callable[[Request], Source]] = {
     "digits": _digits,
     "cifar10": _cifar("cifar10"),
     "cifar100": _cifar("cifar100"),

@@ -1,4 +1,3 @@
-import dataclasses
 import sys
 
 import pytest
@@ -10,18 +9,22 @@ from ogc.data import load_digits
 
 @pytest.fixture(scope="module")
 def digits():
-    return load_digits()
+    train, others = load_digits()
+    return train, others["test"]
 
 
 def test_shapes_types_and_range(digits):
-    assert digits.inputs.shape == (1437, 64)
-    assert digits.labels.shape == (1437,)
-    assert digits.test_inputs.shape == (360, 64)
-    assert digits.test_labels.shape == (360,)
-    assert digits.inputs.dtype == digits.test_inputs.dtype == torch.float32
-    assert digits.labels.dtype == digits.test_labels.dtype == torch.int64
-    assert digits.inputs.min() == 0
-    assert digits.inputs.max() == 1
+    train, test = digits
+    assert train.inputs.shape == (1437, 64)
+    assert train.given.shape == (1437,)
+    assert test.inputs.shape == (360, 64)
+    assert test.given.shape == (360,)
+    assert train.inputs.dtype == test.inputs.dtype == torch.float32
+    assert train.given.dtype == test.given.dtype == torch.int64
+    assert train.inputs.min() == 0
+    assert train.inputs.max() == 1
+    assert train.class_names == tuple("0123456789")
+    assert torch.equal(train.true, train.given)
 
 
 def test_training_and_test_make_up_the_whole_set(digits):
@@ -30,21 +33,29 @@ def test_training_and_test_make_up_the_whole_set(digits):
     def rows(inputs, labels):
         return sorted((*image, label) for image, label in zip(inputs, labels, strict=True))
 
-    split = torch.cat([digits.inputs, digits.test_inputs]) * 16, torch.cat([digits.labels, digits.test_labels])
+    split = torch.cat([part.inputs for part in digits]) * 16, torch.cat([part.given for part in digits])
     pixels, labels = datasets.load_digits(return_X_y=True)
     whole = rows(pixels.tolist(), labels.tolist())
     assert rows(split[0].tolist(), split[1].tolist()) == whole
     assert len({row[:-1] for row in whole}) == len(whole)  # no two images are alike, or the above would prove less
 
 
+def test_ids_are_positions_in_the_whole_set(digits):
+    _, labels = datasets.load_digits(return_X_y=True)
+    for part in digits:
+        assert [labels[int(id.removeprefix("digits/"))] for id in part.ids] == part.given.tolist()
+
+
 def test_classes_keep_their_proportions(digits):
-    train, test = (labels.bincount() / len(labels) for labels in (digits.labels, digits.test_labels))
+    train, test = (part.given.bincount() / len(part) for part in digits)
     assert (train - test).abs().max() < 1 / 360
 
 
 def test_the_split_is_fixed(digits):
-    again = load_digits()
-    assert all(torch.equal(getattr(digits, f.name), getattr(again, f.name)) for f in dataclasses.fields(digits))
+    train, others = load_digits()
+    for part, again in zip(digits, (train, others["test"]), strict=True):
+        assert torch.equal(part.inputs, again.inputs)
+        assert torch.equal(part.given, again.given)
 
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):

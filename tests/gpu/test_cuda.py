@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty"),  # inductor's first graph is
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, while inductor is imported
 ]
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -268,11 +269,21 @@ def test_numbers_stay_on_the_device() -> None:
 
 def test_it_comes_to_the_logits_by_itself() -> None:
     """The one-line change: nn.CrossEntropyLoss needs no .to(device) either."""
-    criterion = OGC("ce", optimizer_with(0.1), every=4, queue_size=128)
+    optimizer = optimizer_with(0.1)
+    criterion = OGC("ce", optimizer, every=4, queue_size=128)
     for logits, labels in batches(12):
         criterion(logits.requires_grad_(), labels).backward()
     assert criterion.solution.is_cuda
     assert not criterion.mixture.noisy_weight.isnan()
+
+
+def test_a_missing_optimizer_is_missed_at_the_first_update() -> None:
+    criterion = OGC("ce", every=4, queue_size=128).cuda()
+    data = batches(4)
+    for logits, labels in data[:3]:
+        criterion(logits.requires_grad_(), labels)
+    with pytest.raises(RuntimeError, match=r"criterion\.attach\(optimizer\)"):
+        criterion(*data[3])
 
 
 def test_replays_and_eager_steps_share_the_clock() -> None:

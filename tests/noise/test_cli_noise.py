@@ -255,7 +255,7 @@ def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path):
 def test_help_has_examples():
     result = noise("--help")
     assert result.exit_code == 0
-    for part in ("ogc noise cifar10 asymmetric 0.4 --data ~/cifar --plot", "--import", "human:KIND", "runs/noise/"):
+    for part in ("ogc noise cifar10 asymmetric 0.4 --data ~/cifar", "--import", "human:KIND", "runs/noise/"):
         assert part in result.output
 
 
@@ -295,3 +295,27 @@ def test_plot_of_a_file_read_back(tmp_path):
 def test_the_core_does_not_import_the_noise():
     code = "import sys, ogc; sys.exit('ogc.noise' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_download_reaches_the_loader(tmp_path, monkeypatch):
+    """The loader itself is tested against a server on loopback in tests/data."""
+    import torch
+
+    from ogc import data
+
+    asked = []
+
+    def cifar10(root, *, download, progress):
+        asked.append((root, download))
+        progress(5, 10)
+        labels = torch.arange(10).repeat(20)
+        names = tuple("abcdefghij")
+        images = torch.zeros(200, 3, 32, 32, dtype=torch.uint8)
+        return data.Dataset(images, labels, names, [str(i) for i in range(200)]), {}
+
+    monkeypatch.setattr(data, "cifar10", cifar10)
+    out = tmp_path / "labels.npy"
+    result = noise("cifar10", "symmetric", "0.5", "--data", tmp_path, "--download", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert asked == [(tmp_path, True)]
+    assert out.exists()

@@ -198,10 +198,11 @@ class OGC(Loss):
             if learns:
                 self._observe(self._unless_ignored(H, labels) if isinstance(share, Tensor) else H, self._state())
             p0, tau = self._p0_and_tau(H)
-            value = self.combine(clipped(self.base, H, p0, tau), share)
+            p = torch.exp(-H)
+            value = self.combine(clipped(self.base, H, p0, tau, p=p), share)
             if not differentiable:
                 return value
-            slope = (share * clipped_slope(self.base, H, p0, tau)).unsqueeze(1)
+            slope = (share * clipped_slope(self.base, p, p0, tau)).unsqueeze(1)
             label = labels if isinstance(share, float) else labels.clamp(0, num_classes - 1)  # any will do at slope 0
             gradient = log_p.exp_().mul_(slope).scatter_add_(1, label.unsqueeze(1), -slope)  # softmax - one-hot, scaled
 
@@ -248,12 +249,12 @@ class OGC(Loss):
         """Whether to update now, or to launch a kernel that looks at the clock on the device."""
         if not state.queue.is_cuda:
             return int(state.steps) % self.every == 0
-        if _kernels(state.queue, self.queue_size) is not None:
-            return True
+        by_kernel = _kernels(state.queue, self.queue_size) is not None
         if torch.cuda.is_current_stream_capturing():
-            return False
-        self._clock += 1
-        return self._clock % self.every == 0
+            return by_kernel
+        self._clock += 1  # stands still while a graph is replayed; the device's own clock does not
+        can_wait = by_kernel and (self._lr() is not None or not self.follow_lr)
+        return can_wait or self._clock % self.every == 0
 
     def _track_lr(self, state: _State) -> None:
         lr = self._lr()

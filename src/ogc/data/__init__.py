@@ -1,7 +1,23 @@
-"""Data sets, as tensors."""
+"""Data sets. Every loader gives the training set and the sets to evaluate on by name, all of one type."""
 
 from __future__ import annotations
 
-from .digits import Digits, load_digits
+from .arrays import arrays
+from .cifar import cifar10, cifar100
+from .dataset import Dataset, Loaded
+from .digits import load_digits
+from .folder import folder
+from .table import table
+from .webvision import webvision
 
-__all__ = ["Digits", "load_digits"]
+__all__ = [
+    "Dataset",
+    "Loaded",
+    "arrays",
+    "cifar10",
+    "cifar100",
+    "folder",
+    "load_digits",
+    "table",
+    "webvision",
+]

@@ -19,7 +19,7 @@ from ..clipping.mixture import Mixture
 from ..data import load_digits
 from ..given_label import P_MIN
 from ..models import mlp
-from ..noise import symmetric
+from ..noise import by_matrix
 
 METHODS: dict[str, Callable[[torch.optim.Optimizer], nn.Module]] = {
     "CE": lambda optimizer: losses.CrossEntropy(),
@@ -64,9 +64,13 @@ class Task:
 
 
 def noisy_digits(rate: float, seed: int) -> Task:
-    digits = load_digits()
-    given = torch.from_numpy(symmetric(digits.labels.numpy(), rate, num_classes=10, seed=seed))
-    return Task(digits.inputs, given, given != digits.labels, digits.test_inputs, digits.test_labels)
+    train, sets = load_digits()
+    test = sets["test"]
+    others = rate / (train.num_classes - 1)
+    matrix = torch.full((train.num_classes,) * 2, others, dtype=torch.float64).fill_diagonal_(1 - rate)
+    given = torch.from_numpy(by_matrix(train.given.numpy(), matrix.numpy(), seed=seed))
+    inputs, test_inputs = (part.inputs[torch.arange(len(part))] for part in (train, test))
+    return Task(inputs, given, given != train.given, test_inputs, test.given)
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,20 @@ from .loss import Reduction
 from .pointwise import Pointwise
 
 
-def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
+def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float, *, p: Tensor | None = None) -> Tensor:
     """``base``, continued below p0 by a line of slope tau: (N,) -> (N,).
 
     value(p) where p > p0, and value(p0) + tau (p0 - p) otherwise; in H = -log p, which keeps p near 1 exact.
+
+    :param p: e^-H, if it is at hand.
     """
     H0 = -torch.log(p0) if isinstance(p0, Tensor) else -math.log(p0)
-    return base.at(H.clamp(max=H0)) + torch.where(H > H0, tau * (p0 - torch.exp(-H)), 0.0)
+    p = torch.exp(-H) if p is None else p
+    return base.at(H.clamp(max=H0)) + torch.where(H > H0, tau * (p0 - p), 0.0)
 
 
-def clipped_slope(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
+def clipped_slope(base: Pointwise, p: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
     """The derivative of :func:`clipped` with respect to H, p min(slope(p), tau): (N,) -> (N,)."""
-    p = torch.exp(-H)
     return p * base.slope(p.clamp(min=p0).clamp(max=1 - P_MIN)).clamp(max=tau)
 
 

@@ -1,0 +1,132 @@
+"""Features or embeddings and labels from NumPy files."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .dataset import Dataset, Loaded
+from .paths import few
+from .split import stratified_split
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FEATURES = ("X", "features", "embeddings")
+LABELS = ("y", "labels")
+TRUE_LABELS = ("true", "true_labels", "y_true")
+
+
+def arrays(
+    features: str | Path,
+    labels: str | Path | None = None,
+    *,
+    true: str | Path | None = None,
+    features_name: str | None = None,
+    labels_name: str | None = None,
+    true_name: str | None = None,
+    val: float = 0.2,
+    seed: int = 0,
+) -> Loaded:
+    """The training set and ``val``, from one ``.npz`` with features and labels, or from ``.npy`` files.
+
+    Features are (N, F), kept as they are in float32, or uint8 images, (N, 3, height, width) or (N, height, width, 3).
+    Labels are integers or text, (N,); their sorted values name the classes. In an ``.npz`` the arrays are
+    `X`, `features` or `embeddings`, `y` or `labels`, and, if there, `true`, `true_labels` or `y_true`.
+    """
+    path = Path(features)
+    found = _load(path)
+    named: dict[str, NDArray[Any]] = found if isinstance(found, dict) else {}
+    inputs = _inputs(_pick(named, FEATURES, features_name, path) if isinstance(found, dict) else found, path)
+    if labels is not None:
+        raw = _single(Path(labels), labels_name, LABELS)
+    elif isinstance(found, dict):
+        raw = _pick(named, LABELS, labels_name, path)
+    else:
+        raise ValueError(f"`{path}` holds features alone: the file of their labels is needed too.")
+    known = None
+    if true is not None:
+        known = _single(Path(true), true_name, TRUE_LABELS)
+    elif true_name is not None or any(name in named for name in TRUE_LABELS):
+        known = _pick(named, TRUE_LABELS, true_name, path)
+
+    class_names = _class_names(raw, labels or path)
+    given = _indices(raw, class_names, len(inputs), "labels")
+    truth = None if known is None else _indices(known, class_names, len(inputs), "true labels")
+    keep, held_out = stratified_split(given, class_names, val=val, seed=seed)
+
+    def subset(index: Tensor) -> Dataset:
+        ids = [str(i) for i in index.tolist()]
+        return Dataset(inputs[index], given[index], class_names, ids, None if truth is None else truth[index])
+
+    return subset(keep), {"val": subset(held_out)} if val else {}
+
+
+def _load(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise ImportError('NumPy is missing: pip install "ogc[cli]"') from error
+    if not path.is_file():
+        raise FileNotFoundError(f"The file `{path}` is not there.")
+    try:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.lib.npyio.NpzFile):
+                return {name: found[name] for name in found.files}
+            return np.asarray(found)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"`{path}` is no .npy or .npz file of plain arrays, or it is cut short.") from error
+
+
+def _pick(found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | None, path: Path) -> NDArray[Any]:
+    for name in usual if asked is None else (asked,):
+        if name in found:
+            return found[name]
+    wanted = few(usual) if asked is None else f"`{asked}`"
+    raise ValueError(f"`{path}` should have an array named {wanted}. Found {few(sorted(found))}.")
+
+
+def _single(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
+    found = _load(path)
+    return _pick(found, usual, asked, path) if isinstance(found, dict) else found
+
+
+def _inputs(values: NDArray[Any], path: Path) -> Tensor:
+    if values.ndim == 4 and values.dtype == "uint8" and 3 in (values.shape[1], values.shape[3]):
+        images = torch.from_numpy(values)
+        return images if values.shape[1] == 3 else images.permute(0, 3, 1, 2).contiguous()
+    if values.ndim != 2 or values.dtype.kind not in "fiub":
+        raise ValueError(
+            f"The features in `{path}` should be numbers, (N, F), or uint8 images, (N, 3, height, width). "
+            f"Found {values.dtype}, {values.shape}."
+        )
+    features = torch.from_numpy(values.astype("float32"))
+    finite = features.isfinite().all(dim=1)
+    if not bool(finite.all()):
+        raise ValueError(f"The features in `{path}` should be finite. Sample {int(finite.int().argmin())} is not.")
+    return features
+
+
+def _class_names(labels: NDArray[Any], path: object) -> tuple[str, ...]:
+    if labels.ndim != 1 or labels.dtype.kind not in "iubU":
+        raise ValueError(
+            f"The labels in `{path}` should be integers or text, (N,). Found {labels.dtype}, {labels.shape}."
+        )
+    return tuple(str(value) for value in sorted(set(labels.tolist())))
+
+
+def _indices(labels: NDArray[Any], class_names: Sequence[str], samples: int, what: str) -> Tensor:
+    if labels.shape != (samples,):
+        raise ValueError(f"The {what} should be ({samples},), one for each sample. Found {labels.shape}.")
+    index = {name: i for i, name in enumerate(class_names)}
+    names = [str(value) for value in labels.tolist()]
+    if unknown := [name for name in names if name not in index]:
+        raise ValueError(f"The {what} hold {few(sorted(set(unknown)))}, which no given label is.")
+    return torch.tensor([index[name] for name in names], dtype=torch.int64)

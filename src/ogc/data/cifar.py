@@ -1,0 +1,243 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the official files: binary or Python version, folder or archive.
+
+50,000 training and 10,000 test images of 32x32 pixels, https://www.cs.toronto.edu/~kriz/cifar.html.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import torch
+from torch import Tensor
+
+from .dataset import Dataset, Loaded
+from .download import Progress, download, md5_of
+from .safe_pickle import read_pickle
+
+SITE = "https://www.cs.toronto.edu/~kriz/"
+PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class Version:
+    """One of the two forms in which a CIFAR is published."""
+
+    archive: str
+    md5: str
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    names: str
+    pickled: bool
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*self.train, self.test, self.names)
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """What there is to know about the files of CIFAR-10 or CIFAR-100."""
+
+    title: str
+    classes: int
+    coarse: int  # bytes before the label in the binary version: CIFAR-100's super-class
+    labels: str  # the keys of the Python version
+    names: str
+    binary: Version
+    python: Version
+    train_size: int = 50_000
+    test_size: int = 10_000
+
+
+CIFAR10 = Cifar(
+    title="CIFAR-10",
+    classes=10,
+    coarse=0,
+    labels="labels",
+    names="label_names",
+    binary=Version(
+        archive="cifar-10-binary.tar.gz",
+        md5="c32a1d4ab5d03f1284b67883e8d87530",
+        folder="cifar-10-batches-bin",
+        train=tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+        test="test_batch.bin",
+        names="batches.meta.txt",
+        pickled=False,
+    ),
+    python=Version(
+        archive="cifar-10-python.tar.gz",
+        md5="c58f30108f718f92721af3b95e74349a",
+        folder="cifar-10-batches-py",
+        train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+        test="test_batch",
+        names="batches.meta",
+        pickled=True,
+    ),
+)
+CIFAR100 = Cifar(
+    title="CIFAR-100",
+    classes=100,
+    coarse=1,
+    labels="fine_labels",
+    names="fine_label_names",
+    binary=Version(
+        archive="cifar-100-binary.tar.gz",
+        md5="03b5dce01913d631647c71ecec9e9cb8",
+        folder="cifar-100-binary",
+        train=("train.bin",),
+        test="test.bin",
+        names="fine_label_names.txt",
+        pickled=False,
+    ),
+    python=Version(
+        archive="cifar-100-python.tar.gz",
+        md5="eb9058c3a382ffc7106e4002c42a8d85",
+        folder="cifar-100-python",
+        train=("train",),
+        test="test",
+        names="meta",
+        pickled=True,
+    ),
+)
+URLS = {
+    version.archive: SITE + version.archive for cifar in (CIFAR10, CIFAR100) for version in (cifar.binary, cifar.python)
+}
+
+
+def cifar10(root: str | Path, *, download: bool = False, progress: Progress | None = None) -> Loaded:
+    """The training set and ``test`` of CIFAR-10, from a folder that has it, or from one of its archives."""
+    return load(CIFAR10, Path(root), fetch=download, progress=progress)
+
+
+def cifar100(root: str | Path, *, download: bool = False, progress: Progress | None = None) -> Loaded:
+    """The training set and ``test`` of CIFAR-100 with its hundred fine labels, as ``cifar10`` reads CIFAR-10."""
+    return load(CIFAR100, Path(root), fetch=download, progress=progress)
+
+
+def load(cifar: Cifar, root: Path, *, fetch: bool = False, progress: Progress | None = None) -> Loaded:
+    found = _find(cifar, root)
+    if found is None and fetch and not root.is_file():
+        archive = cifar.binary.archive
+        found = cifar.binary, download(URLS[archive], root / archive, md5=cifar.binary.md5, progress=progress)
+    if found is None:
+        looked = [name for version in (cifar.binary, cifar.python) for name in (version.folder, version.archive)]
+        raise FileNotFoundError(
+            f"{cifar.title} is not in `{root}`, where {', '.join(looked[:-1])} and {looked[-1]} were looked for: "
+            f"get one of the archives from {SITE}cifar.html, or use --download (download=True)."
+        )
+    version, path = found
+    files = _from_archive(cifar, version, path) if path.is_file() else _from_folder(cifar, version, path)
+    names = _class_names(cifar, version, files.pop(version.names))
+    train = _dataset(cifar, version, version.train, files, names, "train")
+    return train, {"test": _dataset(cifar, version, (version.test,), files, names, "test")}
+
+
+def _find(cifar: Cifar, root: Path) -> tuple[Version, Path] | None:
+    """The first version there is and where: ``root`` may be the folder, the folder above it, or the archive."""
+    versions = (cifar.binary, cifar.python)
+    for version in versions:
+        if root.is_dir() and (root.name == version.folder or all((root / file).is_file() for file in version.files)):
+            return version, root
+        if root.is_file() and root.name == version.archive:
+            return version, root
+    for kind in ("folder", "archive"):
+        for version in versions:
+            path = root / getattr(version, kind)
+            if path.is_dir() if kind == "folder" else path.is_file():
+                return version, path
+    return None
+
+
+def _from_folder(cifar: Cifar, version: Version, folder: Path) -> dict[str, bytes]:
+    files = {}
+    for name in version.files:
+        path = folder / name
+        if not path.is_file():
+            raise FileNotFoundError(f"{cifar.title}: the file `{path}` is missing.")
+        _check_size(cifar, version, name, path.stat().st_size, str(path))
+        files[name] = path.read_bytes()
+    return files
+
+
+def _from_archive(cifar: Cifar, version: Version, archive: Path) -> dict[str, bytes]:
+    """The files by their exact names, read into memory: nothing is extracted."""
+    if (found := md5_of(archive)) != version.md5:
+        raise ValueError(f"`{archive}` should have the md5 sum {version.md5}. Found {found}: download it again.")
+    wanted = {f"{version.folder}/{name}": name for name in version.files}
+    files = {}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                if member.name.startswith("/") or ".." in PurePosixPath(member.name).parts:
+                    raise ValueError(f"`{archive}` has a member that climbs out of it, `{member.name}`: not read.")
+                if member.name in wanted and (content := tar.extractfile(member)) is not None:
+                    name = wanted[member.name]
+                    _check_size(cifar, version, name, member.size, f"{archive}: {member.name}")
+                    files[name] = content.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"`{archive}` is broken or cut short: {error}.") from error
+    if missing := [name for name in version.files if name not in files]:
+        raise ValueError(f"`{archive}` has no `{version.folder}/{missing[0]}`.")
+    return files
+
+
+def _records(cifar: Cifar, version: Version, name: str) -> int:
+    """How many images a file has."""
+    return cifar.test_size if name == version.test else cifar.train_size // len(version.train)
+
+
+def _check_size(cifar: Cifar, version: Version, name: str, found: int, where: str) -> None:
+    if name == version.names:
+        return
+    records = _records(cifar, version, name)
+    size = records * PIXELS if version.pickled else records * (cifar.coarse + 1 + PIXELS)
+    if found < size if version.pickled else found != size:
+        least = "at least " if version.pickled else ""
+        raise ValueError(f"`{where}` should have {least}{size:,} bytes. Found {found:,}: get it again.")
+
+
+def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, ...]:
+    if version.pickled:
+        found = read_pickle(content, version.names).get(cifar.names, [])
+        listed = [name.decode("utf-8") if isinstance(name, bytes) else str(name) for name in found]
+    else:
+        listed = content.decode("utf-8").split()
+    if len(set(listed)) != cifar.classes:
+        raise ValueError(f"`{version.names}` should name {cifar.classes} classes. Found {len(set(listed))}.")
+    return tuple(listed)
+
+
+def _dataset(
+    cifar: Cifar, version: Version, parts: Iterable[str], files: dict[str, bytes], names: tuple[str, ...], split: str
+) -> Dataset:
+    decode = _unpickled if version.pickled else _binary
+    images, labels = zip(*(decode(cifar, version, part, files.pop(part)) for part in parts), strict=True)
+    given = torch.cat(labels)
+    ids = [f"{split}/{i:05}" for i in range(len(given))]
+    return Dataset(torch.cat(images).view(-1, 3, 32, 32), given, names, ids, true=given.clone())
+
+
+def _binary(cifar: Cifar, version: Version, name: str, content: bytes) -> tuple[Tensor, Tensor]:
+    rows = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(_records(cifar, version, name), -1)
+    return rows[:, cifar.coarse + 1 :], _checked(cifar, name, rows[:, cifar.coarse].long())
+
+
+def _unpickled(cifar: Cifar, version: Version, name: str, content: bytes) -> tuple[Tensor, Tensor]:
+    found, records = read_pickle(content, name), _records(cifar, version, name)
+    images, labels = found.get("data"), found.get(cifar.labels)
+    if not isinstance(images, Tensor) or images.shape != (records, PIXELS):
+        raise ValueError(f"`{name}` should have `data` of shape ({records}, {PIXELS}).")
+    if not isinstance(labels, list) or len(labels) != records or not all(type(label) is int for label in labels):
+        raise ValueError(f"`{name}` should have `{cifar.labels}`, a list of {records} integers.")
+    return images, _checked(cifar, name, torch.tensor(labels))
+
+
+def _checked(cifar: Cifar, name: str, labels: Tensor) -> Tensor:
+    if len(outside := labels[(labels < 0) | (labels >= cifar.classes)]):
+        raise ValueError(f"Labels in `{name}` should be in [0, {cifar.classes}). Found {int(outside[0])}.")
+    return labels

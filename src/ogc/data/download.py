@@ -1,0 +1,116 @@
+"""Fetching one file: in parts that can be continued, checked, and whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .._require import require
+
+CHUNK = 1 << 18
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes there are and the bytes there will be, if the server says."""
+
+
+def download(url: str, destination: Path, *, md5: str, progress: Progress | None = None, timeout: float = 30.0) -> Path:
+    """Fetch ``url``; what arrives is kept beside the destination as ``.part``, so that a second call goes on there."""
+    require(url.startswith(("http://", "https://")), "url", "http:// or https://", url)
+    if destination.exists():
+        _check(destination, md5, "Move it away to download it again.")
+        return destination
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    part = destination.with_name(destination.name + ".part")
+    try:
+        _fetch(url, part, progress, timeout)
+    except (OSError, http.client.HTTPException) as error:
+        there = part.stat().st_size if part.exists() else 0
+        kept = f"{there:,} bytes are kept in `{part}`: run it again to continue." if there else "Nothing was kept."
+        raise ConnectionError(f"The download of {url} stopped: {_reason(error)}. {kept}") from error
+    try:
+        _check(part, md5, "It was deleted: run it again.")
+    except ValueError:
+        part.unlink()
+        raise
+    with part.open("rb+") as file:
+        os.fsync(file.fileno())
+    part.replace(destination)
+    return destination
+
+
+def md5_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _check(path: Path, md5: str, advice: str) -> None:
+    if (found := md5_of(path)) != md5:
+        raise ValueError(f"`{path}` should have the md5 sum {md5}. Found {found}. {advice}")
+
+
+def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+    """Append what is missing to ``part``, or start over where the server cannot continue."""
+    there = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "ogc", "Accept-Encoding": "identity"} | ({"Range": f"bytes={there}-"} if there else {})
+    try:
+        response = _opener().open(urllib.request.Request(url, headers=headers), timeout=timeout)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not there:
+                raise
+            length = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", ""))
+        if length is None or int(length[1]) != there:  # not the end of the file: this part belongs to another one
+            part.unlink()
+            _fetch(url, part, progress, timeout)
+        return
+    with response:
+        continues = _start(response) == there
+        there = there if continues else 0
+        remaining = response.headers.get("Content-Length")
+        total = there + int(remaining) if remaining is not None else None
+        with part.open("ab" if continues and there else "wb") as file:
+            while chunk := response.read(CHUNK):
+                file.write(chunk)
+                there += len(chunk)
+                if progress is not None:
+                    progress(there, total)
+    if total is not None and there != total:
+        raise ConnectionError(f"{there:,} of {total:,} bytes came")
+
+
+def _start(response: Any) -> int:
+    """The byte that the answer starts with."""
+    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return int(found[1]) if response.status == http.HTTPStatus.PARTIAL_CONTENT and found else 0
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if not newurl.startswith(("http://", "https://")):
+            raise urllib.error.URLError(f"it leads on to {newurl}, which is neither http nor https")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Http and https alone: urllib's own opener would read file:// and ftp:// too."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _Redirects(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", "") or error or type(error).__name__).rstrip(".")

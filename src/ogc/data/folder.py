@@ -1,0 +1,125 @@
+"""A folder of images, one sub-folder a class: ``cats/1.jpg``, or ``train/cats/1.jpg`` beside ``val/cats/7.jpg``."""
+
+from __future__ import annotations
+
+import csv
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .dataset import Dataset, Loaded
+from .images import SUFFIXES, ImageFiles
+from .paths import few, inside
+from .split import stratified_split
+
+Sample = tuple[str, str]  # the path from the root, and the class
+
+
+def folder(
+    root: str | Path,
+    *,
+    size: int = 32,
+    val: float = 0.2,
+    seed: int = 0,
+    skip_bad: bool = False,
+    true_labels: str | Path | None = None,
+) -> Loaded:
+    """Images by the name of their folder: the training set, and ``val`` (and ``test``, where there is such a folder).
+
+    Without a folder ``val`` or ``test`` the share ``val`` of each class is split off. Every image is decoded once to
+    see that it can be; those that cannot are named, and left out with ``skip_bad``. Links that lead out of ``root``
+    count as unreadable. ``true_labels`` is a CSV file with the columns ``path`` (from the root) and ``label``.
+    """
+    root = Path(root)
+    if not root.is_dir():
+        raise FileNotFoundError(f"The folder `{root}` is not there.")
+    own = any(path.is_dir() for path in (root / "train").glob("*"))  # a class named train has images there instead
+    class_names, samples = _samples(root, root / "train" if own else root)
+    held_out = {name: root / name for name in ("val", "test") if own and (root / name).is_dir()}
+    others = {name: _samples(root, path)[1] for name, path in held_out.items()}
+    for name, found in others.items():
+        if unknown := [sample for sample in found if sample[1] not in class_names]:
+            raise ValueError(f"The class `{unknown[0][1]}` of `{root / name}` has no folder in `{root / 'train'}`.")
+
+    everything = [path for part in (samples, *others.values()) for path, _ in part]
+    bad = set(_unreadable(root, everything))
+    if bad and not skip_bad:
+        names = few([path for path in everything if path in bad])
+        raise ValueError(f"{len(bad)} of {len(everything)} images cannot be read: {names}. --skip-bad leaves them out.")
+    if bad:
+        warnings.warn(f"{len(bad)} images that cannot be read are left out: {few(sorted(bad))}.", stacklevel=2)
+    samples = [sample for sample in samples if sample[0] not in bad]
+    others = {name: [sample for sample in found if sample[0] not in bad] for name, found in others.items()}
+    if empty := sorted(set(class_names) - {label for _, label in samples}):
+        raise ValueError(f"There is no image to train on of the classes {few(empty)} in `{root}`.")
+
+    truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
+
+    def dataset(part: Sequence[Sample]) -> Dataset:
+        paths = [path for path, _ in part]
+        files = ImageFiles([root / path for path in paths], size)
+        return Dataset(files, _indices(part, class_names), class_names, paths, _lookup(truth, paths))
+
+    if others or not val:
+        return dataset(samples), {name: dataset(found) for name, found in others.items()}
+    parts = stratified_split(_indices(samples, class_names), class_names, val=val, seed=seed)
+    train, validation = ([samples[i] for i in part.tolist()] for part in parts)
+    return dataset(train), {"val": dataset(validation)}
+
+
+def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
+    """The classes in a folder and their images, both sorted."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if outside := [path for path in classes if not inside(root, path)]:
+        raise ValueError(f"The folder `{outside[0]}` is a link that leads out of `{root}`: not followed.")
+    samples = [(path.relative_to(root).as_posix(), label.name) for label in classes for path in _images(label)]
+    if not samples:
+        raise ValueError(f"`{folder}` should have one sub-folder of images for each class. Found no image in any.")
+    return tuple(path.name for path in classes), samples
+
+
+def _images(folder: Path) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder):  # which follows no link to a folder
+        folders.sort()
+        for name in sorted(files):
+            if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
+                yield Path(parent, name)
+
+
+def _unreadable(root: Path, paths: Sequence[str]) -> list[str]:
+    """Of paths from the root, those that lead out of it or hold no image."""
+    within = [path for path in paths if not (root / path).is_symlink() or inside(root, root / path)]
+    broken = set(ImageFiles([root / path for path in within], 1).check())
+    readable = {path for path in within if str(root / path) not in broken}
+    return [path for path in paths if path not in readable]
+
+
+def _indices(samples: Sequence[Sample], class_names: Sequence[str]) -> Tensor:
+    index = {name: i for i, name in enumerate(class_names)}
+    return torch.tensor([index[label] for _, label in samples], dtype=torch.int64)
+
+
+def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:
+    index = {name: i for i, name in enumerate(class_names)}
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        if not {"path", "label"} <= set(reader.fieldnames or ()):
+            raise ValueError(f"`{path}` should have the columns path and label. Found {reader.fieldnames}.")
+        truth = {}
+        for number, row in enumerate(reader, 1):
+            if row["label"] not in index:
+                raise ValueError(f"The label `{row['label']}` in row {number} of `{path}` is no class of the folder.")
+            truth[row["path"]] = index[row["label"]]
+        return truth
+
+
+def _lookup(truth: dict[str, int] | None, paths: Sequence[str]) -> Tensor | None:
+    if truth is None:
+        return None
+    if missing := [path for path in paths if path not in truth]:
+        raise ValueError(f"The true labels have no row for {few(missing)}.")
+    return torch.tensor([truth[path] for path in paths], dtype=torch.int64)

@@ -1,0 +1,88 @@
+"""Image files that are decoded when asked for, into uint8."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .._require import require
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+
+class ImageFiles:
+    """Files as the inputs of a data set: indices in, uint8 images out, (n,) -> (n, 3, size, size).
+
+    An image is turned as its camera says (EXIF), made RGB, scaled until its shorter side is ``size`` (bilinear,
+    antialiased), and cut to the square in its middle. Transparent pixels are laid on white, grey is repeated,
+    16 bits are cut to 8; of an animation the first frame counts.
+    """
+
+    def __init__(self, paths: Sequence[str | Path], size: int, *, workers: int | None = None) -> None:
+        require(size >= 1, "size", "at least 1", size)
+        self.paths = [Path(path) for path in paths]
+        self.size = size
+        self.workers = min(8, os.cpu_count() or 1) if workers is None else workers
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        chosen = [self.paths[i] for i in index.tolist()]
+        if not chosen:
+            return torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
+        with ThreadPoolExecutor(self.workers) as pool:  # Pillow decodes and resizes without holding Python's lock
+            return torch.stack(list(pool.map(self._decode, chosen)))
+
+    def decoded(self) -> Tensor:
+        """All of them at once, for a data set that fits in memory: (N, 3, size, size)."""
+        return self[torch.arange(len(self))]
+
+    def check(self) -> list[str]:
+        """The names of the files that cannot be read, each one decoded to the end."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            readable = pool.map(self._readable, self.paths)
+            return [str(path) for path, good in zip(self.paths, readable, strict=True) if not good]
+
+    def _readable(self, path: Path) -> bool:
+        try:
+            self._decode(path)
+        except ValueError:
+            return False
+        return True
+
+    def _decode(self, path: Path) -> Tensor:
+        """(3, size, size)."""
+        try:
+            from PIL import Image, ImageOps
+        except ImportError as error:
+            raise ImportError('Pillow, which decodes images, is missing: pip install "ogc[cli]"') from error
+        try:
+            with Image.open(path) as image:
+                ImageOps.exif_transpose(image, in_place=True)
+                square = ImageOps.fit(_rgb(image), (self.size, self.size), Image.Resampling.BILINEAR)
+        except Exception as error:  # a broken image raises nearly anything: OSError, SyntaxError, struct.error, ...
+            raise ValueError(f"The image `{path}` cannot be read: {error}.") from error
+        pixels = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
+        return pixels.view(self.size, self.size, 3).permute(2, 0, 1)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would clip at 255
+        return image.convert("I").point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
+    if image.has_transparency_data:
+        from PIL import Image
+
+        opaque = Image.new("RGBA", image.size, "white")
+        opaque.alpha_composite(image.convert("RGBA"))
+        return opaque.convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,131 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from ogc.data import arrays
+
+X = np.arange(40, dtype=np.float64).reshape(20, 2)
+Y = np.array([3, 7] * 10)
+
+
+def save(path, **named):
+    np.savez(path, **named)
+    return path
+
+
+@pytest.mark.parametrize("names", [("X", "y"), ("features", "labels"), ("embeddings", "y")])
+def test_one_file_with_both(tmp_path, names):
+    train, others = arrays(save(tmp_path / "x.npz", **dict(zip(names, (X, Y), strict=True))))
+    val = others["val"]
+    assert train.class_names == ("3", "7")
+    assert val.given.bincount().tolist() == [2, 2]
+    assert train.inputs.dtype == torch.float32
+    assert train.true is None
+    for part in (train, val):
+        index = [int(i) for i in part.ids]
+        assert part.inputs.tolist() == X[index].tolist()
+        assert [int(part.class_names[label]) for label in part.given] == Y[index].tolist()
+    assert len({*train.ids, *val.ids}) == 20
+
+
+def test_two_files_and_true_labels(tmp_path):
+    for name, values in (("x", X), ("y", Y), ("t", Y[::-1])):
+        np.save(tmp_path / f"{name}.npy", values)
+    train, others = arrays(tmp_path / "x.npy", tmp_path / "y.npy", true=tmp_path / "t.npy", val=0)
+    assert others == {}
+    assert train.wrong.all()
+    named = save(tmp_path / "all.npz", X=X, y=Y, true=Y, other=Y[::-1])
+    assert not arrays(named)[0].wrong.any()
+    assert arrays(named, true_name="other", val=0)[0].wrong.all()
+    assert arrays(tmp_path / "x.npy", named, labels_name="other", val=0)[0].given.tolist() == [1, 0] * 10
+
+
+def test_names_can_be_given_and_a_wrong_one_lists_what_there_is(tmp_path):
+    path = save(tmp_path / "x.npz", a=X, b=Y)
+    assert len(arrays(path, features_name="a", labels_name="b", val=0)[0]) == 20
+    with pytest.raises(ValueError, match=r"named `X`, `features`, `embeddings`\. Found `a`, `b`"):
+        arrays(path)
+    with pytest.raises(ValueError, match=r"named `c`\. Found `a`, `b`"):
+        arrays(path, features_name="a", labels_name="c")
+
+
+def test_labels_may_be_text(tmp_path):
+    train, _ = arrays(save(tmp_path / "x.npz", X=X, y=np.array(["dog", "cat"] * 10)), val=0)
+    assert train.class_names == ("cat", "dog")
+    assert train.given[:2].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("shape", [(20, 3, 4, 5), (20, 4, 5, 3)])
+def test_images_stay_bytes(tmp_path, shape):
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    train, _ = arrays(save(tmp_path / "x.npz", X=images, y=Y), val=0)
+    assert train.inputs.dtype == torch.uint8
+    assert train.inputs.shape == (20, 3, 4, 5)
+    expected = images if shape[1] == 3 else images.transpose(0, 3, 1, 2)
+    assert train.inputs.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ({"X": X, "y": Y[:-1]}, r"labels should be \(20,\).*Found \(19,\)"),
+        ({"X": X, "y": Y / 2}, r"integers or text.*Found float64"),
+        ({"X": X, "y": X}, r"integers or text"),
+        ({"X": X[:, 0], "y": Y}, r"should be numbers, \(N, F\)"),
+        ({"X": X.astype(str), "y": Y}, r"should be numbers"),
+        ({"X": np.where(X == 6, np.nan, X), "y": Y}, r"should be finite\. Sample 3 is not"),
+        ({"X": X, "y": Y, "true": Y + 1}, r"true labels hold `4`, `8`, which no given label is"),
+        ({"X": X}, r"named `y`, `labels`"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_one_sentence(tmp_path, named, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        arrays(save(tmp_path / "x.npz", **named))
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return __import__("os").mkdir, (str(self.path),)
+
+
+def test_pickled_objects_are_never_loaded(tmp_path):
+    objects = np.array([Evil(tmp_path / "it-ran")] * 20, dtype=object)
+    paths = [save(tmp_path / "x.npz", X=X, y=objects), tmp_path / "x.npy", tmp_path / "y.npy"]
+    np.save(paths[1], objects, allow_pickle=True)
+    objects.dump(paths[2])
+    for path in paths:
+        with pytest.raises(ValueError, match=r"no \.npy or .npz file of plain arrays"):
+            arrays(path)
+    assert not (tmp_path / "it-ran").exists()
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy"])
+@pytest.mark.parametrize("cut", [0, 5, 200])
+def test_a_file_cut_short_is_one_sentence(tmp_path, name, cut):
+    path = tmp_path / name
+    if name == "x.npz":
+        save(path, X=X, y=Y)
+    else:
+        np.save(path, X)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match="cut short"):
+        arrays(path)
+
+
+def test_labels_and_files_that_are_not_there(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(ValueError, match="features alone"):
+        arrays(tmp_path / "x.npy")
+    with pytest.raises(FileNotFoundError, match=r"y\.npy"):
+        arrays(tmp_path / "x.npy", tmp_path / "y.npy")
+
+
+def test_without_numpy_the_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(ImportError, match=r"ogc\[cli\]"):
+        arrays(tmp_path / "x.npy")

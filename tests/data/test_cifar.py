@@ -1,0 +1,311 @@
+"""Tiny files in every official format, whole and broken. ``pickles`` writes them as Python 2 did, opcode by opcode."""
+
+import dataclasses
+import hashlib
+import io
+import os
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from ogc.data import cifar10, cifar100
+from ogc.data.cifar import CIFAR10, CIFAR100, PIXELS, URLS, load
+
+TINY = {10: (CIFAR10, 20, 8), 100: (CIFAR100, 6, 4)}
+
+
+def text(value: bytes) -> bytes:
+    """A Python 2 string."""
+    return b"T" + struct.pack("<i", len(value)) + value
+
+
+def array(images) -> bytes:
+    """numpy.core.multiarray._reconstruct(ndarray, (0,), 'b'), and its state."""
+    new = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00t" + text(b"b") + b"tR"
+    dtype = b"cnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR(K\x03" + text(b"|") + b"NNN"
+    dtype += b"J\xff\xff\xff\xff" * 2 + b"K\x00tb"
+    rows, columns = images.shape
+    shape = b"(" + b"J" + struct.pack("<i", rows) + b"J" + struct.pack("<i", columns) + b"t"
+    return new + b"(K\x01" + shape + dtype + b"\x89" + text(images.numpy().tobytes()) + b"tb"
+
+
+def integers(values) -> bytes:
+    return b"](" + b"".join(b"K" + bytes([value]) for value in values) + b"e"
+
+
+def names_list(names) -> bytes:
+    return b"](" + b"".join(text(name.encode()) for name in names) + b"e"
+
+
+def pickles(entries: dict[str, bytes]) -> bytes:
+    items = b"".join(text(key.encode()) + value for key, value in entries.items())
+    return b"\x80\x02}(" + items + b"u."
+
+
+class Files:
+    """One tiny CIFAR and its files, both versions."""
+
+    def __init__(self, classes, folder):
+        cifar, train, test = TINY[classes]
+        self.folder = folder
+        self.cifar = dataclasses.replace(cifar, train_size=train, test_size=test)
+        self.names = [f"class_{i:02}" for i in range(classes)]
+        self.images = torch.randint(0, 256, (train + test, PIXELS), dtype=torch.uint8)
+        self.labels = (torch.arange(train + test) * 7 % classes).tolist()
+        self.train, self.test = train, test
+
+    def part(self, version, name):
+        size = self.train // len(version.train)
+        if name == version.test:
+            return slice(self.train, None)
+        number = version.train.index(name)
+        return slice(number * size, (number + 1) * size)
+
+    def content(self, version, name):
+        if name == version.names:
+            if version.pickled:
+                return pickles({self.cifar.names: names_list(self.names)})
+            return ("\n".join(self.names) + "\n\n").encode()
+        part = self.part(version, name)
+        if version.pickled:
+            return pickles(
+                {
+                    "batch_label": text(b"training batch 1 of 5"),
+                    self.cifar.labels: integers(self.labels[part]),
+                    "data": array(self.images[part]),
+                }
+            )
+        coarse = bytes([19] * self.cifar.coarse)
+        rows = zip(self.labels[part], self.images[part], strict=True)
+        return b"".join(coarse + bytes([label]) + image.numpy().tobytes() for label, image in rows)
+
+    def contents(self, version):
+        return {name: self.content(version, name) for name in version.files}
+
+    def write_folder(self, version, **changed):
+        folder = self.folder / version.folder
+        folder.mkdir(parents=True)
+        for name, content in (self.contents(version) | changed).items():
+            (folder / name).write_bytes(content)
+        return folder
+
+    def write_archive(self, kind, members=None):
+        """The archive; the description then has its checksum."""
+        version = getattr(self.cifar, kind)
+        if members is None:
+            members = {f"{version.folder}/{name}": content for name, content in self.contents(version).items()}
+        path = self.folder / version.archive
+        with tarfile.open(path, "w:gz") as tar:
+            for name, content in members.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        md5 = hashlib.md5(path.read_bytes()).hexdigest()
+        self.cifar = dataclasses.replace(self.cifar, **{kind: dataclasses.replace(version, md5=md5)})
+        return path
+
+    def assert_read(self, root):
+        train, others = load(self.cifar, Path(root))
+        test = others["test"]
+        assert train.inputs.shape == (self.train, 3, 32, 32)
+        assert train.inputs.dtype == torch.uint8
+        assert torch.equal(torch.cat([train.inputs, test.inputs]).flatten(1), self.images)
+        assert torch.cat([train.given, test.given]).tolist() == self.labels
+        assert torch.equal(train.true, train.given)
+        assert train.true is not train.given
+        assert train.class_names == tuple(self.names)
+        assert train.ids[1] == "train/00001"
+        assert test.ids[0] == "test/00000"
+
+
+@pytest.fixture(params=[10, 100])
+def files(request, tmp_path):
+    return Files(request.param, tmp_path)
+
+
+kinds = pytest.mark.parametrize("kind", ["binary", "python"])
+
+
+@kinds
+def test_a_folder_is_read_and_so_is_the_one_above_it(files, kind):
+    folder = files.write_folder(getattr(files.cifar, kind))
+    files.assert_read(folder)
+    files.assert_read(folder.parent)
+    files.assert_read(folder.rename(folder.parent / "renamed"))
+
+
+@kinds
+def test_an_archive_is_read_without_extracting(files, kind):
+    path = files.write_archive(kind)
+    files.assert_read(path)
+    files.assert_read(path.parent)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_pickles_of_todays_numpy_are_read_too(files):
+    version = files.cifar.python
+    part = files.part(version, version.test)
+    content = pickle.dumps({"data": files.images[part].numpy(), files.cifar.labels: files.labels[part]}, protocol=3)
+    files.write_folder(version, **{version.test: content})
+    files.assert_read(files.folder)
+
+
+def test_nothing_found_says_what_was_looked_for(tmp_path):
+    for loader, number in ((cifar10, 10), (cifar100, 100)):
+        with pytest.raises(FileNotFoundError, match=f"cifar-{number}-binary.tar.gz, .*--download") as error:
+            loader(tmp_path / "nowhere")
+        assert f"cifar-{number}-python.tar.gz" in str(error.value)
+
+
+@kinds
+def test_a_file_cut_short_is_named_with_both_sizes(files, kind):
+    version = getattr(files.cifar, kind)
+    name = version.train[0]
+    folder = files.write_folder(version, **{name: files.content(version, name)[:-5000]})
+    with pytest.raises(ValueError, match=rf"{name}` should have .*\d bytes\. Found \d"):
+        load(files.cifar, folder)
+
+
+def test_a_pickle_cut_short_in_its_last_bytes_is_named(files):
+    version = files.cifar.python
+    files.write_folder(version, **{version.test: files.content(version, version.test)[:-1]})
+    with pytest.raises(ValueError, match=f"`{version.test}` is broken or cut short"):
+        load(files.cifar, files.folder)
+
+
+@kinds
+def test_a_missing_file_is_named(files, kind):
+    version = getattr(files.cifar, kind)
+    (files.write_folder(version) / version.test).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{version.test}` is missing"):
+        load(files.cifar, files.folder)
+
+
+@kinds
+def test_an_archive_without_one_of_its_files_says_which(files, kind):
+    version = getattr(files.cifar, kind)
+    members = {f"{version.folder}/{name}": content for name, content in files.contents(version).items()}
+    del members[f"{version.folder}/{version.test}"]
+    path = files.write_archive(kind, members)
+    with pytest.raises(ValueError, match=f"has no `{version.folder}/{version.test}`"):
+        load(files.cifar, path)
+
+
+@kinds
+def test_a_missing_class_name_is_counted(files, kind):
+    files.names.pop()
+    files.write_folder(getattr(files.cifar, kind))
+    with pytest.raises(ValueError, match=rf"should name {files.cifar.classes} classes\. Found {len(files.names)}"):
+        load(files.cifar, files.folder)
+
+
+@kinds
+def test_a_label_out_of_range_is_named(files, kind):
+    files.labels[0] = files.cifar.classes
+    files.write_folder(getattr(files.cifar, kind))
+    with pytest.raises(ValueError, match=rf"should be in \[0, {files.cifar.classes}\)"):
+        load(files.cifar, files.folder)
+
+
+@kinds
+def test_an_archive_with_a_wrong_checksum_is_not_opened(files, kind):
+    path = files.write_archive(kind)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"should have the md5 sum \w{32}\. Found \w{32}"):
+        load(files.cifar, path)
+
+
+def after_its_header(whole):
+    start = whole.index(b"\0", 10) + 1  # gzip's header ends with the file's name
+    return whole[:start] + bytes(50) + whole[start + 50 :]
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-100], lambda whole: b"no gzip" + whole, after_its_header])
+def test_a_broken_archive_with_the_right_checksum_is_one_sentence(files, damage):
+    path = files.write_archive("binary")
+    path.write_bytes(damage(path.read_bytes()))
+    version = dataclasses.replace(files.cifar.binary, md5=hashlib.md5(path.read_bytes()).hexdigest())
+    with pytest.raises(ValueError, match="broken or cut short"):
+        load(dataclasses.replace(files.cifar, binary=version), path)
+
+
+@pytest.mark.parametrize("climber", ["../evil", "/tmp/evil", "cifar-10-batches-bin/../../evil"])
+def test_a_member_that_climbs_out_is_refused(files, climber):
+    version = files.cifar.binary
+    members = {f"{version.folder}/{name}": content for name, content in files.contents(version).items()}
+    path = files.write_archive("binary", members | {climber: b"evil"})
+    with pytest.raises(ValueError, match=f"climbs out of it, `{climber}`"):
+        load(files.cifar, path)
+    assert os.listdir(path.parent) == [path.name]
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def evil_pickles(trace):
+    return {
+        "posix.mkdir": pickle.dumps({"data": Evil(trace)}, protocol=2),
+        "builtins.eval": b"\x80\x02cbuiltins\neval\n(" + text(b"1") + b"tR.",
+        "os.system": b"(S'true'\nios\nsystem\n.",
+        "builtins.getattr": b"\x80\x04\x8c\x08builtins\x8c\x07getattr\x93.",
+        "numpy.load": b"\x80\x02cnumpy\nload\n(" + text(b"x") + b"tR.",
+        "_codecs.encode": b"\x80\x02c_codecs\nencode\n(" + text(b"x") + b"tR.",
+    }
+
+
+@pytest.mark.parametrize("name", evil_pickles("x"))
+def test_an_evil_pickle_is_named_and_never_run(files, tmp_path, name):
+    trace = tmp_path / "it-ran"
+    version = files.cifar.python
+    padding = bytes(files.train * PIXELS)  # so that the file is not too short
+    files.write_folder(version, **{version.train[0]: evil_pickles(trace)[name] + padding})
+    with pytest.raises(ValueError, match=rf"holds the global `{name}`, which is not allowed: nothing was run"):
+        load(files.cifar, files.folder)
+    assert not trace.exists()
+
+
+def test_objects_hidden_behind_a_numpy_type_are_refused(files):
+    """dtype('O') with raw bytes would be pointers of the file's choice: numpy itself never sees the file."""
+    version = files.cifar.python
+    content = files.content(version, version.test).replace(text(b"u1"), text(b"O8"))
+    files.write_folder(version, **{version.test: content})
+    with pytest.raises(ValueError, match="array of type 'O8' instead of uint8"):
+        load(files.cifar, files.folder)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x80\x02cnumpy\nndarray\n).", b"\x80\x02]." * 2, b"\x80\x02}(U\x04datacnumpy\nndarray\n)\x81u."]
+)
+def test_a_pickle_of_the_wrong_kind_is_one_sentence(files, content):
+    version = files.cifar.python
+    files.write_folder(version, **{version.test: content + bytes(files.test * PIXELS)})
+    with pytest.raises(ValueError, match=r"`test(_batch)?` (should|is broken)"):
+        load(files.cifar, files.folder)
+
+
+def test_all_four_archives_have_an_address():
+    assert sorted(URLS) == [f"cifar-{n}-{kind}.tar.gz" for n in (10, 100) for kind in ("binary", "python")]
+    assert all(url.startswith("https://www.cs.toronto.edu/~kriz/cifar-") for url in URLS.values())
+
+
+REAL = Path(os.environ.get("OGC_CIFAR", "/tmp/cifar"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loader", "each"), [(cifar10, 5000), (cifar100, 500)])
+def test_the_real_files(loader, each):
+    try:
+        train, others = loader(REAL)
+    except FileNotFoundError:
+        pytest.skip("the real files are not here: set OGC_CIFAR")
+    assert set(train.given.bincount().tolist()) == {each}
+    assert set(others["test"].given.bincount().tolist()) == {each // 5}

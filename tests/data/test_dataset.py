@@ -1,0 +1,105 @@
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ogc.data import Dataset
+from ogc.data.split import stratified_split
+
+
+def dataset(**changed):
+    parts = {
+        "inputs": torch.zeros(3, 2),
+        "given": torch.tensor([0, 1, 1]),
+        "class_names": ("a", "b"),
+        "ids": ["x", "y", "z"],
+        "true": torch.tensor([0, 1, 0]),
+    }
+    return Dataset(**parts | changed)
+
+
+def test_what_is_wrong_is_where_given_and_true_differ():
+    assert dataset().wrong.tolist() == [False, False, True]
+    assert dataset(true=None).wrong is None
+    assert len(dataset()) == 3
+    assert dataset().num_classes == 2
+
+
+def test_other_given_labels_leave_the_true_ones():
+    given = torch.tensor([1, 1, 1])
+    assert dataset().with_given(given).true.tolist() == [0, 1, 0]
+    assert dataset(true=None).with_given(given).true.tolist() == [0, 1, 1]
+    assert dataset().with_given(given).given is given
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"given": torch.tensor([0, 1])},
+        {"given": torch.tensor([0, 1, 2])},
+        {"given": torch.tensor([0, 1, -1])},
+        {"given": torch.tensor([0.0, 1, 1])},
+        {"true": torch.tensor([0, 1, 2])},
+        {"ids": ["x"]},
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(changed):
+    with pytest.raises(ValueError, match=f"Parameter `{next(iter(changed))}`"):
+        dataset(**changed)
+
+
+def test_it_can_be_pickled():
+    assert pickle.loads(pickle.dumps(dataset())).ids == ["x", "y", "z"]
+
+
+def test_importing_the_loaders_imports_nothing_heavy():
+    code = "import ogc.data, sys; print(*[m for m in ('PIL', 'sklearn', 'pyarrow', 'matplotlib') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
+
+
+def split(sizes, *, val=0.2, seed=0):
+    labels = torch.cat([torch.full((size,), c) for c, size in enumerate(sizes)])
+    labels = labels[torch.randperm(len(labels))]
+    return labels, stratified_split(labels, [f"class {c}" for c in range(len(sizes))], val=val, seed=seed)
+
+
+def test_a_split_keeps_classes_in_proportion_and_every_sample_once():
+    labels, (train, val) = split([50, 10, 5, 2])
+    assert torch.cat([train, val]).sort().values.tolist() == list(range(67))
+    assert labels[val].bincount().tolist() == [10, 2, 1, 1]
+    assert torch.equal(train, train.sort().values)
+
+
+def test_a_split_follows_its_seed():
+    labels, (train, _) = split([50, 50])
+    again = stratified_split(labels, "ab", val=0.2, seed=0)[0]
+    other = stratified_split(labels, "ab", val=0.2, seed=1)[0]
+    assert torch.equal(train, again)
+    assert not torch.equal(train, other)
+
+
+def test_a_split_is_the_same_on_every_machine():
+    _, val = stratified_split(torch.arange(20) % 2, "ab", val=0.2, seed=3)
+    assert val.tolist() == [0, 5, 6, 15]
+
+
+def test_a_class_with_one_sample_trains_and_is_named():
+    with pytest.warns(UserWarning, match="one sample have none to validate on: `class 1`"):
+        labels, (train, val) = split([10, 1])
+    assert labels[train].bincount().tolist() == [8, 1]
+    assert labels[val].bincount(minlength=2).tolist() == [2, 0]
+
+
+def test_no_validation_is_possible():
+    _, (train, val) = split([3, 1], val=0)
+    assert len(train) == 4
+    assert len(val) == 0
+
+
+@pytest.mark.parametrize("val", [-0.1, 1.0])
+def test_a_share_out_of_range_is_refused(val):
+    with pytest.raises(ValueError, match="`val`"):
+        split([3, 3], val=val)

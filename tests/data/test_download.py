@@ -1,0 +1,181 @@
+"""Against a server on this machine that is whole, cut short, corrupt, elsewhere, or without ranges."""
+
+import hashlib
+import os
+import re
+import threading
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from ogc.data import cifar10
+from ogc.data.cifar import CIFAR10, URLS
+from ogc.data.download import download
+
+CONTENT = os.urandom(1 << 20)
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.ranges.append(self.headers.get("Range"))
+        getattr(self, self.path.strip("/").replace("-", "_"))()
+
+    def log_message(self, *_):
+        pass
+
+    def send(self, body, *, status=200, length=None, **headers):
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body) if length is None else length), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def whole(self, content=CONTENT):
+        start = int(re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))[1])
+        if start >= len(content):
+            self.send(b"", status=416, Content_Range=f"bytes */{len(content)}")
+        elif start:
+            where = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            self.send(content[start:], status=206, Content_Range=where)
+        else:
+            self.send(content)
+
+    def no_range(self):
+        self.send(CONTENT)
+
+    def cut(self):
+        self.send(CONTENT[:300_000], length=len(CONTENT))
+
+    def corrupt(self):
+        self.send(CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
+
+    def moved(self):
+        self.send(b"", status=302, Location="/whole")
+
+    def to_file(self):
+        self.send(b"", status=302, Location="file:///etc/passwd")
+
+    def around(self):
+        self.send(b"", status=302, Location="/around")
+
+    def no_length(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(CONTENT)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.ranges = []
+        thread = threading.Thread(target=partial(server.serve_forever, poll_interval=0.01))
+        thread.start()
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def destination(tmp_path):
+    return tmp_path / "new" / "file.tar.gz"
+
+
+def there(destination):
+    return sorted(os.listdir(destination.parent)) if destination.parent.exists() else []
+
+
+@pytest.mark.parametrize("path", ["whole", "no-range", "moved", "no-length"])
+def test_a_file_arrives_whole(server, destination, path):
+    steps = []
+    assert download(f"{server.url}/{path}", destination, md5=MD5, progress=lambda *s: steps.append(s)) == destination
+    assert destination.read_bytes() == CONTENT
+    assert there(destination) == ["file.tar.gz"]
+    assert steps[-1] == (len(CONTENT), None if path == "no-length" else len(CONTENT))
+    assert [s[0] for s in steps] == sorted(s[0] for s in steps)
+
+
+def test_what_is_there_is_not_fetched_again(server, destination):
+    for _ in range(2):
+        download(f"{server.url}/whole", destination, md5=MD5)
+    assert len(server.ranges) == 1
+
+
+def test_another_file_in_its_place_is_left_alone(server, destination):
+    destination.parent.mkdir()
+    destination.write_bytes(b"mine")
+    with pytest.raises(ValueError, match="Move it away"):
+        download(f"{server.url}/whole", destination, md5=MD5)
+    assert destination.read_bytes() == b"mine"
+
+
+def test_a_download_cut_short_is_kept_and_continued(server, destination):
+    with pytest.raises(ConnectionError, match=r"300,000 of 1,048,576 bytes came.*run it again to continue"):
+        download(f"{server.url}/cut", destination, md5=MD5)
+    assert there(destination) == ["file.tar.gz.part"]
+    download(f"{server.url}/whole", destination, md5=MD5)
+    assert destination.read_bytes() == CONTENT
+    assert server.ranges == [None, "bytes=300000-"]
+    assert there(destination) == ["file.tar.gz"]
+
+
+def test_continuing_follows_a_redirect_with_its_range(server, destination):
+    destination.parent.mkdir()
+    destination.with_name("file.tar.gz.part").write_bytes(CONTENT[:1000])
+    download(f"{server.url}/moved", destination, md5=MD5)
+    assert server.ranges == ["bytes=1000-", "bytes=1000-"]
+    assert destination.read_bytes() == CONTENT
+
+
+def test_a_server_without_ranges_starts_over(server, destination):
+    destination.parent.mkdir()
+    destination.with_name("file.tar.gz.part").write_bytes(CONTENT[:1000])
+    download(f"{server.url}/no-range", destination, md5=MD5)
+    assert destination.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("extra", [b"", b"more than there is"])
+def test_a_part_that_is_complete_or_too_long(server, destination, extra):
+    destination.parent.mkdir()
+    destination.with_name("file.tar.gz.part").write_bytes(CONTENT + extra)
+    download(f"{server.url}/whole", destination, md5=MD5)
+    assert destination.read_bytes() == CONTENT
+    assert len(server.ranges) == (2 if extra else 1)
+
+
+def test_a_corrupt_file_is_deleted_and_both_sums_named(server, destination):
+    with pytest.raises(ValueError, match=rf"md5 sum {MD5}\. Found \w{{32}}\. It was deleted"):
+        download(f"{server.url}/corrupt", destination, md5=MD5)
+    assert there(destination) == []
+
+
+@pytest.mark.parametrize(("path", "reason"), [("to-file", "not allowed"), ("around", "infinite loop")])
+def test_redirects_that_lead_nowhere(server, destination, path, reason):
+    with pytest.raises(ConnectionError, match=reason):
+        download(f"{server.url}/{path}", destination, md5=MD5)
+    assert there(destination) == []
+
+
+def test_no_server_is_one_sentence(destination):
+    with pytest.raises(ConnectionError, match=r"stopped: .*refused.*Nothing was kept"):
+        download("http://127.0.0.1:9/x", destination, md5=MD5)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/x", "x"])
+def test_other_schemes_are_refused(destination, url):
+    with pytest.raises(ValueError, match="http:// or https://"):
+        download(url, destination, md5=MD5)
+    assert there(destination) == []
+
+
+def test_cifar_is_downloaded_only_when_asked(server, tmp_path, monkeypatch):
+    monkeypatch.setitem(URLS, CIFAR10.binary.archive, f"{server.url}/corrupt")
+    with pytest.raises(FileNotFoundError):
+        cifar10(tmp_path)
+    assert server.ranges == []
+    with pytest.raises(ValueError, match=CIFAR10.binary.md5):
+        cifar10(tmp_path, download=True)
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,152 @@
+import os
+
+import pytest
+import torch
+from PIL import Image
+
+from ogc.data import folder
+
+COLOURS = {"cat": 50, "dog": 150, "eel": 250}
+
+
+def write(root, **counts):
+    """Grey images: ``write(root, cat=3)`` writes root/cat/0.png and so on."""
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            Image.new("L", (8, 6), COLOURS.get(name, 0)).save(root / name / f"{i}.png")
+
+
+def test_a_split_keeps_classes_and_pixels_with_their_labels(tmp_path):
+    write(tmp_path, cat=10, dog=5)
+    train, others = folder(tmp_path, size=4)
+    val = others["val"]
+    assert train.class_names == val.class_names == ("cat", "dog")
+    assert train.given.bincount().tolist() == [8, 4]
+    assert val.given.bincount().tolist() == [2, 1]
+    assert len({*train.ids, *val.ids}) == 15
+    for part in (train, val):
+        assert part.true is None
+        assert part.inputs[torch.arange(len(part))].shape == (len(part), 3, 4, 4)
+        for i, (path, label) in enumerate(zip(part.ids, part.given.tolist(), strict=True)):
+            assert path.split("/")[0] == part.class_names[label]
+            assert part.inputs[torch.tensor([i])].unique().tolist() == [COLOURS[part.class_names[label]]]
+
+
+def test_the_seed_moves_the_split(tmp_path):
+    write(tmp_path, cat=20, dog=20)
+    assert folder(tmp_path)[0].ids == folder(tmp_path)[0].ids
+    assert folder(tmp_path)[0].ids != folder(tmp_path, seed=1)[0].ids
+    assert folder(tmp_path, val=0)[1] == {}
+
+
+def test_folders_train_val_and_test_are_taken_as_they_are(tmp_path):
+    write(tmp_path / "train", cat=3, dog=2, eel=1)
+    write(tmp_path / "val", cat=1, dog=1)
+    write(tmp_path / "test", eel=1)
+    train, others = folder(tmp_path)
+    assert len(train) == 6
+    assert train.class_names == others["test"].class_names == ("cat", "dog", "eel")
+    assert others["val"].ids == ["val/cat/0.png", "val/dog/0.png"]
+    assert others["test"].given.tolist() == [2]
+
+
+def test_train_alone_is_split(tmp_path):
+    write(tmp_path / "train", cat=5, dog=5)
+    train, others = folder(tmp_path)
+    assert (len(train), len(others["val"])) == (8, 2)
+    assert train.ids[0].startswith("train/cat/")
+
+
+def test_train_may_be_a_class(tmp_path):
+    write(tmp_path, train=5, plane=5)
+    assert folder(tmp_path)[0].class_names == ("plane", "train")
+
+
+def test_a_class_that_is_only_validated_on_is_named(tmp_path):
+    write(tmp_path / "train", cat=2, dog=2)
+    write(tmp_path / "val", cat=1, eel=1)
+    with pytest.raises(ValueError, match=r"The class `eel` of .*val` has no folder in .*train`"):
+        folder(tmp_path)
+
+
+def test_a_class_with_one_image_trains_and_is_named(tmp_path):
+    write(tmp_path, cat=5, dog=1)
+    with pytest.warns(UserWarning, match="`dog`"):
+        train, others = folder(tmp_path)
+    assert train.given.bincount().tolist() == [4, 1]
+    assert others["val"].given.tolist() == [0]
+
+
+def test_nested_folders_hidden_files_and_other_files(tmp_path):
+    write(tmp_path, cat=2, dog=2)
+    write(tmp_path / "cat", deeper=1)
+    write(tmp_path, **{".git": 1})
+    (tmp_path / "cat" / "Thumbs.db").write_bytes(b"x")
+    (tmp_path / "cat" / "._0.png").write_bytes(b"x")
+    train, _ = folder(tmp_path, val=0)
+    assert train.ids == ["cat/0.png", "cat/1.png", "cat/deeper/0.png", "dog/0.png", "dog/1.png"]
+
+
+def test_images_that_cannot_be_read_are_named_and_skipped_only_if_asked(tmp_path):
+    write(tmp_path, cat=10, dog=10)
+    for i in range(7):
+        (tmp_path / "cat" / f"{i}.png").write_bytes(b"broken")
+    with pytest.raises(ValueError, match=r"7 of 20 .*: `cat/0.png`, .*`cat/4.png` and 2 more\. --skip-bad") as error:
+        folder(tmp_path)
+    assert "cat/5.png" not in str(error.value)
+    with pytest.warns(UserWarning, match="7 images .* left out: `cat/0.png`"):
+        train, _ = folder(tmp_path, skip_bad=True, val=0)
+    assert train.given.bincount().tolist() == [3, 10]
+
+
+def test_a_class_without_an_image_left_is_named(tmp_path):
+    write(tmp_path, cat=1, dog=1)
+    (tmp_path / "cat" / "0.png").write_bytes(b"broken")
+    with pytest.raises(ValueError, match="classes `cat`"), pytest.warns(UserWarning, match="left out"):
+        folder(tmp_path, skip_bad=True)
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_links_lead_nowhere_outside(tmp_path, inner):
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    write(root, cat=2, dog=2)
+    write(outside, eel=2)
+    os.symlink(outside / "eel" / "0.png", root / "cat" / "linked.png")
+    os.symlink(root / "dog" / "0.png", root / "cat" / "within.png")
+    os.symlink(outside / "eel", root / "cat" / "linked-folder")
+    if inner:
+        with pytest.raises(ValueError, match=r"1 of 6 images .*`cat/linked.png`"):
+            folder(root)
+        with pytest.warns(UserWarning, match=r"left out: `cat/linked.png`"):
+            assert "cat/within.png" in folder(root, skip_bad=True, val=0)[0].ids
+    else:
+        os.symlink(outside / "eel", root / "eel")
+        with pytest.raises(ValueError, match=r"`.*eel` is a link that leads out"):
+            folder(root, skip_bad=True)
+
+
+def test_true_labels_are_for_measuring(tmp_path):
+    write(tmp_path, cat=2, dog=2)
+    rows = ["path,label", "cat/0.png,cat", "cat/1.png,dog", "dog/0.png,dog", "dog/1.png,dog"]
+    labels = tmp_path / "true.csv"
+    labels.write_text("\n".join(rows))
+    train, _ = folder(tmp_path, val=0, true_labels=labels)
+    assert train.given.tolist() == [0, 0, 1, 1]
+    assert train.wrong.tolist() == [False, True, False, False]
+    labels.write_text("\n".join(rows[:-1]))
+    with pytest.raises(ValueError, match=r"no row for `dog/1\.png`"):
+        folder(tmp_path, true_labels=labels)
+    labels.write_text("path,label\ncat/0.png,eel")
+    with pytest.raises(ValueError, match="`eel` in row 1"):
+        folder(tmp_path, true_labels=labels)
+    labels.write_text("file,label\n")
+    with pytest.raises(ValueError, match="columns path and label"):
+        folder(tmp_path, true_labels=labels)
+
+
+def test_no_folder_and_an_empty_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        folder(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="one sub-folder of images for each class"):
+        folder(tmp_path)

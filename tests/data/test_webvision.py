@@ -1,0 +1,124 @@
+"""A WebVision of four classes, of which two are asked for."""
+
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+from ogc.data import webvision
+
+SYNSETS = ["n01 tench, Tinca tinca", "n02 crane", "n03 crane", "n04 shark"]
+QUERIES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4}  # query to class, both counted from 1
+
+
+def image(path, grey):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (6, 5), grey).save(path)
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = tmp_path / "webvision"
+    (root / "info").mkdir(parents=True)
+    lines = []
+    for query, label in QUERIES.items():
+        for i in range(2):
+            name = f"google/q{query:04}/image {i}.jpg"
+            lines.append(f"{name} {label - 1}")
+            image(root / name, 10 * label)
+    (root / "info" / "train_filelist_google.txt").write_text("\n".join(lines) + "\n")
+    (root / "info" / "queries_synsets_map.txt").write_text("".join(f"{q} {c}\n" for q, c in QUERIES.items()))
+    (root / "info" / "synsets.txt").write_text("\n".join(SYNSETS) + "\n")
+    (root / "info" / "val_filelist.txt").write_text("".join(f"val{i:06}.jpg {i % 4}\n" for i in range(8)))
+    for i in range(8):
+        image(root / "val_images_256" / f"val{i:06}.jpg", 100 + i)
+    return root
+
+
+def test_the_lists(root):
+    train, others = webvision(root, classes=2, size=4)
+    val = others["val"]
+    assert train.class_names == ("tench", "crane (n02)")
+    assert train.given.tolist() == [0, 0, 0, 0, 1, 1]
+    assert train.true is None
+    assert train.ids[0] == "google/q0001/image 0.jpg"
+    assert train.inputs[torch.tensor([0, 5])].flatten(1)[:, 0].tolist() == [10, 20]
+    assert train.inputs[torch.tensor([0])].shape == (1, 3, 4, 4)
+    assert val.ids == [f"val_images_256/val{i:06}.jpg" for i in (0, 1, 4, 5)]
+    assert val.given.tolist() == [0, 1, 0, 1]
+    assert not val.wrong.any()
+    assert list(others) == ["val"]
+
+
+def test_the_extracted_tree_gives_the_same(root):
+    listed, _ = webvision(root, classes=3)
+    (root / "info" / "train_filelist_google.txt").unlink()
+    tree, _ = webvision(root, classes=3)
+    assert tree.ids == listed.ids
+    assert torch.equal(tree.given, listed.given)
+
+
+def test_without_names_classes_are_numbers(root):
+    (root / "info" / "synsets.txt").unlink()
+    assert webvision(root, classes=2)[0].class_names == ("0", "1")
+
+
+@pytest.mark.parametrize("form", ["folders", "val.txt by number", "val.txt by id", "LOC_val_solution.csv"])
+def test_ilsvrc_is_cut_to_the_same_classes(root, tmp_path, form):
+    folder = tmp_path / "ilsvrc"
+    names = [f"ILSVRC2012_val_{i:08}.JPEG" for i in range(8)]
+    for i, name in enumerate(names):
+        image(folder / (f"n0{i % 4 + 1}/{name}" if form == "folders" else name), i)
+    if form == "LOC_val_solution.csv":
+        rows = [f"{name.removesuffix('.JPEG')},n0{i % 4 + 1} 1 2 3 4 " for i, name in enumerate(names)]
+        (folder / form).write_text("\n".join(["ImageId,PredictionString", *rows]))
+    elif form != "folders":
+        classes = [str(i % 4) if form.endswith("number") else f"n0{i % 4 + 1}" for i in range(8)]
+        (folder / "val.txt").write_text("".join(f"{n} {c}\n" for n, c in zip(names, classes, strict=True)))
+    found = webvision(root, classes=2, ilsvrc=folder)[1]["ilsvrc"]
+    assert {(id.split("/")[-1], label) for id, label in zip(found.ids, found.given.tolist(), strict=True)} == {
+        (names[0], 0),
+        (names[1], 1),
+        (names[4], 0),
+        (names[5], 1),
+    }
+
+
+def test_ilsvrc_without_labels_says_what_was_looked_for(root, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"neither val.txt nor LOC_val_solution.csv nor the folder `n01`"):
+        webvision(root, classes=2, ilsvrc=tmp_path)
+
+
+def test_missing_images_are_named_and_counted(root):
+    shutil.rmtree(root / "google" / "q0001")
+    with pytest.raises(FileNotFoundError, match=r"2 of 6 images are missing .*`google/q0001/image 0.jpg`"):
+        webvision(root, classes=2)
+    (root / "info" / "train_filelist_google.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="google/q0001` is missing"):
+        webvision(root, classes=2)
+
+
+@pytest.mark.parametrize("names", [["val_filelist.txt"], ["train_filelist_google.txt", "queries_synsets_map.txt"]])
+def test_missing_lists_are_named(root, names):
+    for name in names:
+        (root / "info" / name).unlink()
+    with pytest.raises(FileNotFoundError) as error:
+        webvision(root, classes=2)
+    assert all(name in str(error.value) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "sentence"),
+    [
+        ("train_filelist_google.txt", "google/x.jpg", "Line 1 of .* should be a path and a class"),
+        ("train_filelist_google.txt", "../../etc/passwd 0", "outside .*`../../etc/passwd`"),
+        ("train_filelist_google.txt", "/etc/passwd 0", "outside .*`/etc/passwd`"),
+        ("train_filelist_google.txt", "google/x.jpg 7", "no images of these classes"),
+        ("synsets.txt", "n01 tench", "should name 2 classes or more. Found 1"),
+    ],
+)
+def test_broken_lists_are_one_sentence(root, name, line, sentence):
+    (root / "info" / name).write_text(line + "\n")
+    with pytest.raises(ValueError, match=sentence):
+        webvision(root, classes=2)
