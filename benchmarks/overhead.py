@@ -196,8 +196,8 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
         f"a whole step of a small MLP takes {mlp['ogc'] / mlp['ce'] - 1:.0%} more.",
         f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}) an update is one kernel of "
         f"{gpu['replayed_update_us']['ce']:.0f} us. In eager mode there",
-        f"the small launches of a step take {launches / 1000:.1f} ms of the host's time: where that matters, compile the "
-        "criterion, or capture the step in a CUDA graph.",
+        f"the small launches of a step take {launches / 1000:.1f} ms of the host's time: where that matters,",
+        "compile the criterion, or capture the step in a CUDA graph.",
     )
     return "\n".join(lines)
 

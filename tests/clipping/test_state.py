@@ -124,14 +124,6 @@ def test_copies_are_independent_and_have_no_optimizer(copier):
     assert_same_state(criterion, twin)
 
 
-def test_whole_criterion_through_torch_save():
-    criterion = clipping_ogc("gce")
-    file = io.BytesIO()
-    torch.save(criterion, file)
-    file.seek(0)
-    assert_same_state(criterion, torch.load(file, weights_only=False))
-
-
 @pytest.mark.parametrize(
     "move", [lambda c: c.half(), lambda c: c.double(), lambda c: c.to(torch.bfloat16), lambda c: c.float()]
 )
