@@ -233,13 +233,19 @@ def _bar() -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar for a download, shown once there is one."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    with Progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), transient=True) as bar:
+    bar = Progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), transient=True)
 
-        def move(done: int, total: int | None) -> None:
-            task = bar.task_ids[0] if bar.task_ids else bar.add_task("download")
-            bar.update(task, completed=done, total=total)
+    def move(done: int, total: int | None) -> None:
+        if not bar.task_ids:
+            bar.add_task("download")
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done, total=total)
 
+    try:
         yield move
+    finally:
+        if bar.task_ids:
+            bar.stop()
 
 
 def _source(name: str, train: Dataset, images: Tensor) -> Source:
