@@ -139,7 +139,7 @@ class OGC(Loss):
         self._key = torch.tensor(next(_keys))
         _criteria[int(self._key)] = self
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = _no_optimizer
-        self._has_warned = False
+        self._has_warned = self._is_captured = False
         self._clock = int(self.steps)
 
     def require_plain(self, wrapper: str) -> Self:
@@ -251,10 +251,10 @@ class OGC(Loss):
             return int(state.steps) % self.every == 0
         by_kernel = _kernels(state.queue, self.queue_size) is not None
         if torch.cuda.is_current_stream_capturing():
+            self._is_captured = True  # from here on replays move the clock on the device, and only that one
             return by_kernel
-        self._clock += 1  # stands still while a graph is replayed; the device's own clock does not
-        can_wait = by_kernel and (self._lr() is not None or not self.follow_lr)
-        return can_wait or self._clock % self.every == 0
+        self._clock += 1
+        return (self._is_captured and by_kernel) or self._clock % self.every == 0
 
     def _track_lr(self, state: _State) -> None:
         lr = self._lr()
@@ -352,7 +352,7 @@ class OGC(Loss):
         self._clock = int(self.steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = ("_optimizer", "_key", "_has_warned", "_clock")
+        hidden = ("_optimizer", "_key", "_has_warned", "_is_captured", "_clock")
         return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -61,8 +61,7 @@ class Loss(nn.Module, ABC):
             require(len(self.weight) == num_classes, "weight", f"of length C = {num_classes}", tuple(self.weight.shape))
             share = share * self.weight.to(dtype)[labels.clamp(0, num_classes - 1)]
         if self.reduction == "mean":
-            total = share.sum()
-            share = share / torch.where(total > 0, total, 1)
+            share = share / share.sum().clamp(min=torch.finfo(dtype).tiny)  # 0 / tiny where all are left out
         return share
 
     def combine(self, losses: Tensor, share: Tensor | float) -> Tensor:
