@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .data import Dataset
 
 Labels = NDArray[np.int64]
+MOST_CLASSES = 20_000
 PAIRS = {
     ("cifar10", "asymmetric"): noise.CIFAR10_PAIRS,
     ("cifar100", "asymmetric"): noise.CIFAR100_PAIRS,
@@ -64,6 +65,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.kind is None:
             require(_is_file(self.source), "source", "a .npy or .csv file where no KIND is given", self.source)
+            for name, value in (("--out", self.out), ("--labels", self.labels), ("rate", self.rate)):
+                require(value is None, name, "left out where no KIND is given: the file is only read", str(value))
             return
         from_file = self.kind == "file" or self.kind.startswith("human:")
         require(from_file or self.kind in RATED, "kind", f"one of {', '.join(RATED)}, human:KIND, file", self.kind)
@@ -158,6 +161,10 @@ def load(request: Request) -> Source:
     if len(true) and true.min() < 0:
         raise LabelFileError(f"{path} has a negative label, {true.min()}.")
     num_classes = max(2, int(true.max(initial=0)) + 1)
+    if num_classes > MOST_CLASSES:
+        raise LabelFileError(
+            f"{path} has the label {num_classes - 1:,}: more than {MOST_CLASSES:,} classes look like ids."
+        )
     if info_path(path).exists():
         num_classes = max(num_classes, noise.read_info(path).num_classes)
     return Source(path.stem, true, num_classes)

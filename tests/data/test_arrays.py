@@ -129,3 +129,10 @@ def test_without_numpy_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(ImportError, match=r"ogc\[cli\]"):
         arrays(tmp_path / "x.npy")
+
+
+def test_a_damaged_header_is_one_sentence(tmp_path):
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{[[[[[[[[[[[[[[[")
+    with pytest.raises(ValueError, match=r"is no \.npy or \.npz file"):
+        arrays(path, path)

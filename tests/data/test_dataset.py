@@ -103,3 +103,19 @@ def test_no_validation_is_possible():
 def test_a_share_out_of_range_is_refused(val):
     with pytest.raises(ValueError, match="`val`"):
         split([3, 3], val=val)
+
+
+def test_noise_goes_straight_in_and_the_truth_is_kept():
+    import numpy as np
+
+    labels = torch.tensor([0, 1, 2])
+    plain = Dataset(torch.zeros(3, 1), labels, ("a", "b", "c"), ["x", "y", "z"])
+    noisy = plain.with_given(np.array([1, 1, 2]))
+    assert noisy.wrong.tolist() == [True, False, False]
+    labels[0] = 2
+    assert noisy.true.tolist() == [0, 1, 2]
+
+
+def test_labels_out_of_range_are_named():
+    with pytest.raises(ValueError, match=r"in \[0, 2\)\. Found `given = \[7\]`"):
+        Dataset(torch.zeros(3, 1), torch.tensor([0, 1, 7]), ("a", "b"), ["x", "y", "z"])

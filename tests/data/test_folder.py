@@ -92,7 +92,7 @@ def test_images_that_cannot_be_read_are_named_and_skipped_only_if_asked(tmp_path
     write(tmp_path, cat=10, dog=10)
     for i in range(7):
         (tmp_path / "cat" / f"{i}.png").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"7 of 20 .*: `cat/0.png`, .*`cat/4.png` and 2 more\. --skip-bad") as error:
+    with pytest.raises(ValueError, match=r"7 of 20 .*: `cat/0.png`, .*`cat/4.png` and 2 more\. skip_bad") as error:
         folder(tmp_path)
     assert "cat/5.png" not in str(error.value)
     with pytest.warns(UserWarning, match="7 images .* left out: `cat/0.png`"):

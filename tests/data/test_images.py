@@ -116,3 +116,14 @@ def test_without_pillow_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"ogc\[cli\]"):
         ImageFiles([tmp_path / "x.png"], 2).decoded()
+
+
+def test_a_mask_picks_what_it_marks(tmp_path):
+    from PIL import Image
+
+    for i, grey in enumerate((0, 100, 200)):
+        Image.new("RGB", (4, 4), (grey,) * 3).save(tmp_path / f"{i}.png")
+    files = ImageFiles([tmp_path / f"{i}.png" for i in range(3)], 4)
+    assert files[torch.tensor([False, False, True])].unique().tolist() == [200]
+    with pytest.raises(ValueError, match="index"):
+        files[torch.tensor([0.0])]

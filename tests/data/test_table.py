@@ -174,3 +174,27 @@ def test_columns():
     assert len(many.values) == 100
     assert "top" in many.values
     assert many.features(["top", "unseen", None]).sum(1).tolist() == [1, 1, 1]
+
+
+def test_infinities_are_missing_and_the_column_stays_numeric(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [f"{i},{'ab'[i % 2]}" for i in range(20)]
+    path.write_text("x,y\n" + "\n".join([*rows, "-Infinity,a", "1e999,b", "nan,a"]) + "\n")
+    train, _ = table(path, "y", val=0)
+    features = train.inputs[torch.arange(len(train))]
+    assert features.shape == (23, 2)  # the number, and where it is missing
+    assert features[-3:, 1].tolist() == [1, 1, 1]
+
+
+def test_a_class_named_nan_has_its_place(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "\n".join(f"{i},{name}" for i, name in enumerate(["10", "nan", "2", "1"] * 3)) + "\n")
+    train, _ = table(path, "y", val=0)
+    assert train.class_names == ("1", "10", "2", "nan")
+
+
+def test_a_column_without_a_name_is_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(",x,y\n0,1,a\n1,2,b\n")
+    with pytest.raises(ValueError, match=r"Column 1 of .* has no name"):
+        table(path, "y")

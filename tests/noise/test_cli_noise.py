@@ -319,3 +319,15 @@ def test_download_reaches_the_loader(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert asked == [(tmp_path, True)]
     assert out.exists()
+
+
+def test_ids_are_no_labels(tmp_path):
+    path = tmp_path / "ids.csv"
+    path.write_text("label\n0\n1000000\n")
+    fails(noise(path, "symmetric", "0.5"), 1, "look like ids")
+
+
+def test_options_without_a_part_are_refused(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("label\n0\n1\n")
+    fails(noise(path, "--out", tmp_path / "y.csv"), 2, "--out")

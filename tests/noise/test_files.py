@@ -227,3 +227,19 @@ def test_without_a_confusion_matrix_flips_are_unknown(tmp_path):
     info = replace(INFO, confusion=None, rate_got=None)
     write_labels(tmp_path / "a.npy", GIVEN, info)
     assert read_info(tmp_path / "a.npy").flips is None
+
+
+def test_a_damaged_header_is_one_sentence(tmp_path):
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{[[[[[[[[[[[[[[[")
+    with pytest.raises(LabelFileError, match="damaged"):
+        read_labels(path)
+
+
+def test_a_doubled_column_is_refused_and_blank_lines_at_the_end_are_not(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("label,label\n1,2\n")
+    with pytest.raises(LabelFileError, match="more than once"):
+        read_labels(path)
+    path.write_text("label\n1\n0\n\n\n")
+    assert read_labels(path).tolist() == [1, 0]

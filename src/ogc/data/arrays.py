@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +79,7 @@ def _load(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
             if isinstance(found, np.lib.npyio.NpzFile):
                 return {name: found[name] for name in found.files}
             return np.asarray(found)
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # a damaged file fails in many ways: BadZipFile, TokenError, MemoryError, ...
         raise ValueError(f"`{path}` is no .npy or .npz file of plain arrays, or it is cut short.") from error
 
 

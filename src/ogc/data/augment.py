@@ -116,6 +116,7 @@ class Cifar(nn.Module):
     def moved(self, index: Tensor, draws: CifarDraws) -> Tensor:
         """The images at ``index`` after crop, flip and rotation, not normalised: (n,) int64 -> (n, C, H, W) uint8."""
         require(index.ndim == 1, "index", "of shape (n,)", tuple(index.shape))
+        require(index.dtype in (torch.int64, torch.int32), "index", "int64", index.dtype)
         for name, part in draws._asdict().items():
             require(part.shape == index.shape, f"draws.{name}", f"of shape {tuple(index.shape)}", tuple(part.shape))
         top, left, flip = (part[:, None, None] for part in draws[:3])

@@ -121,7 +121,8 @@ def cifar100(root: str | Path, *, download: bool = False, progress: Progress | N
 
 def load(cifar: Cifar, root: Path, *, fetch: bool = False, progress: Progress | None = None) -> Loaded:
     found = _find(cifar, root)
-    if found is None and fetch and not root.is_file():
+    broken = found is not None and found[1].is_dir() and not all((found[1] / file).is_file() for file in found[0].files)
+    if (found is None or broken) and fetch and not root.is_file():
         archive = cifar.binary.archive
         found = cifar.binary, download(URLS[archive], root / archive, md5=cifar.binary.md5, progress=progress)
     if found is None:
@@ -145,12 +146,10 @@ def _find(cifar: Cifar, root: Path) -> tuple[Version, Path] | None:
             return version, root
         if root.is_file() and root.name == version.archive:
             return version, root
-    for kind in ("folder", "archive"):
-        for version in versions:
-            path = root / getattr(version, kind)
-            if path.is_dir() if kind == "folder" else path.is_file():
-                return version, path
-    return None
+    folders = [(version, root / version.folder) for version in versions if (root / version.folder).is_dir()]
+    whole = [(v, path) for v, path in folders if all((path / file).is_file() for file in v.files)]
+    archives = [(version, root / version.archive) for version in versions if (root / version.archive).is_file()]
+    return next(iter(whole + archives + folders), None)  # a folder with a file missing says so, if there is no other
 
 
 def _from_folder(cifar: Cifar, version: Version, folder: Path) -> dict[str, bytes]:
@@ -204,11 +203,12 @@ def _check_size(cifar: Cifar, version: Version, name: str, found: int, where: st
 def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, ...]:
     if version.pickled:
         found = read_pickle(content, version.names).get(cifar.names, [])
-        listed = [name.decode("utf-8") if isinstance(name, bytes) else str(name) for name in found]
+        names = found if isinstance(found, list) else []
+        listed = [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names]
     else:
-        listed = content.decode("utf-8").split()
-    if len(set(listed)) != cifar.classes:
-        raise ValueError(f"`{version.names}` should name {cifar.classes} classes. Found {len(set(listed))}.")
+        listed = content.decode("utf-8", "replace").split()
+    if not len(listed) == len(set(listed)) == cifar.classes:
+        raise ValueError(f"`{version.names}` should name {cifar.classes} classes. Found {len(listed)} names.")
     return tuple(listed)
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 Cell = str | None  # None: missing
 MOST_CATEGORIES = 100
-MISSING = frozenset({"na", "n/a", "nan", "null", "none", "?", "inf", "+inf", "-inf", "infinity"})
+LARGEST = 1e6  # standard deviations: what float32 and a network can still take
+MISSING = frozenset({"na", "n/a", "null", "none", "?"})
 
 
 class Column(Protocol):
@@ -31,9 +32,9 @@ class Numeric:
     flagged: bool
 
     def features(self, cells: Sequence[Cell]) -> Tensor:
-        numbers = torch.tensor([_number(cell) for cell in cells], dtype=torch.float64)
+        numbers = torch.tensor([finite(cell) for cell in cells], dtype=torch.float64)
         missing = numbers.isnan()
-        scaled = ((numbers - self.mean) / self.std).masked_fill(missing, 0)
+        scaled = ((numbers - self.mean) / self.std).masked_fill(missing, 0).clamp(-LARGEST, LARGEST)
         kept = ([scaled] if self.std < math.inf else []) + ([missing.double()] if self.flagged else [])
         return torch.stack(kept, dim=1).float()
 
@@ -55,7 +56,7 @@ def fit(cells: Sequence[Cell]) -> Column | None:
     if len({cell if _there(cell) else None for cell in cells}) < 2:
         return None
     present = [cell for cell in cells if cell is not None and _there(cell)]
-    numbers = torch.tensor([_number(cell) for cell in present], dtype=torch.float64)
+    numbers = torch.tensor([finite(cell) for cell in present], dtype=torch.float64)
     if bool(numbers.isnan().any()):
         common = Counter(present).most_common(MOST_CATEGORIES)
         return Categorical(tuple(sorted(value for value, _ in common)))
@@ -67,13 +68,19 @@ def fit(cells: Sequence[Cell]) -> Column | None:
 
 
 def _there(cell: Cell) -> bool:
-    return cell is not None and cell.lower() not in MISSING
-
-
-def _number(cell: Cell) -> float:
-    """NaN for what is no finite number."""
+    """Whether there is a value: not an empty cell, a word for none, NaN, an infinity, or what overflows to one."""
+    if cell is None or cell.lower() in MISSING:
+        return False
     try:
-        number = math.nan if cell is None else float(cell)
+        return math.isfinite(float(cell))
+    except ValueError:
+        return True
+
+
+def finite(cell: Cell) -> float:
+    """The number, or NaN for what is no finite number."""
+    try:
+        number = float(cell) if cell is not None else math.nan
     except ValueError:
         return math.nan
     return number if math.isfinite(number) else math.nan

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from .._require import require
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class Inputs(Protocol):
@@ -40,9 +43,9 @@ class Dataset:
             if labels is None:
                 continue
             require(labels.shape == (len(self.inputs),), name, f"of shape ({len(self.inputs)},)", tuple(labels.shape))
-            require(labels.dtype == torch.int64, name, "int64", labels.dtype)
-            inside = bool(((labels >= 0) & (labels < len(self.class_names))).all())
-            require(inside, name, f"in [0, {len(self.class_names)})", sorted(set(labels.tolist()))[:5])
+            require(labels.dtype == torch.int64, name, "a torch tensor of int64", labels.dtype)
+            outside = labels[(labels < 0) | (labels >= len(self.class_names))]
+            require(len(outside) == 0, name, f"in [0, {len(self.class_names)})", sorted(set(outside.tolist()))[:5])
         require(len(self.ids) == len(self.inputs), "ids", f"{len(self.inputs)} in number", len(self.ids))
 
     def __len__(self) -> int:
@@ -57,9 +60,13 @@ class Dataset:
         """Where the given label is not the true one, if that is known: (N,) bool."""
         return None if self.true is None else self.given != self.true
 
-    def with_given(self, given: Tensor) -> Dataset:
-        """The same samples under other given labels; the present ones become the true ones, if none are known."""
-        return replace(self, given=given, true=self.given if self.true is None else self.true)
+    def with_given(self, given: ArrayLike) -> Dataset:
+        """The same samples under other given labels; the present ones become the true ones, if none are known.
+
+        ``given`` may be what ``ogc.noise`` returns.
+        """
+        true = self.given.clone() if self.true is None else self.true
+        return replace(self, given=torch.as_tensor(given, dtype=torch.int64), true=true)
 
 
 Loaded = tuple[Dataset, dict[str, Dataset]]

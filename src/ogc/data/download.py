@@ -56,6 +56,8 @@ def _check(path: Path, md5: str, advice: str) -> None:
 
 def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
     """Append what is missing to ``part``, or start over where the server cannot continue."""
+    if part.is_symlink():
+        raise OSError(f"`{part}` is a link, and is not written through")
     there = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "ogc", "Accept-Encoding": "identity"} | ({"Range": f"bytes={there}-"} if there else {})
     try:
@@ -72,8 +74,8 @@ def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> N
     with response:
         continues = _start(response) == there
         there = there if continues else 0
-        remaining = response.headers.get("Content-Length")
-        total = there + int(remaining) if remaining is not None else None
+        remaining = response.headers.get("Content-Length", "")
+        total = there + int(remaining) if remaining.isdecimal() else None
         with part.open("ab" if continues and there else "wb") as file:
             while chunk := response.read(CHUNK):
                 file.write(chunk)

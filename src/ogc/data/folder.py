@@ -49,7 +49,7 @@ def folder(
     bad = set(_unreadable(root, everything))
     if bad and not skip_bad:
         names = few([path for path in everything if path in bad])
-        raise ValueError(f"{len(bad)} of {len(everything)} images cannot be read: {names}. --skip-bad leaves them out.")
+        raise ValueError(f"{len(bad)} of {len(everything)} images cannot be read: {names}. skip_bad leaves them out.")
     if bad:
         warnings.warn(f"{len(bad)} images that cannot be read are left out: {few(sorted(bad))}.", stacklevel=2)
     samples = [sample for sample in samples if sample[0] not in bad]
@@ -105,7 +105,7 @@ def _indices(samples: Sequence[Sample], class_names: Sequence[str]) -> Tensor:
 
 def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:
     index = {name: i for i, name in enumerate(class_names)}
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.DictReader(file)
         if not {"path", "label"} <= set(reader.fieldnames or ()):
             raise ValueError(f"`{path}` should have the columns path and label. Found {reader.fieldnames}.")

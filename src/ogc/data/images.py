@@ -37,6 +37,8 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, index: Tensor) -> Tensor:
+        index = index.nonzero().flatten() if index.dtype == torch.bool else index
+        require(index.ndim == 1 and not index.is_floating_point(), "index", "(n,) integers or a mask", index.dtype)
         chosen = [self.paths[i] for i in index.tolist()]
         if not chosen:
             return torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)

@@ -30,6 +30,9 @@ class _Array:
 
     pixels: Tensor | None = None
 
+    def __init__(self, *_: object) -> None:
+        """Called as ``numpy``'s ``_reconstruct`` is, with a type, a shape and a code: the state has them all again."""
+
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, columns_first, raw = state
         if not isinstance(dtype, _Dtype) or dtype.code not in ("u1", "|u1", "uint8"):
@@ -39,15 +42,11 @@ class _Array:
         self.pixels = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(shape)
 
 
-def _reconstruct(*_: object) -> _Array:
-    return _Array()
-
-
 _STAND_INS: dict[tuple[str, str], object] = {
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): _Array,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
 }
 
 

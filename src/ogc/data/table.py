@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import importlib
 from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .columns import Cell, fit
+from .columns import Cell, finite, fit
 from .dataset import Dataset, Loaded
 from .paths import few
 from .split import stratified_split
@@ -83,10 +84,8 @@ def _class_names(cells: Sequence[Cell], label: str, path: Path) -> tuple[str, ..
     names = {cell for cell in cells if cell is not None}
     if len(names) < 2:
         raise ValueError(f"The column `{label}` of `{path}` should have two classes or more. Found {len(names)}.")
-    try:
-        return tuple(sorted(names, key=lambda name: (float(name), name)))
-    except ValueError:
-        return tuple(sorted(names))
+    numbers = {name: finite(name) for name in sorted(names)}
+    return tuple(sorted(numbers, key=lambda name: numbers[name]) if not any(map(isnan, numbers.values())) else numbers)
 
 
 def _labels(cells: Sequence[Cell], class_names: Sequence[str], column: str, path: Path) -> Tensor:
@@ -128,6 +127,11 @@ def _read_csv(path: Path) -> Mapping[str, Sequence[object]]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"`{path}` is no CSV file in UTF-8: {error}.") from error
     names = [name.strip() for name in header]
+    if "" in names:
+        raise ValueError(
+            f"Column {names.index('') + 1} of `{path}` has no name. An index that was saved along would be a feature "
+            "that gives the order away: name it, or leave it out."
+        )
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"The header of `{path}` has {few(doubled)} more than once.")
     for number, row in enumerate(rows, 1):

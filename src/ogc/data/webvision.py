@@ -109,10 +109,13 @@ def _ilsvrc(folder: Path, wnids: Sequence[str], classes: int) -> Iterator[Sample
     """ILSVRC-12's validation images of the first classes."""
     solution, listed = folder / "LOC_val_solution.csv", folder / "val.txt"
     if solution.is_file():
-        with solution.open(newline="", encoding="utf-8") as file:
-            pairs = [(f"{row['ImageId']}.JPEG", row["PredictionString"].split()[0]) for row in csv.DictReader(file)]
+        with solution.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+        if bad := [row for row in rows if not (row.get("ImageId") and (row.get("PredictionString") or "").split())]:
+            raise ValueError(f"`{solution}` should have an ImageId and a PredictionString a row. Found {bad[0]}.")
+        pairs = [(f"{row['ImageId']}.JPEG", row["PredictionString"].split()[0]) for row in rows]
     elif listed.is_file():
-        pairs = [(name, label) for _, line in _lines(listed) for name, _, label in (line.partition(" "),)]
+        pairs = [(name, label) for _, line in _lines(listed) for name, label in ((*line.split(maxsplit=1), "")[:2],)]
     else:
         if not wnids:
             raise FileNotFoundError("`info/synsets.txt` is missing: it says which ILSVRC-12 folders are which classes.")

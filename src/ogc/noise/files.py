@@ -11,6 +11,7 @@ import io
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,11 @@ def read_info(path: str | Path) -> LabelInfo:
     beside = info_path(path)
     try:
         record = json.loads(beside.read_bytes())
-        return LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
+        info = LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
+        for name, kinds in (("num_classes", int), ("rate_got", (int, float, NoneType)), ("sha256", str)):
+            if not isinstance(getattr(info, name), kinds):
+                raise TypeError(name)
+        return info
     except (ValueError, TypeError, KeyError) as error:  # no JSON, no dict, a part missing
         reason = f"no {error}" if isinstance(error, KeyError) else "no JSON object"
         raise LabelFileError(f"{beside} does not describe labels: {reason}.") from None
@@ -155,7 +160,7 @@ def _json(info: LabelInfo) -> bytes:
 def _from_npy(path: Path, content: bytes, column: str | None) -> NDArray[np.int64]:
     try:
         array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, TypeError, MemoryError, OverflowError, SyntaxError):
+    except Exception:  # a damaged header fails in many ways: TokenError, SyntaxError, MemoryError, ...
         raise LabelFileError(f"{path} is damaged, or no .npy file of numbers.") from None
     if column is not None and array.dtype.names:
         _has(path, column, array.dtype.names)
@@ -179,6 +184,10 @@ def _from_csv(path: Path, content: bytes, column: str | None) -> NDArray[np.int6
     if not rows:
         raise LabelFileError(f"{path} is empty.")
     header = [name.strip() for name in rows[0]]
+    if doubled := [name for name in header if header.count(name) > 1]:
+        raise LabelFileError(f"{path} has the column {doubled[0]!r} more than once.")
+    while not rows[-1]:  # blank lines at the end
+        rows.pop()
     if column is None:
         column = next((name for name in COLUMNS if name in header), None)
         if column is None:
