@@ -127,3 +127,14 @@ def test_a_mask_picks_what_it_marks(tmp_path):
     assert files[torch.tensor([False, False, True])].unique().tolist() == [200]
     with pytest.raises(ValueError, match="index"):
         files[torch.tensor([0.0])]
+
+
+def test_grey_of_32_bits_is_not_darkened_if_it_fits_in_8(tmp_path):
+    from PIL import Image
+
+    Image.new("I", (4, 4), 200).save(tmp_path / "a.tif")
+    Image.new("I", (4, 4), 200 * 256).save(tmp_path / "b.tif")
+    Image.new("F", (4, 4), 0.5).save(tmp_path / "c.tif")
+    files = ImageFiles([tmp_path / "a.tif", tmp_path / "b.tif"], 4)
+    assert files.decoded().unique().tolist() == [200]
+    assert ImageFiles([tmp_path / "c.tif"], 4).check() == [str(tmp_path / "c.tif")]

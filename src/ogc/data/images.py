@@ -16,7 +16,9 @@ from .._require import require
 if TYPE_CHECKING:
     from PIL import Image
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
 
 
 class ImageFiles:
@@ -79,8 +81,14 @@ class ImageFiles:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would clip at 255
-        return image.convert("I").point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, of no known range")
+    if image.mode.startswith("I"):  # grey of 16 bits or more, which `convert` would clip at 255
+        grey = image.convert("I")
+        brightest = grey.getextrema()[1]
+        if image.mode != "I" or not isinstance(brightest, int | float) or brightest > 255:
+            grey = grey.point(lambda value: value * (1 / 256))
+        return grey.convert("L").convert("RGB")
     if image.has_transparency_data:
         from PIL import Image
 
