@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from . import noise
 from ._files import write_whole
 from ._require import require
 from .noise import LabelFileError, LabelInfo
+from .noise.by_kind import RATED, Kind, Truth
 from .noise.files import SUFFIXES, info_path
 
 if TYPE_CHECKING:
@@ -27,24 +27,7 @@ if TYPE_CHECKING:
 
     from .data import Dataset
 
-Labels = NDArray[np.int64]
 MOST_CLASSES = 20_000
-PAIRS = {
-    ("cifar10", "asymmetric"): noise.CIFAR10_PAIRS,
-    ("cifar100", "asymmetric"): noise.CIFAR100_PAIRS,
-    ("cifar100", "blocks"): noise.CIFAR100_BLOCKS,
-}
-
-
-@dataclass(frozen=True)
-class Source:
-    """True labels, and what else is known of the data."""
-
-    name: str
-    true: Labels
-    num_classes: int
-    class_names: tuple[str, ...] = ()
-    images: Tensor | None = None  # (N, ...) uint8
 
 
 @dataclass(frozen=True)
@@ -68,32 +51,17 @@ class Request:
             for name, value in (("--out", self.out), ("--labels", self.labels), ("rate", self.rate)):
                 require(value is None, name, "left out where no KIND is given: the file is only read", str(value))
             return
-        from_file = self.kind == "file" or self.kind.startswith("human:")
-        require(from_file or self.kind in RATED, "kind", f"one of {', '.join(RATED)}, human:KIND, file", self.kind)
+        kind = Kind(self.kind, self.rate)
         require(_is_file(self.source) or self.source in SOURCES, "source", _sources(), self.source)
         require(self.seed >= 0, "seed", "at least 0", self.seed)
-        if from_file:
-            require(self.rate is None, "rate", f"left out with {self.kind}: it is what it is", self.rate)
+        kind.checked().check_source(self.source, with_images=tuple(SOURCES))
+        if kind.in_file:
             require(self.labels is not None, "--labels", f"given with {self.kind}: the file of labels", None)
         else:
-            require(self.rate is not None, "rate", f"given with {self.kind}, in [0, 1]", None)
-            require(0 <= (self.rate or 0) <= 1, "rate", "in [0, 1]", self.rate)
             require(self.labels is None, "--labels", "left out: only human:KIND and file read it", str(self.labels))
-        if self.kind in ("asymmetric", "blocks"):
-            known = [name for name, kind in PAIRS if kind == self.kind]
-            require(self.source in known, "source", f"{' or '.join(known)} with {self.kind}; see pairflip", self.source)
-        if self.kind == "instance":
-            require(self.source in SOURCES, "source", f"one of {', '.join(SOURCES)}: it needs images", self.source)
-        if self.kind.startswith("human:"):
-            require(self.source.startswith("cifar"), "source", f"cifar10 or cifar100 with {self.kind}", self.source)
         require(self.target.suffix in SUFFIXES, "--out", "a .npy or .csv file", str(self.target))
         inputs = [path.resolve() for path in (Path(self.source), self.labels) if path is not None]
         require(self.target.resolve() not in inputs, "--out", "another file than those read", str(self.target))
-
-    @property
-    def counts(self) -> bool:
-        """Whether a rate and a seed have a part in it."""
-        return self.kind in RATED
 
     @property
     def target(self) -> Path:
@@ -101,7 +69,7 @@ class Request:
         if self.out is not None:
             return self.out
         parts = [Path(self.source).stem if _is_file(self.source) else self.source, (self.kind or "").replace(":", "-")]
-        numbers = [str(self.rate), str(self.seed)] if self.counts else []
+        numbers = [str(self.rate), str(self.seed)] if self.kind in RATED else []
         return Path("runs/noise") / ("-".join(parts + numbers) + ".npy")
 
 
@@ -113,15 +81,12 @@ def run(request: Request) -> tuple[LabelInfo, list[Path]]:
         info, files = noise.read_info(path), [path, info_path(path)]
         name, class_names = path.stem, tuple[str, ...]()
     else:
-        source = load(request)
-        given = make(request, source)
-        rate, seed = (request.rate, request.seed) if request.counts else (None, None)
-        info = LabelInfo.measure(
-            source.true, given, kind=request.kind, num_classes=source.num_classes, rate=rate, seed=seed
-        )
+        truth = load(request)
+        kind = Kind(request.kind, request.rate)
+        given, info = kind.make(truth, seed=request.seed, file=request.labels, column=request.column)
         path, files = request.target, [request.target, info_path(request.target)]
         _write(path, lambda: noise.write_labels(path, given, info))
-        name, class_names = source.name, source.class_names
+        name, class_names = truth.name, truth.class_names
     if request.plot:
         from .noise.picture import draw_confusion, png
 
@@ -152,7 +117,7 @@ def show(info: LabelInfo, files: list[Path], console: Console) -> None:
         console.print(str(file), markup=False)
 
 
-def load(request: Request) -> Source:
+def load(request: Request) -> Truth:
     """The true labels of the source."""
     if request.source in SOURCES:
         return SOURCES[request.source](request)
@@ -167,76 +132,34 @@ def load(request: Request) -> Source:
         )
     if info_path(path).exists():
         num_classes = max(num_classes, noise.read_info(path).num_classes)
-    return Source(path.stem, true, num_classes)
+    return Truth(path.stem, true, num_classes)
 
 
-def make(request: Request, source: Source) -> Labels:
-    """The given labels."""
-    kind = request.kind or ""
-    if request.labels is not None:
-        return imported(request.labels, kind, request.column, source)
-    return RATED[kind](source, request.rate or 0.0, request.seed)
-
-
-def imported(path: Path, kind: str, column: str | None, source: Source) -> Labels:
-    if kind != "file":
-        return noise.cifar_n(path, kind.removeprefix("human:"), clean=source.true)
-    given = noise.read_labels(path, column)
-    if len(given) != len(source.true):
-        raise LabelFileError(f"{path} has {len(given)} labels, but {source.name} has {len(source.true)}.")
-    outside = given[(given < 0) | (given >= source.num_classes)]
-    if len(outside):
-        raise LabelFileError(f"{path} has the label {outside[0]}, but {source.name} has {source.num_classes} classes.")
-    return given
-
-
-def _by_pairs(kind: str) -> Callable[[Source, float, int], Labels]:
-    return lambda source, rate, seed: noise.asymmetric(source.true, rate, pairs=PAIRS[source.name, kind], seed=seed)
-
-
-def _by_image(source: Source, rate: float, seed: int) -> Labels:
-    assert source.images is not None  # of every source by name
-    return noise.instance_dependent(source.images, source.true, rate, num_classes=source.num_classes, seed=seed)
-
-
-RATED: dict[str, Callable[[Source, float, int], Labels]] = {
-    "symmetric": lambda source, rate, seed: noise.symmetric(
-        source.true, rate, num_classes=source.num_classes, seed=seed
-    ),
-    "asymmetric": _by_pairs("asymmetric"),
-    "blocks": _by_pairs("blocks"),
-    "pairflip": lambda source, rate, seed: noise.pair_flip(
-        source.true, rate, num_classes=source.num_classes, seed=seed
-    ),
-    "instance": _by_image,
-}
-
-
-def _digits(request: Request) -> Source:
+def _digits(request: Request) -> Truth:
     from .data import load_digits
 
     train, _ = load_digits()
     inputs = train.inputs[torch.arange(len(train))]
-    return _source("digits", train, (255 * inputs).round().to(torch.uint8))  # pixels are in [0, 1] there
+    return _truth("digits", train, (255 * inputs).round().to(torch.uint8))  # pixels are in [0, 1] there
 
 
-def _cifar(name: str) -> Callable[[Request], Source]:
-    def load(request: Request) -> Source:
+def _cifar(name: str) -> Callable[[Request], Truth]:
+    def load(request: Request) -> Truth:
         from . import data
 
         loader = {"cifar10": data.cifar10, "cifar100": data.cifar100}[name]
         try:
-            with _bar() as progress:
+            with download_bar() as progress:
                 train, _ = loader(request.data, download=request.download, progress=progress)
         except ValueError as error:  # a broken file
             raise LabelFileError(str(error)) from None
-        return _source(name, train, train.inputs[torch.arange(len(train))])
+        return _truth(name, train, train.inputs[torch.arange(len(train))])
 
     return load
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[int, int | None], None]]:
+def download_bar() -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar for a download, shown once there is one."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
@@ -255,12 +178,12 @@ def _bar() -> Iterator[Callable[[int, int | None], None]]:
             bar.stop()
 
 
-def _source(name: str, train: Dataset, images: Tensor) -> Source:
+def _truth(name: str, train: Dataset, images: Tensor) -> Truth:
     true = train.given if train.true is None else train.true
-    return Source(name, true.numpy(), train.num_classes, train.class_names, images)
+    return Truth(name, true.numpy(), train.num_classes, train.class_names, images)
 
 
-SOURCES: dict[str, Callable[[Request], Source]] = {
+SOURCES: dict[str, Callable[[Request], Truth]] = {
     "digits": _digits,
     "cifar10": _cifar("cifar10"),
     "cifar100": _cifar("cifar100"),

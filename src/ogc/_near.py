@@ -1,0 +1,16 @@
+"""What a misspelt name may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """A question that names what is spelt alike, to end a sentence with, or nothing.
+
+    >>> meant("gse", ["ce", "gce", "sce"])
+    ' Did you mean sce or gce?'
+    """
+    close = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(close)}?" if close else ""

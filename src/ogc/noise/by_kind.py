@@ -1,0 +1,139 @@
+"""Noise by its name, ``symmetric:0.5`` or ``human:worse``: what commands and recipes ask for, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .._near import meant
+from .._require import require
+from .files import LabelFileError, LabelInfo, read_labels
+from .human import cifar_n
+from .instance import instance_dependent
+from .transition import CIFAR10_PAIRS, CIFAR100_BLOCKS, CIFAR100_PAIRS, asymmetric, pair_flip, symmetric
+
+Labels = NDArray[np.int64]
+
+PAIRS = {
+    ("cifar10", "asymmetric"): CIFAR10_PAIRS,
+    ("cifar100", "asymmetric"): CIFAR100_PAIRS,
+    ("cifar100", "blocks"): CIFAR100_BLOCKS,
+}
+
+
+@dataclass(frozen=True)
+class Truth:
+    """True labels, and what else is known of the data."""
+
+    name: str
+    labels: Labels
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+    images: Tensor | None = None  # (N, ...) uint8
+
+
+class Kind(NamedTuple):
+    """A kind of noise: by a rate (``symmetric``), or as found in a file (``human:worse``, ``file``)."""
+
+    name: str
+    rate: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Kind:
+        """A kind from one word.
+
+        >>> Kind.parse("symmetric:0.5"), Kind.parse("human:worse")
+        (Kind(name='symmetric', rate=0.5), Kind(name='human:worse', rate=None))
+        """
+        name, _, rest = text.partition(":")
+        if not rest or name == "human":
+            return cls(text).checked()
+        try:
+            rate = float(rest)
+        except ValueError:
+            require(False, "noise", "KIND:RATE, as in symmetric:0.5", text)
+        return cls(name, rate).checked()
+
+    @property
+    def in_file(self) -> bool:
+        return self.name == "file" or self.name.startswith("human:")
+
+    def checked(self) -> Kind:
+        """Itself, if there is such a noise."""
+        if not (self.in_file or self.name in RATED):
+            raise ValueError(
+                f"Parameter `kind` should be one of {', '.join(RATED)}, human:KIND, file. "
+                f"Found `kind = {self.name!r}`.{meant(self.name, RATED)}"
+            )
+        if self.in_file:
+            require(self.rate is None, "rate", f"left out with {self.name}: it is what it is", self.rate)
+        else:
+            require(self.rate is not None, "rate", f"given with {self.name}, in [0, 1]", None)
+            require(0 <= (self.rate or 0) <= 1, "rate", "in [0, 1]", self.rate)
+        return self
+
+    def check_source(self, source: str, *, with_images: Sequence[str]) -> None:
+        """Refuse data that this noise is not defined on."""
+        if self.name in ("asymmetric", "blocks"):
+            known = [name for name, kind in PAIRS if kind == self.name]
+            require(source in known, "source", f"{' or '.join(known)} with {self.name}; see pairflip", source)
+        if self.name == "instance":
+            require(source in with_images, "source", f"one of {', '.join(with_images)}: it needs images", source)
+        if self.name.startswith("human:"):
+            require(source in ("cifar10", "cifar100"), "source", f"cifar10 or cifar100 with {self.name}", source)
+
+    def make(
+        self, truth: Truth, *, seed: int, file: Path | None = None, column: str | None = None
+    ) -> tuple[Labels, LabelInfo]:
+        """Given labels and what they are; ``file``, and its ``column``, are for the kinds that read one."""
+        if self.in_file:
+            assert file is not None
+            given = imported(file, self.name, column, truth)
+        else:
+            given = RATED[self.name](truth, self.rate or 0.0, seed)
+        return given, LabelInfo.measure(
+            truth.labels,
+            given,
+            kind=self.name,
+            num_classes=truth.num_classes,
+            rate=self.rate,
+            seed=None if self.in_file else seed,
+        )
+
+
+def imported(path: Path, kind: str, column: str | None, truth: Truth) -> Labels:
+    """Given labels of the same samples, in their order, from a file."""
+    if kind != "file":
+        return cifar_n(path, kind.removeprefix("human:"), clean=truth.labels)
+    given = read_labels(path, column)
+    if len(given) != len(truth.labels):
+        raise LabelFileError(f"{path} has {len(given)} labels, but {truth.name} has {len(truth.labels)}.")
+    outside = given[(given < 0) | (given >= truth.num_classes)]
+    if len(outside):
+        raise LabelFileError(f"{path} has the label {outside[0]}, but {truth.name} has {truth.num_classes} classes.")
+    return given
+
+
+def _by_pairs(kind: str) -> Callable[[Truth, float, int], Labels]:
+    return lambda truth, rate, seed: asymmetric(truth.labels, rate, pairs=PAIRS[truth.name, kind], seed=seed)
+
+
+def _by_image(truth: Truth, rate: float, seed: int) -> Labels:
+    if truth.images is None:
+        raise ValueError(f"Instance noise needs images, raw pixels in memory: {truth.name} has none.")
+    return instance_dependent(truth.images, truth.labels, rate, num_classes=truth.num_classes, seed=seed)
+
+
+RATED: dict[str, Callable[[Truth, float, int], Labels]] = {
+    "symmetric": lambda truth, rate, seed: symmetric(truth.labels, rate, num_classes=truth.num_classes, seed=seed),
+    "asymmetric": _by_pairs("asymmetric"),
+    "blocks": _by_pairs("blocks"),
+    "pairflip": lambda truth, rate, seed: pair_flip(truth.labels, rate, num_classes=truth.num_classes, seed=seed),
+    "instance": _by_image,
+}

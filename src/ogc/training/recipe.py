@@ -1,0 +1,337 @@
+"""Recipes: everything that decides a training run but the data and the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tomllib
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from .._near import meant
+from .._require import require
+from ..models import TIMM, check_name
+from ..noise.by_kind import Kind
+from . import method as methods
+
+
+class Checked(BaseModel):
+    """Frozen, and complains in one sentence: the parameter, the rule, the value found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    if not TYPE_CHECKING:  # whose own signature has the fields
+
+        def __init__(self, **values: object) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise ValueError(_sentence(error, list(type(self).model_fields))) from None
+
+
+def _sentence(error: ValidationError, fields: list[str]) -> str:
+    """The first complaint in the house's form. Pydantic's own say "Input should be", too."""
+    first = error.errors()[0]
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])[1:]
+    if first["type"] == "extra_forbidden":
+        return f"There is no parameter {name!r}.{meant(name, fields)} There are {', '.join(fields)}."
+    if first["type"] == "missing":
+        return f"Parameter `{name}` should be given."
+    rule = first["msg"].removeprefix("Input should be ").partition(", unable")[0].replace("'", "")
+    near = meant(str(first["input"]), rule.split()) if first["type"] == "literal_error" else ""
+    return f"Parameter `{name}` should be {rule}. Found `{name} = {first['input']!r}`.{near}"
+
+
+def _none(value: object) -> object:
+    return None if isinstance(value, str) and value.lower() == "none" else value
+
+
+def _listed(value: object) -> object:
+    """What the command line gives for a list: "30,60", or nothing."""
+    return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+Nothing = BeforeValidator(_none)
+Count = Annotated[int, Field(ge=1)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Recipe(Checked):
+    """A training run. Strings are taken for numbers where a number is due, and ``none`` for nothing.
+
+    >>> RECIPES["cifar10"].lr_at(epoch=50)
+    0.01
+    """
+
+    name: str  # of the data set that it is for: the paper's parameters are looked up by it
+    network: str  # one of ogc.models.NETWORKS, or timm:NAME
+    hidden: Counts = ()  # widths of the mlp's layers
+    method: str = "ce+ogc"
+    parameters: dict[
+        str, bool | int | float
+    ] = {}  # of the method: the paper's for ``name``, else its own, if not given
+    noise: Annotated[str | None, Nothing] = None  # of the training labels, KIND:RATE or human:KIND
+    noise_seed: Seed = 0
+    seed: Seed = 0  # of the initial weights, the batches and the augmentation
+    epochs: Count
+    batch_size: Annotated[int, Field(ge=2)]
+    accumulate: Count = 1  # parts that a batch is cut into, to save memory
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr: Positive
+    momentum: Share = 0.9  # of SGD
+    nesterov: bool = False
+    weight_decay: Annotated[float, Field(ge=0)]
+    schedule: Literal["steps", "cosine", "constant"]
+    milestones: Counts = ()  # epochs after which lr is multiplied by ``factor``
+    factor: Annotated[float, Field(gt=0, le=1)] = 0.1
+    clip_norm: Annotated[Positive | None, Nothing] = None  # of the gradient of all weights
+    average: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, Nothing] = (
+        0.999  # decay of the averaged weights, a step
+    )
+    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA devices that have it
+    augment: Literal["none", "cifar", "large"] = "none"
+    size: Annotated[Count | None, Nothing] = None  # side of the images; their own if not given
+    report_epochs: Count = 10  # at the end, whose mean accuracy is reported
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """Every parameter of the method, so that what is recorded says it all."""
+        if not isinstance(values, Mapping):
+            return values
+        method, given = values.get("method", "ce+ogc"), values.get("parameters", {})
+        require(isinstance(method, str), "method", "a name", method)
+        require(isinstance(given, Mapping), "parameters", "numbers by name", given)
+        methods.check(method, given)
+        given = {name: _number(name, value) for name, value in given.items()}
+        return {**values, "parameters": methods.complete(method, given, str(values.get("name")))}
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not self.network.startswith(TIMM):  # which a recipe can name where it is not installed
+            check_name(self.network)
+        methods.build(self.method, self.parameters)
+        if self.noise is not None:
+            Kind.parse(self.noise)
+        steps = self.schedule == "steps"
+        require(steps or not self.milestones, "milestones", "left out: only schedule=steps has them", self.milestones)
+        rising = all(first < second for first, second in pairwise((*self.milestones, self.epochs)))
+        require(rising, "milestones", f"rising, and below epochs = {self.epochs}", self.milestones)
+        sgd = self.optimizer == "sgd" and self.momentum > 0
+        require(sgd or not self.nesterov, "nesterov", "false without SGD and a momentum above 0", self.nesterov)
+        even = self.batch_size % self.accumulate == 0
+        require(even, "accumulate", f"a divisor of batch_size = {self.batch_size}", self.accumulate)
+        large = self.augment == "large"
+        require(not large or self.size is not None, "size", "given with augment = large", self.size)
+        return self
+
+    def lr_at(self, epoch: int, share: float = 0.0) -> float:
+        """The learning rate when ``epoch`` epochs, and this share of the next, are done: cosine moves every step."""
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * (epoch + share) / self.epochs)) / 2
+        return self.lr * self.factor ** sum(milestone <= epoch for milestone in self.milestones)
+
+    def show(self) -> str:
+        """One line a field, aligned; the method's parameters below it."""
+        lines: list[tuple[str, object]] = []
+        for name, value in self:
+            if name == "parameters":
+                lines += [(f"  {parameter}", number) for parameter, number in self.parameters.items()]
+            else:
+                lines.append((name, value))
+        return "\n".join(f"{name:<14}{_shown(value)}".rstrip() for name, value in lines)
+
+
+def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
+    """The recipe with some fields changed; a parameter of the method is named like a field.
+
+    With other epochs the milestones move in proportion, with another method its parameters are the defaults again, and
+    with another schedule the milestones go, unless they are given.
+    """
+    values: dict[str, Any] = {name: value for name, value in recipe if name != "parameters"}
+    fields = {name: value for name, value in changes.items() if name in Recipe.model_fields}
+    method = str(fields.get("method", recipe.method))
+    methods.check(method)
+    given = {name: value for name, value in changes.items() if name not in fields}
+    if unknown := [name for name in given if name not in methods.takes(method)]:
+        there = [*Recipe.model_fields, *methods.takes(method)]
+        near = meant(unknown[0], there)
+        raise ValueError(f"There is no parameter {unknown[0]!r}.{near} There are {', '.join(there)}.")
+    inner = fields.pop("parameters", {})
+    require(isinstance(inner, Mapping), "parameters", "numbers by name", inner)
+    given = {**inner, **given}  # type: ignore[dict-item]
+    same = method == recipe.method and fields.get("name", recipe.name) == recipe.name
+    kept = dict(recipe.parameters) if same else {}
+    for one, other in (("epsilon", "epsilon0"), ("epsilon0", "epsilon")):
+        if one in given:
+            kept.pop(other, None)
+    if "milestones" not in fields:
+        values["milestones"] = _milestones(recipe, fields)
+    return Recipe(**{**values, **fields, "parameters": kept | given})
+
+
+def _milestones(recipe: Recipe, fields: Mapping[str, object]) -> tuple[int, ...]:
+    """In proportion to the epochs; those that fall together, or on an end, are one or none."""
+    if fields.get("schedule", recipe.schedule) != "steps":
+        return ()
+    epochs = fields.get("epochs", recipe.epochs)
+    try:
+        new = float(epochs)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return recipe.milestones  # Recipe will say what is wrong with the epochs
+    moved = (round(milestone * new / recipe.epochs) for milestone in recipe.milestones)
+    return tuple(dict.fromkeys(milestone for milestone in moved if 0 < milestone < new))
+
+
+def by_name(name: str) -> Recipe:
+    """One of RECIPES; an unknown name gets the near ones."""
+    if name not in RECIPES:
+        raise ValueError(f"There is no recipe named {name!r}.{meant(name, RECIPES)} There are {', '.join(RECIPES)}.")
+    return RECIPES[name]
+
+
+def from_toml(path: str | Path) -> Recipe:
+    """A recipe from a file: ``base = "cifar10"``, then what is different, with ``[parameters]`` for the method's."""
+    path = Path(path)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        base = values.pop("base", None)
+        return Recipe(**values) if base is None else override(by_name(str(base)), values)
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are some
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _number(name: str, value: object) -> bool | int | float:
+    """A parameter of a method, from a number or from its text."""
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in ("true", "false"):
+            return text == "true"
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return kind(text)
+    if not isinstance(value, bool | int | float):
+        raise ValueError(f"Parameter `{name}` should be a number. Found `{name} = {value!r}`.")
+    return value
+
+
+def _shown(value: object) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+RECIPES: dict[str, Recipe] = {
+    "cifar10": Recipe(  # the paper's three protocols
+        name="cifar10",
+        network="resnet18-cifar",
+        epochs=150,
+        batch_size=128,
+        lr=0.1,
+        weight_decay=5e-4,
+        schedule="steps",
+        milestones=(50, 100),
+        clip_norm=5.0,
+        average=None,
+        augment="cifar",
+    ),
+    "cifar100": Recipe(
+        name="cifar100",
+        network="resnet34-cifar",
+        epochs=150,
+        batch_size=128,
+        lr=0.1,
+        weight_decay=5e-4,
+        schedule="steps",
+        milestones=(50, 100),
+        clip_norm=5.0,
+        average=None,
+        augment="cifar",
+    ),
+    "webvision": Recipe(
+        name="webvision",
+        network="resnet18",
+        epochs=120,
+        batch_size=128,
+        lr=0.1,
+        nesterov=True,
+        weight_decay=5e-4,
+        schedule="steps",
+        milestones=(40, 80),
+        clip_norm=5.0,
+        average=None,
+        augment="large",
+        size=224,
+        report_epochs=1,
+    ),
+    "digits": Recipe(  # as in the demo
+        name="digits",
+        network="mlp",
+        hidden=(512, 512),
+        epochs=120,
+        batch_size=128,
+        lr=0.1,
+        weight_decay=5e-4,
+        schedule="steps",
+        milestones=(40, 80),
+    ),
+    "folder": Recipe(  # small images
+        name="folder",
+        network="resnet18-cifar",
+        epochs=30,
+        batch_size=64,
+        lr=0.05,
+        weight_decay=5e-4,
+        schedule="cosine",
+        clip_norm=5.0,
+        augment="cifar",
+        size=32,
+    ),
+    "folder-large": Recipe(  # photographs
+        name="folder-large",
+        network="resnet18",
+        epochs=60,
+        batch_size=64,
+        lr=0.05,
+        weight_decay=5e-4,
+        schedule="cosine",
+        clip_norm=5.0,
+        augment="large",
+        size=224,
+    ),
+    "table": Recipe(
+        name="table",
+        network="mlp",
+        hidden=(256, 256),
+        epochs=50,
+        batch_size=128,
+        optimizer="adamw",
+        lr=1e-3,
+        weight_decay=0.01,
+        schedule="cosine",
+        clip_norm=5.0,
+    ),
+    "arrays": Recipe(
+        name="arrays",
+        network="mlp",
+        hidden=(256, 256),
+        epochs=50,
+        batch_size=128,
+        optimizer="adamw",
+        lr=1e-3,
+        weight_decay=0.01,
+        schedule="cosine",
+        clip_norm=5.0,
+    ),
+}

@@ -1,0 +1,204 @@
+"""Where the data of a run come from: what the user typed, the loader's options, and the noise in the labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .. import data
+from .._near import meant
+from .._require import require
+from ..data import Dataset, Loaded
+from ..data.download import Progress
+from ..data.images import ImageFiles
+from ..noise import LabelInfo
+from ..noise.by_kind import Kind, Truth
+from ..noise.human import PUBLISHED
+from .recipe import Checked, Recipe, Share
+
+NAMED = ("digits", "cifar10", "cifar100", "webvision")
+TABLES = (".csv", ".tsv", ".parquet", ".pq")
+ARRAYS = (".npz", ".npy")
+WITH_IMAGES = ("digits", "cifar10", "cifar100", "folder", "arrays")
+IN_MEMORY = 4 * 2**30  # bytes of decoded images; larger sets stay files
+
+# The options that each kind of source has; every other one has to be left out.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "digits": ("labels",),
+    "cifar10": ("path", "labels"),
+    "cifar100": ("path", "labels"),
+    "webvision": ("path", "ilsvrc"),
+    "folder": ("path", "true", "val", "skip_bad"),
+    "table": ("path", "label", "true", "id", "val", "test"),
+    "arrays": ("path", "labels", "label", "true", "val"),
+}
+
+
+class Source(Checked):
+    """A data set and how to read it; paths are absolute, so that a run goes on from anywhere."""
+
+    kind: Literal["digits", "cifar10", "cifar100", "webvision", "folder", "table", "arrays"]
+    path: Path | None = None
+    labels: Path | None = None  # given labels of the training set: a label file, a CIFAR-N .pt, the labels of a .npy
+    label: str | None = None  # a table's column, or a name in an .npz
+    true: str | None = None  # likewise; for a folder a CSV file
+    id: str | None = None  # a table's column
+    val: Share = 0.2  # the share to validate on, where the data come without a split
+    test: Path | None = None  # a table to test on
+    skip_bad: bool = False  # leave out images that cannot be read
+    ilsvrc: Path | None = None  # folder of ILSVRC-12's validation images, for webvision
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        *,
+        data: Path | None = None,
+        labels: Path | None = None,
+        label: str | None = None,
+        true: str | None = None,
+        id: str | None = None,
+        val: float | None = None,
+        test: Path | None = None,
+        skip_bad: bool = False,
+        ilsvrc: Path | None = None,
+    ) -> Source:
+        """What the user typed: a name, a folder, a table or a NumPy file. ``data`` is the folder of a named set."""
+        kind = _kind(text)
+        path = Path(text) if kind not in NAMED else None if kind == "digits" else data or Path("data")
+        require(data is None or (kind in NAMED and kind != "digits"), "data", f"left out with {kind}", str(data))
+        given = {"labels": labels, "label": label, "true": true, "id": id, "val": val, "test": test}
+        given |= {"path": path, "skip_bad": skip_bad or None, "ilsvrc": ilsvrc}
+        given = {name: value for name, value in given.items() if value is not None}
+        for name, value in given.items():
+            allowed = [kind for kind, options in OPTIONS.items() if name in options]
+            require(kind in allowed, name, f"left out with {kind}: it is for {', '.join(allowed)}", str(value))
+        require(kind != "table" or label is not None, "label", f"given: the column of `{text}` with the labels", label)
+        features_alone = kind == "arrays" and Path(text).suffix.lower() == ".npy"
+        require(not features_alone or labels is not None, "labels", f"given with `{text}`: a file of labels", labels)
+        if kind == "folder" and true is not None:
+            given["true"] = str(Path(true).absolute())
+        paths = {name: value.expanduser().absolute() for name, value in given.items() if isinstance(value, Path)}
+        for name in ("labels", "test", "ilsvrc"):
+            if name in paths and not paths[name].exists():
+                raise FileNotFoundError(f"There is no `{given[name]}`, given as {name}.")
+        return cls(kind=kind, **given | paths)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """Short, for a folder's name and a table."""
+        return self.kind if self.kind in NAMED or self.path is None else self.path.stem
+
+
+def _kind(text: str) -> str:
+    path = Path(text).expanduser()
+    if text in NAMED:
+        return text
+    if path.is_dir():
+        return "folder"
+    suffix = path.suffix.lower()
+    kind = "table" if suffix in TABLES else "arrays" if suffix in ARRAYS else None
+    if kind is not None and path.is_file():
+        return kind
+    kinds = f"{', '.join(NAMED)}, a folder of images, a table ({', '.join(TABLES)}), arrays ({', '.join(ARRAYS)})"
+    if path.exists():
+        raise ValueError(f"`{text}` is no data that can be trained on. There are {kinds}.")
+    beside = [str(path.with_name(other.name)) for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    sentence = f"There is no `{text}`.{meant(text, [*NAMED, *beside])} Data are {kinds}."
+    raise FileNotFoundError(sentence) if kind or len(path.parts) > 1 else ValueError(sentence)
+
+
+def check(source: Source, recipe: Recipe) -> None:
+    """Whether noise and data go together, before anything is read."""
+    kind = noise_of(source, recipe)
+    if kind is None:
+        return
+    kind.check_source(source.kind, with_images=WITH_IMAGES)
+    if not kind.in_file:
+        imported = source.labels if source.kind != "arrays" else None
+        require(imported is None, "labels", f"left out with {recipe.noise}, which makes labels", str(imported))
+    elif kind.name == "file":
+        require(source.labels is not None, "labels", "given with file: the file of labels", None)
+    else:
+        human_file(source, kind.name)
+
+
+def noise_of(source: Source, recipe: Recipe) -> Kind | None:
+    """The kind of noise: as the recipe says, or as in a file of labels."""
+    if recipe.noise is not None:
+        return Kind.parse(recipe.noise)
+    return Kind("file") if source.labels is not None and source.kind != "arrays" else None
+
+
+def human_file(source: Source, kind: str) -> Path:
+    """CIFAR-N's file: the one given, or by its published name in the data's folder."""
+    if source.labels is not None:
+        return source.labels
+    assert source.path is not None
+    folder = source.path if source.path.is_dir() else source.path.parent
+    name = {"cifar10": PUBLISHED[0].name, "cifar100": PUBLISHED[1].name}[source.kind]
+    for path in (folder / name, folder.parent / name):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"{kind} is read from {name}, which is not in `{folder}`: put it there, or give labels.")
+
+
+def load(
+    source: Source, recipe: Recipe, *, download: bool = False, progress: Progress | None = None
+) -> tuple[Loaded, LabelInfo | None]:
+    """The data, with the recipe's noise in the training labels, and what that noise is.
+
+    The true labels are kept for measuring. Of a folder, a table or arrays they are not known, unless they were given:
+    there the labels as found stand for them when noise is added.
+    """
+    check(source, recipe)
+    train, sets = _read(source, recipe, download, progress)
+    train, sets = _in_memory(train), {name: _in_memory(part) for name, part in sets.items()}
+    kind = noise_of(source, recipe)
+    if kind is None:
+        return (train, sets), None
+    true = train.given if train.true is None else train.true
+    truth = Truth(source.kind, true.numpy(), train.num_classes, train.class_names, _pixels(source, train))
+    file = human_file(source, kind.name) if kind.name.startswith("human:") else source.labels
+    given, info = kind.make(truth, seed=recipe.noise_seed, file=file)
+    return (train.with_given(given), sets), info
+
+
+def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | None) -> Loaded:
+    if source.kind == "digits":
+        return data.load_digits()
+    assert source.path is not None
+    if source.kind in ("cifar10", "cifar100"):
+        loader = data.cifar10 if source.kind == "cifar10" else data.cifar100
+        return loader(source.path, download=download, progress=progress)
+    if source.kind == "webvision":
+        return data.webvision(source.path, size=recipe.size or 224, ilsvrc=source.ilsvrc)
+    if source.kind == "folder":
+        return data.folder(
+            source.path, size=recipe.size or 32, val=source.val, skip_bad=source.skip_bad, true_labels=source.true
+        )
+    if source.kind == "table":
+        label = source.label or ""
+        return data.table(source.path, label, true=source.true, id=source.id, val=source.val, test=source.test)
+    return data.arrays(source.path, source.labels, labels_name=source.label, true_name=source.true, val=source.val)
+
+
+def _in_memory(part: Dataset) -> Dataset:
+    """With its images decoded once, if they are few enough."""
+    files = part.inputs
+    if isinstance(files, ImageFiles) and len(files) * 3 * files.size**2 <= IN_MEMORY:
+        return replace(part, inputs=files.decoded())
+    return part
+
+
+def _pixels(source: Source, train: Dataset) -> Tensor | None:
+    """(N, ...) uint8, where the inputs are images in memory."""
+    if not isinstance(train.inputs, Tensor):
+        return None
+    if source.kind == "digits":
+        return (255 * train.inputs).round().to(torch.uint8)
+    return train.inputs if train.inputs.dtype == torch.uint8 else None
