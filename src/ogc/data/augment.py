@@ -108,7 +108,7 @@ class Cifar(nn.Module):
         _register_statistics(self, mean, std, images.device)
 
     def draw(self, n: int, generator: Generator | None = None) -> CifarDraws:
-        device = self.pixels.device
+        device = self.pixels.device if generator is None else generator.device
         top, left = torch.randint(2 * self.padding + 1, (2, n), generator=generator, device=device)
         flip, angle = torch.rand(2, n, generator=generator, device=device)
         return CifarDraws(top, left, (flip < 0.5) & self.flip, self.degrees * (2 * angle - 1))
@@ -218,8 +218,10 @@ class Large(nn.Module):
     def draw(self, n: int, height: int, width: int, generator: Generator | None = None) -> LargeDraws:
         """For n images of one size. The first of ten boxes that fits is taken; the first, cut off, if none does."""
 
+        device = self.mean.device if generator is None else generator.device
+
         def uniform(low: float, high: float, *shape: int) -> Tensor:
-            return low + (high - low) * torch.rand(*shape, n, generator=generator, device=self.mean.device)
+            return low + (high - low) * torch.rand(*shape, n, generator=generator, device=device)
 
         area = uniform(*self.scale, ATTEMPTS)
         ratio = uniform(math.log(self.ratio[0]), math.log(self.ratio[1]), ATTEMPTS).exp() * (height / width)

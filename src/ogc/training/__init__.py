@@ -1,0 +1,37 @@
+"""Training: recipes, the plain loop, the engine, checkpoints.
+
+>>> from ogc.data import load_digits
+>>> recipe = override(RECIPES["digits"], {"epochs": 1})
+>>> [result] = train([Job(recipe, None, load_digits())])
+>>> len(result["epochs"])
+1
+"""
+
+from __future__ import annotations
+
+from .checkpoint import CheckpointError
+from .history import Epoch, Watch
+from .recipe import RECIPES, Recipe, from_toml, override
+from .run import Job, NonFinite
+from .session import Result, load_network, resume, train
+from .source import Source, load
+from .stopping import Interrupted
+
+__all__ = [
+    "RECIPES",
+    "CheckpointError",
+    "Epoch",
+    "Interrupted",
+    "Job",
+    "NonFinite",
+    "Recipe",
+    "Result",
+    "Source",
+    "Watch",
+    "from_toml",
+    "load",
+    "load_network",
+    "override",
+    "resume",
+    "train",
+]

@@ -1,0 +1,423 @@
+"""The engine: whole steps as CUDA graphs over data on the device, several runs side by side, each on its own stream.
+
+A step reads its batch, learning rate and decay from tables at a position that the device counts, so replaying one graph
+is a step; the host only refills the tables. The weights lie in flat memory, with a bf16 copy that the network computes
+with. At the end of an epoch the state is copied aside, and evaluated and read back while the next epoch trains.
+The plain loop does the same arithmetic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..clipping import OGC
+from . import checkpoint, fused
+from .evaluate import EvaluationSet, precision
+from .feed import Plan
+from .history import Watch
+from .ranks import Ranks
+from .run import Job, NonFinite, Run, Snapshot, decay_at
+from .stopping import Stop
+
+CHUNK = 64  # steps between two fillings of the tables
+WARM_UP = 3
+ALIGNED = 8  # numbers: 16 bytes in bf16, as wide as a load
+
+
+def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | None:
+    """What keeps the engine from serving these jobs, in words."""
+    if device.type != "cuda":
+        return "there is no GPU"
+    if fused.triton is None:
+        return "Triton is not installed"
+    if ranks.size > 1:
+        return "there are several processes"
+    for job in jobs:
+        train, sets = job.data
+        if not all(isinstance(part.inputs, Tensor) for part in (train, *sets.values())):
+            return "the images do not fit in memory"
+        if job.recipe.optimizer != "sgd" or job.recipe.momentum == 0:
+            return f"the optimizer is {job.recipe.optimizer}, and it knows SGD with momentum alone"
+        if job.recipe.accumulate > 1:
+            return "gradients are accumulated"
+        if not all(value.requires_grad for value in (job.network.parameters() if job.network else ())):
+            return "a part of the network is frozen"
+    return None
+
+
+def train(runs: Sequence[Run], *, watch: Watch, stop: Stop, save_every: float) -> None:
+    """Train all runs to the end, or until ``stop``; they are then saved where they stand."""
+    tuned = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        ready: dict[int, Tensor] = {}
+        lanes = [Lane(run, watch, ready) for run in runs if not run.done]
+        trouble = drive(lanes, stop, save_every)
+    finally:
+        torch.backends.cudnn.benchmark = tuned
+        torch.cuda.synchronize()
+    if trouble is not None:
+        raise trouble
+
+
+def drive(lanes: list[Lane], stop: Stop, save_every: float) -> NonFinite | None:
+    """A step of each in turn. A run that breaks leaves the others alone; its complaint comes at the end."""
+    going = [(lane, lane.steps()) for lane in lanes]
+    saved, trouble = time.monotonic(), None
+    while going:
+        for lane, steps in list(going):
+            try:
+                if next(steps, None) is None:
+                    going.remove((lane, steps))
+                    lane.save()
+            except NonFinite as error:
+                going.remove((lane, steps))
+                trouble = trouble or error
+        due = time.monotonic() - saved > save_every
+        if stop or due:
+            for lane, steps in list(going):
+                try:
+                    lane.save()
+                except NonFinite as error:
+                    going.remove((lane, steps))
+                    trouble = trouble or error
+            saved = time.monotonic()
+        if stop:
+            break
+    return trouble
+
+
+class Flat:
+    """A run's weights, momentum and averages as slices of flat memory; the run's own tensors become views of it.
+
+    Weights of convolutions and linear layers come first: they have a copy in the network's precision, ``short``.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.recipe = run.recipe
+        device, low = run.device, run.recipe.precision == "bf16"
+        cast = (nn.modules.conv._ConvNd, nn.Linear) if low else ()
+        casts = {id(p) for module in run.network.modules() if isinstance(module, cast) for p in module.parameters(False)}
+        named = sorted(run.network.named_parameters(), key=lambda item: id(item[1]) not in casts)
+        sizes = [-(-value.numel() // ALIGNED) * ALIGNED for _, value in named]
+        self.offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        self.names = [name for name, _ in named]
+        self.params = [value for _, value in named]
+        self.n_low = sum(size for size, (_, value) in zip(sizes, named, strict=True) if id(value) in casts)
+        self.weight, self.momentum = (torch.zeros(sum(sizes), device=device) for _ in range(2))
+        self.short = torch.zeros(self.n_low, device=device, dtype=torch.bfloat16)
+        self.average = None if run.average is None else torch.zeros_like(self.weight)
+        self.gaps = [torch.zeros(size - p.numel(), device=device) for size, p in zip(sizes, self.params, strict=True)]
+
+        for i, value in enumerate(self.params):
+            state = run.optimizer.state[value]
+            if state.get("momentum_buffer") is not None:
+                self.view(self.momentum, i).copy_(state["momentum_buffer"])
+            state["momentum_buffer"] = self.view(self.momentum, i)
+            if run.average is not None and self.average is not None:
+                run.average[self.names[i]] = self.view(self.average, i).copy_(run.average[self.names[i]])
+            value.data = self.view(self.weight, i).copy_(value.data)
+        self.short.copy_(self.weight[: self.n_low])
+
+        buffers = {name: value for name, value in run.network.named_buffers() if value.is_floating_point()}
+        self.stats = torch.cat([torch.zeros(0, device=device), *(value.flatten() for value in buffers.values())])
+        self.average_stats = None if run.average is None else torch.zeros_like(self.stats)
+        self.buffers: dict[str, tuple[int, torch.Size]] = {}
+        at = 0
+        for name, value in buffers.items():
+            self.buffers[name] = (at, value.shape)
+            owner, _, last = name.rpartition(".")
+            run.network.get_submodule(owner)._buffers[last] = self.buffer(self.stats, name)
+            if run.average is not None and self.average_stats is not None:
+                run.average[name] = self.buffer(self.average_stats, name).copy_(run.average[name])
+            at += value.numel()
+
+    def view(self, flat: Tensor, i: int) -> Tensor:
+        """Parameter i's slice, in its shape; images' weights channels-last."""
+        shape = self.params[i].shape
+        piece = flat[self.offsets[i] : self.offsets[i] + shape.numel()]
+        if len(shape) != 4:
+            return piece.view(shape)
+        return piece.view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+
+    def buffer(self, flat: Tensor, name: str) -> Tensor:
+        at, shape = self.buffers[name]
+        return flat[at : at + shape.numel()].view(shape)
+
+    def network_weights(self, weight: Tensor, short: Tensor) -> dict[str, Tensor]:
+        """What the network computes with, from flat memory."""
+        is_low = [offset < self.n_low for offset in self.offsets]
+        return {name: self.view(short if is_low[i] else weight, i) for i, name in enumerate(self.names)}
+
+    def network_buffers(self, stats: Tensor) -> dict[str, Tensor]:
+        return {name: self.buffer(stats, name) for name in self.buffers}
+
+    def flatten(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The gradients in the order of memory: the low ones and the others."""
+        low: list[Tensor] = []
+        high: list[Tensor] = []
+        for i, gradient in enumerate(gradients):
+            part = low if self.offsets[i] < self.n_low else high
+            part.append((gradient.permute(0, 2, 3, 1) if gradient.dim() == 4 else gradient).reshape(-1))
+            if self.gaps[i].numel():
+                part.append(self.gaps[i].to(gradient.dtype))
+        device = self.weight.device
+        return (
+            torch.cat(low) if low else torch.zeros(0, device=device),
+            torch.cat(high) if high else torch.zeros(0, device=device),
+        )
+
+
+class Lane:
+    """One run on its own stream: its tables, and its step and its evaluation as graphs."""
+
+    def __init__(self, run: Run, watch: Watch, ready: dict[int, Tensor]) -> None:
+        self.run, self.watch, self.flat = run, watch, Flat(run)
+        device, feed = run.device, run.feed
+        self.bits = torch.bfloat16 if run.recipe.precision == "bf16" else torch.float32
+        self.stream, self.aside = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self.finished_aside = torch.cuda.Event()
+        self.pending: Any = None
+
+        shape = feed.shape
+        memory = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
+        self.inputs = torch.zeros(CHUNK, feed.batch, *memory, dtype=self.bits, device=device)
+        self.rows = torch.zeros(CHUNK, 2, feed.batch, dtype=torch.int64, device=device)  # index, label
+        self.rates = torch.zeros(CHUNK, 2, device=device)  # lr, decay of the average
+        self.position = torch.zeros((1,), dtype=torch.int64, device=device)  # in the tables
+        self.at = torch.zeros((1,), dtype=torch.int64, device=device)  # in the epoch
+        self.lr = torch.zeros((), device=device)
+        for group in run.optimizer.param_groups:
+            group["lr"] = self.lr
+        self.criterion = run.criterion if isinstance(run.criterion, OGC) else torch.compile(run.criterion, dynamic=False)
+        self.augment = torch.compile(feed.augment, dynamic=False) if feed.augment is not None else None
+
+        self.stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self.stream):
+            self.fill(self.load(0), 0, min(CHUNK, feed.steps))
+            self.frozen = {name: value.clone() for name, value in self.live().items()}
+            self.sets = {name: self.ready_set(part, ready) for name, part in run.sets.items()}
+            self.hits = {kind: {name: self.at.new_zeros(()) for name in run.sets} for kind in ("raw", "averaged")}
+        self.step_graph = self.capture(self.step, [*self.live().values(), *run.criterion.buffers(), self.flat.momentum])
+        self.evaluation_graph = self.capture(self.evaluate, [])
+
+    def live(self) -> dict[str, Tensor]:
+        """What an epoch's end copies aside."""
+        run, flat = self.run, self.flat
+        found = {"weight": flat.weight, "stats": flat.stats, "H": run.H, "predicted": run.predicted}
+        found |= {"losses": run.losses}
+        if flat.average is not None and flat.average_stats is not None:
+            found |= {"average": flat.average, "average_stats": flat.average_stats}
+        if isinstance(run.criterion, OGC):
+            found["solution"] = run.criterion.solution
+        return found
+
+    def capture(self, work: Any, changed: list[Tensor]) -> torch.cuda.CUDAGraph:
+        """``work`` as a graph; what its warm-up changes is put back."""
+        counters = [self.position, self.at]
+        with torch.cuda.stream(self.stream):
+            before = [value.clone() for value in (*changed, *counters)]
+            for _ in range(WARM_UP):
+                for counter in counters:
+                    counter.zero_()
+                work()
+        self.stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            work()
+        with torch.cuda.stream(self.stream), torch.no_grad():
+            for value, old in zip((*changed, *counters), before, strict=True):
+                value.copy_(old)
+            self.flat.short.copy_(self.flat.weight[: self.flat.n_low])
+        self.stream.synchronize()
+        return graph
+
+    # --- a step --------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        run, flat, recipe = self.run, self.flat, self.run.recipe
+        inputs = self.inputs.index_select(0, self.position)[0]
+        rows = self.rows.index_select(0, self.position)[0]
+        self.lr.copy_(self.rates.index_select(0, self.position)[0, 0])
+        inputs = inputs.permute(0, 3, 1, 2) if inputs.dim() == 4 else inputs
+        weights = {
+            name: value.detach().requires_grad_() for name, value in flat.network_weights(flat.weight, flat.short).items()
+        }
+        with precision(recipe.precision, run.device):
+            logits = functional_call(run.network, weights, (inputs,))
+        loss = self.criterion(logits, rows[1])
+        low, high = flat.flatten(torch.autograd.grad(loss, list(weights.values())))
+        fused.keep_books(
+            logits=logits.detach().contiguous(),
+            rows=rows,
+            loss=loss.detach(),
+            H=run.H,
+            predicted=run.predicted,
+            losses=run.losses,
+            position=self.position,
+            at=self.at,
+            stats=flat.stats,
+            average_stats=flat.average_stats,
+            rates=self.rates,
+        )
+        fused.sgd(
+            weight=flat.weight,
+            momentum=flat.momentum,
+            average=flat.average,
+            short=flat.short,
+            low=low,
+            high=high,
+            rates=self.rates,
+            position=self.position,
+            clip_norm=recipe.clip_norm,
+            decay=recipe.weight_decay,
+            beta=recipe.momentum,
+            nesterov=recipe.nesterov,
+        )
+        self.position.add_(1)
+        self.at.add_(1)
+
+    def steps(self) -> Iterator[bool]:
+        """Launch everything that is left, a step each time."""
+        run = self.run
+        self.watch.began(run.number, epoch=run.epoch, epochs=run.recipe.epochs, steps=run.feed.steps)
+        while not run.done:
+            plan = self.load(run.epoch)
+            self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self.begin.record(self.stream)
+            began, first = time.perf_counter(), run.step
+            while run.step < run.feed.steps:
+                count = min(CHUNK, run.feed.steps - run.step)
+                with torch.cuda.stream(self.stream):
+                    self.fill(plan, run.step, count)
+                self.watch.moved(
+                    run.number,
+                    step=run.step,
+                    images_per_second=(run.step - first) * run.feed.batch / (time.perf_counter() - began),
+                )
+                self.look()
+                for _ in range(count):
+                    with torch.cuda.stream(self.stream):
+                        self.step_graph.replay()
+                    run.step += 1
+                    yield True
+            self.end.record(self.stream)
+            self.end_epoch()
+        self.look(wait=True)
+
+    def load(self, epoch: int) -> Plan:
+        """The epoch's plan on the device."""
+        plan = self.run.feed.plan(epoch)
+        with torch.cuda.stream(self.stream):
+            to = lambda part: part.pin_memory().to(self.run.device, non_blocking=True)  # noqa: E731
+            return Plan(to(plan.order), tuple(map(to, plan.draws)))
+
+    @torch.no_grad()
+    def fill(self, plan: Plan, step: int, count: int) -> None:
+        """The tables for the next ``count`` steps."""
+        run = self.run
+        index = plan.order[step : step + count]
+        draws = tuple(part[step : step + count].flatten() for part in plan.draws)
+        if count < CHUNK:  # shapes stay the same, so that nothing is compiled again
+            index = torch.cat([index, index.new_zeros(CHUNK - count, run.feed.batch)])
+            draws = tuple(torch.cat([part, part.new_zeros((CHUNK - count) * run.feed.batch)]) for part in draws)
+        inputs = run.feed(index.flatten(), draws, self.augment)
+        inputs = inputs.permute(0, 2, 3, 1) if inputs.dim() == 4 else inputs
+        self.inputs.copy_(inputs.view(self.inputs.shape))
+        self.rows[:, 0].copy_(index)
+        self.rows[:, 1].copy_(run.feed.given[index])
+        rates = torch.zeros(CHUNK, 2, pin_memory=True)
+        for i in range(count):
+            rates[i, 0] = run.recipe.lr_at(run.epoch, (step + i) / run.feed.steps)
+            rates[i, 1] = decay_at(run.recipe.average or 0.0, run.epoch * run.feed.steps + step + i)
+        self.rates.copy_(rates, non_blocking=True)
+        self.position.zero_()
+        self.at.fill_(step)
+
+    # --- the end of an epoch -----------------------------------------------------------------------------------------
+
+    def ready_set(self, part: EvaluationSet, ready: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
+        """Held-out data as the network takes it, shared by all lanes; and its labels."""
+        key = id(part.dataset_inputs)
+        if key not in ready:
+            inputs = part.feed.plain(part.inputs).to(self.bits)
+            ready[key] = inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
+        return ready[key], part.labels
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        """Hits on every evaluation set by the weights that were copied aside."""
+        run, flat = self.run, self.flat
+        run.network.eval()
+        for kind, weight, stats in (("raw", "weight", "stats"), ("averaged", "average", "average_stats")):
+            if weight not in self.frozen:
+                continue
+            short = self.frozen[weight][: flat.n_low].to(torch.bfloat16)
+            weights = flat.network_weights(self.frozen[weight], short) | flat.network_buffers(self.frozen[stats])
+            for name, (inputs, labels) in self.sets.items():
+                hits = torch.zeros_like(self.hits[kind][name])
+                for batch, truth in zip(inputs.split(2000), labels.split(2000), strict=True):
+                    with precision(run.recipe.precision, run.device):
+                        hits += (functional_call(run.network, weights, (batch,)).argmax(1) == truth).sum()
+                self.hits[kind][name].copy_(hits)
+        run.network.train()
+
+    def end_epoch(self) -> None:
+        """Copy the state aside, and have it evaluated and read back while the next epoch trains."""
+        self.look(wait=True)
+        run = self.run
+        self.stream.wait_event(self.finished_aside)
+        with torch.cuda.stream(self.stream):
+            for name, value in self.live().items():
+                self.frozen[name].copy_(value)
+        self.aside.wait_stream(self.stream)
+        run.epoch, run.step = run.epoch + 1, 0
+        with torch.cuda.stream(self.aside):
+            self.evaluation_graph.replay()
+            snapshot = Snapshot(
+                epoch=run.epoch,
+                losses=self.frozen["losses"],
+                H=self.frozen["H"],
+                predicted=self.frozen["predicted"],
+                solution=self.frozen.get("solution"),
+                hits=self.hits["raw"],
+                averaged_hits=self.hits["averaged"] if self.flat.average is not None else {},
+                weights=self.frozen_weights,
+            ).to_host(wait=False)
+            self.finished_aside.record(self.aside)
+        self.pending = snapshot, self.begin, self.end
+
+    def look(self, wait: bool = False) -> None:
+        """Record the last epoch, once its evaluation has come home."""
+        if self.pending is None or not (wait or self.finished_aside.query()):
+            return
+        self.finished_aside.synchronize()
+        snapshot, begin, end = self.pending
+        self.pending = None
+        with torch.cuda.stream(self.aside):
+            epoch = self.run.record(snapshot, begin.elapsed_time(end) / 1000)
+            self.finished_aside.record(self.aside)
+        checkpoint.write_metrics(self.run)
+        self.watch.ended_epoch(self.run.number, epoch)
+
+    def frozen_weights(self) -> dict[str, Tensor]:
+        """The weights that were copied aside, by name."""
+        flat, found = self.flat, {}
+        for prefix, weight, stats in (("network.", "weight", "stats"), ("averaged.", "average", "average_stats")):
+            if weight in self.frozen:
+                found |= {f"{prefix}{name}": flat.view(self.frozen[weight], i) for i, name in enumerate(flat.names)}
+                found |= {f"{prefix}{name}": flat.buffer(self.frozen[stats], name) for name in flat.buffers}
+        return {name: value.clone() for name, value in found.items()}
+
+    def save(self) -> None:
+        """Save the run where it stands, once the device has got there."""
+        self.stream.synchronize()
+        self.look(wait=True)
+        self.run.require_finite(self.run.losses[: self.run.step].cpu(), self.run.epoch + 1)
+        checkpoint.save(self.run, Ranks())

@@ -1,0 +1,87 @@
+"""Accuracy on held-out data, and what a training epoch tells about clean and wrong labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..clipping.mixture import Mixture
+from ..clipping.ratio import noisy_to_clean_ratio
+from ..data.dataset import Dataset
+from ..given_label import P_MIN
+from ..losses import Pointwise
+from .feed import EVALUATION_BATCH, Feed
+
+
+def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
+    """The arithmetic of the network: autocast, or nothing. No cache: it would outlive a captured step."""
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if name == "bf16" else nullcontext()
+
+
+class EvaluationSet:
+    """Held-out data, measured against true labels where they are known."""
+
+    def __init__(self, dataset: Dataset, feed: Feed) -> None:
+        self.feed, self.samples, self.dataset_inputs = feed, len(dataset), dataset.inputs
+        small = isinstance(dataset.inputs, Tensor)
+        self.inputs = dataset.inputs.to(feed.device) if small else dataset.inputs  # type: ignore[attr-defined]
+        self.labels = (dataset.given if dataset.true is None else dataset.true).to(feed.device)
+
+    @torch.no_grad()
+    def hits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Tensor:
+        """How many predictions are right, with these weights in place of the network's own: () int64, no host read."""
+        was = network.training
+        network.eval()
+        hits = torch.zeros((), dtype=torch.int64, device=self.feed.device)
+        for index in torch.arange(self.samples, device=getattr(self.inputs, "device", None)).split(EVALUATION_BATCH):
+            inputs = self.feed.plain(self.inputs[index].to(self.feed.device))
+            with precision(bits, self.feed.device):
+                logits = functional_call(network, dict(weights), (inputs,))
+            hits += (logits.argmax(1) == self.labels[index]).sum()
+        network.train(was)
+        return hits
+
+
+def training_shares(predicted: Tensor, given: Tensor, true: Tensor | None) -> dict[str, float | None]:
+    """Of the training predictions so far, (N,) each; -1 is none yet."""
+    seen = predicted >= 0
+
+    def share(hit: Tensor, among: Tensor) -> float | None:
+        return float(hit[among].double().mean()) if bool(among.any()) else None
+
+    agreement = share(predicted == given, seen) or 0.0
+    if true is None:
+        return {"agreement": agreement, "clean": None, "memorised": None, "recovered": None}
+    right = given == true
+    return {
+        "agreement": agreement,
+        "clean": share(predicted == given, seen & right),
+        "memorised": share(predicted == given, seen & ~right),
+        "recovered": share(predicted == true, seen & ~right),
+    }
+
+
+def clipping_facts(base: Pointwise | None, solution: Tensor | None, H: Tensor, wrong: Tensor | None) -> dict[str, Any]:
+    """tau, the mixture, and r(tau) as modelled and as it is: OGC's ``solution``, (N,), (N,) -> facts; on the CPU."""
+    facts: dict[str, Any] = dict.fromkeys(("tau", "p0", "mixture", "ratio", "true_ratio"))
+    if base is None or solution is None:
+        return facts
+    p0, tau = float(solution[0]), float(solution[1])
+    if p0 > P_MIN:
+        facts |= {"tau": tau, "p0": p0}
+    mixture = Mixture(*solution[2:].unbind())
+    if not math.isnan(float(mixture.noisy_weight)):
+        facts["mixture"] = {name: float(value) for name, value in mixture._asdict().items()}
+        facts["ratio"] = float(noisy_to_clean_ratio(base, mixture, tau))
+    if wrong is not None:
+        pull = base.slope(torch.exp(-H.double()).clamp(P_MIN, 1 - P_MIN)).clamp(max=tau)
+        clean, noisy = (pull[~H.isnan() & where] for where in (~wrong, wrong))
+        if len(clean) and len(noisy):
+            facts["true_ratio"] = float(noisy.mean() / clean.mean())
+    return facts

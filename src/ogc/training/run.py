@@ -1,0 +1,295 @@
+"""One training run: what it is made of, what it has seen, and the end of an epoch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import __version__
+from .._require import require
+from ..clipping import OGC
+from ..data.dataset import Loaded
+from ..models import build
+from ..noise import LabelInfo
+from .evaluate import EvaluationSet, clipping_facts, training_shares
+from .feed import Feed
+from .history import Epoch, summary
+from .method import criterion as make_criterion
+
+if TYPE_CHECKING:
+    from .recipe import Recipe
+    from .source import Source
+
+
+class Job(NamedTuple):
+    """What to train: a recipe, data, and the folder to write to (nothing is written without one)."""
+
+    recipe: Recipe
+    source: Source | None
+    data: Loaded
+    info: LabelInfo | None = None
+    out: Path | None = None
+    network: nn.Module | None = None  # instead of the recipe's; changed in place
+
+
+class NonFinite(RuntimeError):
+    """The loss became infinite or NaN."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An epoch's end, as tensors: taking one reads nothing back from the device."""
+
+    epoch: int  # from 1
+    losses: Tensor  # (steps,)
+    H: Tensor  # (N,)
+    predicted: Tensor  # (N,)
+    solution: Tensor | None  # OGC's
+    hits: dict[str, Tensor]  # by evaluation set
+    averaged_hits: dict[str, Tensor]
+    weights: Callable[[], dict[str, Tensor]]  # a copy to keep, should this be the best epoch
+
+    def to_host(self, *, wait: bool = True) -> Snapshot:
+        """Numbers on the CPU; without ``wait`` they come when the present stream gets there."""
+
+        def home(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: home(part) for name, part in value.items()}
+            if not isinstance(value, Tensor):
+                return value
+            host = torch.empty_like(value, device="cpu", pin_memory=not wait)
+            return host.copy_(value, non_blocking=not wait)
+
+        return Snapshot(**{name: home(value) for name, value in vars(self).items()})
+
+
+class Run:
+    """Network, optimizer, loss and books of one run, and where it stands: ``epoch`` epochs and ``step`` steps are done.
+
+    :param like: another run, whose images on the device are shared where they are the same.
+    """
+
+    def __init__(self, job: Job, *, number: int = 0, device: torch.device, like: Run | None = None) -> None:
+        self.job, self.number, self.device = job, number, device
+        self.recipe = recipe = job.recipe
+        self.train_set, sets = job.data
+        for name, part in sets.items():
+            require(part.num_classes == self.train_set.num_classes, name, "of the same classes", part.num_classes)
+        self.feed = Feed(
+            self.train_set,
+            batch_size=recipe.batch_size,
+            augment=recipe.augment,
+            size=recipe.size,
+            seed=recipe.seed,
+            device=device,
+            like=None if like is None else like.feed,
+        )
+        self.sets = {name: EvaluationSet(part, self.feed) for name, part in sets.items() if len(part)}
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(recipe.seed)
+            network = job.network or build(
+                recipe.network, inputs=self.feed.shape, classes=self.train_set.num_classes, hidden=recipe.hidden
+            )
+            self.rng = get_rng(device)  # for layers that draw in training: dropout
+        images = len(self.feed.shape) == 3
+        self.network = network.to(device, memory_format=torch.channels_last if images else torch.preserve_format)
+        self.network.train()
+        names, tensors = zip(*self.state().items(), strict=True)
+        self.average = dict(zip(names, (t.detach().clone() for t in tensors), strict=True)) if recipe.average else None
+        self.optimizer = make_optimizer(recipe, self.network)
+        self.criterion = make_criterion(
+            recipe,
+            classes=self.train_set.num_classes,
+            optimizer=self.optimizer,
+            total_steps=recipe.epochs * self.feed.steps * recipe.accumulate,
+        ).to(device)
+
+        self.epoch = self.step = 0
+        self.history: list[Epoch] = []
+        self.seconds = 0.0  # of training in this epoch so far
+        self.H = torch.full((len(self.train_set),), torch.nan, device=device)
+        self.predicted = torch.full((len(self.train_set),), -1, device=device)
+        self.losses = torch.zeros(self.feed.steps, device=device)
+        self.best: dict[str, Tensor] | None = None  # weights, until they are written
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def state(self) -> dict[str, Tensor]:
+        """The network's floating-point weights and buffers: what is averaged."""
+        return {name: value for name, value in self.network.state_dict(keep_vars=True).items() if value.is_floating_point()}
+
+    @property
+    def done(self) -> bool:
+        return self.epoch >= self.recipe.epochs
+
+    @property
+    def steps_done(self) -> int:
+        return self.epoch * self.feed.steps + self.step
+
+    def set_lr(self) -> None:
+        lr = self.recipe.lr_at(self.epoch, self.step / self.feed.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    @torch.no_grad()
+    def watch_batch(self, logits: Tensor, index: Tensor) -> None:
+        """Keep H and the prediction of each training sample as last seen."""
+        log_p = F.log_softmax(logits.detach().float(), 1)
+        self.H[index] = -log_p.gather(1, self.feed.given[index].unsqueeze(1)).squeeze(1)
+        self.predicted[index] = logits.argmax(1)
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the averaged weights; young averages move faster, so that the initial weights are soon forgotten."""
+        if self.average is not None:
+            decay = decay_at(self.recipe.average or 0.0, self.steps_done)
+            torch._foreach_lerp_(list(self.average.values()), list(self.state().values()), 1 - decay)
+
+    # --- the end of an epoch -----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Evaluate, and note where the epoch that has just been trained ends."""
+        raw, averaged = self.state(), self.average
+        bits = self.recipe.precision
+
+        def weights() -> dict[str, Tensor]:
+            found = {f"network.{name}": value.detach().clone() for name, value in raw.items()}
+            return found | {f"averaged.{name}": value.clone() for name, value in (averaged or {}).items()}
+
+        return Snapshot(
+            epoch=self.epoch,
+            losses=self.losses,
+            H=self.H,
+            predicted=self.predicted,
+            solution=self.criterion.solution if isinstance(self.criterion, OGC) else None,
+            hits={name: part.hits(self.network, raw, bits) for name, part in self.sets.items()},
+            averaged_hits={name: part.hits(self.network, averaged, bits) for name, part in self.sets.items()}
+            if averaged
+            else {},
+            weights=weights,
+        )
+
+    def record(self, snapshot: Snapshot, seconds: float) -> Epoch:
+        """What the epoch was, from a snapshot on the host. The loss has to be finite."""
+        self.require_finite(snapshot.losses, snapshot.epoch)
+        train, images = self.train_set, self.feed.steps * self.feed.batch
+        known = isinstance(self.criterion, OGC)
+        epoch = Epoch(
+            epoch=snapshot.epoch,
+            lr=self.recipe.lr_at(snapshot.epoch - 1, 1 - 1 / self.feed.steps),
+            loss=float(snapshot.losses.double().mean()),
+            accuracy={name: int(hits) / self.sets[name].samples for name, hits in snapshot.hits.items()},
+            averaged={name: int(hits) / self.sets[name].samples for name, hits in snapshot.averaged_hits.items()},
+            **cast(Any, training_shares(snapshot.predicted, train.given, train.true)),
+            **clipping_facts(
+                cast(OGC, self.criterion).base if known else None, snapshot.solution, snapshot.H, train.wrong
+            ),
+            seconds=seconds,
+            images_per_second=images / max(seconds, 1e-9),
+        )
+        score = self.score(epoch)
+        if score is not None and all(score > (self.score(before) or 0.0) for before in self.history):
+            self.best = snapshot.weights()
+        self.history.append(epoch)
+        return epoch
+
+    @staticmethod
+    def score(epoch: Epoch) -> float | None:
+        """What the best epoch is chosen by: the first evaluation set, averaged weights if there are any."""
+        return next(iter((epoch.averaged or epoch.accuracy).values()), None)
+
+    def require_finite(self, losses: Tensor, epoch: int) -> None:
+        """``losses`` of an epoch, (steps,), on the host; epochs counted from 1."""
+        if bool(losses.isfinite().all()):
+            return
+        step = int((~losses.isfinite()).int().argmax())
+        ids = [str(self.train_set.ids[i]) for i in self.feed.plan(epoch - 1).order[step].tolist()]
+        saved = "" if self.job.out is None else f" The last good checkpoint is in {self.job.out}."
+        raise NonFinite(
+            f"The loss is {float(losses[step])} at step {step + 1} of epoch {epoch} "
+            f"({self.recipe.method}, seed {self.recipe.seed}).{saved} A smaller lr or clip_norm may help; "
+            f"the batch's samples: {', '.join(ids)}."
+        )
+
+    # --- what is written ---------------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        info = self.job.info
+        count = sum(value.numel() for value in self.network.parameters())
+        noise = None if info is None else {k: v for k, v in vars(info).items() if k != "confusion"}
+        name = self.recipe.network if self.job.network is None else type(self.network).__name__
+        return {
+            "samples": len(self.train_set),
+            "classes": list(self.train_set.class_names),
+            "inputs": list(self.feed.shape),
+            "noise": noise,
+            "network": f"{name}, {count:,} parameters",
+            "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
+            "versions": {"ogc": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "commit": _commit(),
+            "started": self.started,
+        }
+
+    def result(self) -> dict[str, Any]:
+        seconds = sum(epoch.seconds for epoch in self.history)
+        images = len(self.history) * self.feed.steps * self.feed.batch
+        return {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "source": None if self.job.source is None else self.job.source.model_dump(mode="json"),
+            "facts": self.facts(),
+            "epochs": [vars(epoch) for epoch in self.history],
+            "summary": summary(self.history, self.recipe.report_epochs),
+            "seconds": seconds,
+            "images_per_second": images / max(seconds, 1e-9),
+        }
+
+
+def get_rng(device: torch.device) -> Tensor:
+    """The state of the random numbers that a network draws: those of the CPU, then the device's, in bytes."""
+    parts = [torch.get_rng_state()]
+    return torch.cat([*parts, torch.cuda.get_rng_state(device)] if device.type == "cuda" else parts)
+
+
+def set_rng(device: torch.device, state: Tensor) -> None:
+    size = torch.get_rng_state().numel()
+    torch.set_rng_state(state[:size])
+    if device.type == "cuda" and state.numel() > size:
+        torch.cuda.set_rng_state(state[size:], device)
+
+
+def decay_at(decay: float, step: int) -> float:
+    """The averaged weights' decay after ``step`` steps: about a tenth of the way so far, up to ``decay``."""
+    return min(decay, (1 + step) / (10 + step))
+
+
+def make_optimizer(recipe: Recipe, network: nn.Module) -> torch.optim.Optimizer:
+    weights = [value for value in network.parameters() if value.requires_grad]
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(weights, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(
+        weights,
+        lr=recipe.lr,
+        momentum=recipe.momentum,
+        nesterov=recipe.nesterov,
+        weight_decay=recipe.weight_decay,
+    )
+
+
+def _commit() -> str | None:
+    """Of the source tree, ending in + where files differ; from OGC_COMMIT outside of a clone."""
+    if "OGC_COMMIT" in os.environ:
+        return os.environ["OGC_COMMIT"]
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

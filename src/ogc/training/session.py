@@ -1,0 +1,259 @@
+"""Training jobs from beginning to end: device, engine or loop, folders, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .._require import require
+from ..models import build
+from . import checkpoint, loop, source
+from . import engine as graph
+from .history import Epoch, Nobody, Watch
+from .ranks import Ranks, ranks
+from .recipe import Recipe
+from .run import Job, Run
+from .stopping import Interrupted, Stop, stopping
+
+Result = dict[str, Any]
+"""What ``result.json`` holds."""
+
+
+def train(
+    jobs: Sequence[Job],
+    *,
+    device: str = "auto",
+    engine: str = "auto",
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+    save_every: float = 60.0,
+    resume: bool = False,
+) -> list[Result]:
+    """Train the jobs, side by side where the engine serves them, and else one after the other.
+
+    Where a job has a folder, ``run.json``, ``metrics.jsonl``, ``last.safetensors`` and ``best.safetensors`` are written
+    there, and ``samples.safetensors`` and ``result.json`` at the end. Ctrl-C and SIGTERM save and raise ``Interrupted``.
+
+    :param engine: ``loop``, ``graph`` (steps as CUDA graphs), or ``auto``.
+    :param save_every: seconds from checkpoint to checkpoint.
+    :param resume: go on from the jobs' checkpoints; one without starts anew.
+    """
+    require(engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", engine)
+    chosen = pick_device(device)
+    jobs = [job._replace(recipe=resolve(job.recipe, chosen)) for job in jobs]
+    told: Watch = Nobody() if watch is None else watch
+    with ranks(chosen) as world, stopping() as stop, _tensorboard(told, jobs, tensorboard and world.first) as told:
+        for job in jobs:
+            require(
+                job.recipe.batch_size % (job.recipe.accumulate * world.size) == 0,
+                "batch_size",
+                f"a multiple of {job.recipe.accumulate * world.size}, micro-batches times processes",
+                job.recipe.batch_size,
+            )
+            if job.out is not None and world.first:
+                job.out.mkdir(parents=True, exist_ok=True)
+        objection = "the loop is asked for" if engine == "loop" else graph.why_not(jobs, chosen, world)
+        if engine == "graph" and objection is not None:
+            raise ValueError(f"The engine cannot serve here: {objection}.")
+        if engine == "auto" and objection is not None and chosen.type == "cuda":
+            told.said(f"The plain loop trains, not the engine: {objection}.")
+        go = Going(chosen, world, told, stop, save_every, resume)
+        return _one_by_one(jobs, go) if objection is not None else _side_by_side(jobs, go)
+
+
+class Going(NamedTuple):
+    """What all jobs share."""
+
+    device: torch.device
+    world: Ranks
+    watch: Watch
+    stop: Stop
+    save_every: float
+    resume: bool
+
+
+def _one_by_one(jobs: Sequence[Job], go: Going) -> list[Result]:
+    results: list[Result] = []
+    run: Run | None = None
+    for number, job in enumerate(jobs):
+        run = _begin(job, number, run, go)
+        with _threads(run):
+            loop.train(run, ranks=go.world, watch=go.watch, stop=go.stop, save_every=go.save_every)
+        if not run.done:
+            raise Interrupted(go.stop.signal or 0, [each.out for each in jobs[number:] if each.out is not None])
+        results.append(_finish(run, go.world))
+    return results
+
+
+def _side_by_side(jobs: Sequence[Job], go: Going) -> list[Result]:
+    runs: list[Run] = []
+    for number, job in enumerate(jobs):
+        runs.append(_begin(job, number, runs[0] if runs else None, go))
+    graph.train(runs, watch=go.watch, stop=go.stop, save_every=go.save_every)
+    results = [_finish(run, go.world) for run in runs if run.done]
+    if len(results) < len(runs):
+        unfinished = [run.job.out for run in runs if not run.done and run.job.out is not None]
+        raise Interrupted(go.stop.signal or 0, unfinished)
+    return results
+
+
+def _begin(job: Job, number: int, like: Run | None, go: Going) -> Run:
+    run = Run(job, number=number, device=go.device, like=like)
+    if job.out is None:
+        return run
+    if go.resume and (job.out / checkpoint.LAST).exists():
+        checkpoint.load(run, go.world)
+    elif go.world.first:
+        result = run.result()
+        checkpoint.write_json(job.out / checkpoint.RUN, {name: result[name] for name in ("recipe", "source", "facts")})
+    return run
+
+
+def _finish(run: Run, world: Ranks) -> Result:
+    result = run.result()
+    if run.job.out is not None and world.first:
+        checkpoint.write_samples(run)
+        checkpoint.write_json(run.job.out / checkpoint.RESULT, result)
+    return result
+
+
+def resume(
+    folders: Sequence[Path],
+    *,
+    device: str = "auto",
+    engine: str = "auto",
+    tensorboard: bool = False,
+    watch: Watch | None = None,
+    save_every: float = 60.0,
+) -> list[Result]:
+    """Go on with runs from their folders. Runs on data from Python go on with ``train(jobs, resume=True)``."""
+    return train(
+        [job_of(folder) for folder in folders],
+        device=device,
+        engine=engine,
+        tensorboard=tensorboard,
+        watch=watch,
+        save_every=save_every,
+        resume=True,
+    )
+
+
+def job_of(folder: Path) -> Job:
+    """The job that was trained in a folder, its data loaded again."""
+    path = folder / checkpoint.RUN
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no run: there is no {checkpoint.RUN} in it.")
+    try:
+        found = json.loads(path.read_text())
+        recipe, where = Recipe(**found["recipe"]), found["source"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise checkpoint.CheckpointError(f"{path} is broken: {error}") from None
+    if where is None:
+        raise ValueError(f"The data of {folder} came from Python: go on with ogc.training.train(jobs, resume=True).")
+    origin = source.Source(**where)
+    data, info = source.load(origin, recipe)
+    return Job(recipe, origin, data, info, folder)
+
+
+def load_network(folder: Path, which: str = "averaged") -> nn.Module:
+    """A trained network from a run's folder, in evaluation mode on the CPU.
+
+    :param which: ``last``, ``averaged`` (the last ones, averaged; the raw ones where there are none) or ``best``.
+    """
+    require(which in ("last", "averaged", "best"), "which", "one of last, averaged, best", which)
+    run = json.loads((folder / checkpoint.RUN).read_text())
+    recipe, facts = Recipe(**run["recipe"]), run["facts"]
+    network = build(
+        recipe.network, inputs=tuple(facts["inputs"]), classes=len(facts["classes"]), hidden=recipe.hidden
+    )
+    tensors, _ = checkpoint.read(folder / (checkpoint.BEST if which == "best" else checkpoint.LAST))
+    for prefix in ("network.",) if which == "last" else ("network.", "averaged."):
+        part = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        network.load_state_dict(part, strict=False)  # averages hold no integers
+    return network.eval()
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` is the GPU, if there is one; under torchrun, this process's."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"Parameter `device` should be auto, cpu, cuda or cuda:N. Found `device = {name!r}`.") from None
+    require(device.type in ("cpu", "cuda"), "device", "auto, cpu, cuda or cuda:N", name)
+    if device.type == "cuda":
+        require(torch.cuda.is_available(), "device", "cpu: no GPU is to be had here", name)
+        index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
+        require(index < torch.cuda.device_count(), "device", f"below cuda:{torch.cuda.device_count()}", name)
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)
+    return device
+
+
+def resolve(recipe: Recipe, device: torch.device) -> Recipe:
+    """With the precision that ``auto`` means here."""
+    if recipe.precision != "auto":
+        return recipe
+    short = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return recipe.model_copy(update={"precision": "bf16" if short else "float32"})
+
+
+@contextmanager
+def _threads(run: Run) -> Iterator[None]:
+    """One thread for an MLP on the CPU: a second one saves little on an idle machine, and on a busy one costs much."""
+    before = torch.get_num_threads()
+    if run.device.type == "cpu" and run.recipe.network == "mlp":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _tensorboard(watch: Watch, jobs: Sequence[Job], wanted: bool) -> Iterator[Watch]:
+    if not wanted:
+        yield watch
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ImportError('TensorBoard is missing: pip install "ogc[tensorboard]"') from error
+    board = Board(watch, {n: SummaryWriter(str(job.out)) for n, job in enumerate(jobs) if job.out is not None})
+    try:
+        yield board
+    finally:
+        for writer in board.writers.values():
+            writer.close()
+
+
+class Board:
+    """A watch that also writes scalars for TensorBoard."""
+
+    def __init__(self, watch: Watch, writers: dict[int, Any]) -> None:
+        self.watch, self.writers = watch, writers
+        self.began, self.moved, self.said = watch.began, watch.moved, watch.said
+
+    def ended_epoch(self, run: int, epoch: Epoch) -> None:
+        self.watch.ended_epoch(run, epoch)
+        if run in self.writers:
+            for name, value in scalars(asdict(epoch)):
+                self.writers[run].add_scalar(name, value, epoch.epoch)
+
+
+def scalars(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in nested dictionaries, by path: {"a": {"b": 1}} -> ("a/b", 1)."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from scalars(value, f"{prefix}{name}/")
+        elif value is not None:
+            yield prefix + name, value
