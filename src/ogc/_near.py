@@ -12,5 +12,7 @@ def meant(name: str, known: Iterable[str]) -> str:
     >>> meant("gse", ["ce", "gce", "sce"])
     ' Did you mean sce or gce?'
     """
-    close = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.6)
+    known = list(known)
+    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
+    close = close or [other for other in known if name and other.startswith(name.lower())][:3]
     return f" Did you mean {' or '.join(close)}?" if close else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 if TYPE_CHECKING:
     import typer
 
-NEEDED = ("typer", "rich", "matplotlib", "numpy", "sklearn")  # the extra `cli`
+NEEDED = ("typer", "rich", "matplotlib", "numpy", "sklearn", "PIL", "pydantic", "safetensors")  # the extra `cli`
 
 
 def main() -> None:
@@ -72,6 +72,107 @@ def build() -> "typer.Typer":
             raise _end(str(stop), 130) from None
         except OSError as error:
             raise _end(f"Cannot write to {out}: {error.strerror or error}.", 1) from None
+
+    @app.command()
+    def train(
+        source: Annotated[
+            str | None,
+            typer.Argument(help="digits, cifar10, cifar100, webvision, a folder of images, a table, a .npz or .npy."),
+        ] = None,
+        recipe: Annotated[
+            str | None, typer.Option(metavar="NAME|FILE.toml", help="A recipe's name or file; --print shows it.")
+        ] = None,
+        method: Annotated[str | None, typer.Option(help="ce+ogc, fl+ogc, ce, gce, ... (default: ce+ogc)")] = None,
+        noise: Annotated[
+            str | None,
+            typer.Option(metavar="KIND:RATE", help="Noise for the training labels: symmetric:0.5, human:worse, ..."),
+        ] = None,
+        seed: Annotated[int | None, typer.Option(help="Of the weights, the batches and the augmentation.")] = None,
+        seeds: Annotated[int | None, typer.Option(help="How many seeds to train, from --seed on.")] = None,
+        epochs: Annotated[int | None, typer.Option(help="How long to train; the schedule follows.")] = None,
+        changes: Annotated[
+            list[str] | None,
+            typer.Option("--set", metavar="KEY=VALUE", help="Change anything in the recipe; may be repeated."),
+        ] = None,
+        data: Annotated[
+            Path | None, typer.Option(help="Folder of the CIFAR or WebVision files.", show_default="data")
+        ] = None,
+        label: Annotated[str | None, typer.Option(help="A table's column of labels, or an array's name.")] = None,
+        true: Annotated[
+            str | None, typer.Option(help="Likewise with true labels, to measure by; for a folder a CSV file.")
+        ] = None,
+        id: Annotated[str | None, typer.Option("--id", help="A table's column to find rows by.")] = None,
+        labels: Annotated[
+            Path | None, typer.Option(help="Given labels from a file: a CIFAR-N .pt, .npy, .csv.")
+        ] = None,
+        val: Annotated[float | None, typer.Option(help="Share to validate on.", show_default="0.2")] = None,
+        test: Annotated[Path | None, typer.Option(help="A table to test on.")] = None,
+        ilsvrc: Annotated[Path | None, typer.Option(help="ILSVRC-12's validation images, with webvision.")] = None,
+        skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be read.")] = False,
+        device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+        engine: Annotated[str, typer.Option(help="auto, loop, or graph: CUDA graphs, seeds side by side.")] = "auto",
+        out: Annotated[
+            Path | None, typer.Option(help="The run's folder.", show_default="runs/SOURCE-METHOD-NOISE-SEED")
+        ] = None,
+        tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events to the run's folder.")] = False,
+        download: Annotated[bool, typer.Option("--download", help="Fetch CIFAR into --data, if missing.")] = False,
+        resume: Annotated[
+            list[Path] | None, typer.Option(metavar="RUN", help="Go on with a run's folder; may be repeated.")
+        ] = None,
+        show: Annotated[
+            bool, typer.Option("--print", help="Show the recipe and what would be read; do nothing.")
+        ] = False,
+    ) -> None:
+        """Train a classifier on labels that are partly wrong; ends with a table and report.html in the run's folder.
+
+        \b
+        Examples:
+          ogc train digits --noise symmetric:0.5
+          ogc train photos/ --method ce --epochs 20
+          ogc train photos/ --recipe folder-large --set size=160 --set batch_size=32
+          ogc train customers.csv --label churned --id customer
+          ogc train cifar10 --data ~/cifar --noise human:worse --seeds 3
+          ogc train cifar10 --data ~/cifar --recipe mine.toml --print
+          ogc train --resume runs/digits-ce+ogc-symmetric-0.5-0
+
+        Ctrl-C saves, and says how to go on. A recipe in TOML: base = "cifar10", then what is different.
+        """
+        from rich.console import Console
+
+        from .train_command import CommandError, Request, run
+
+        try:
+            run(
+                Request(
+                    source,
+                    recipe,
+                    method,
+                    noise,
+                    seed,
+                    seeds,
+                    epochs,
+                    tuple(changes or ()),
+                    data,
+                    label,
+                    true,
+                    id,
+                    labels,
+                    val,
+                    test,
+                    ilsvrc,
+                    skip_bad,
+                    device,
+                    engine,
+                    out,
+                    tensorboard,
+                    download,
+                    tuple(resume or ()),
+                    show,
+                ),
+                Console(highlight=False),
+            )
+        except CommandError as end:
+            raise _end(str(end), end.code) from None
 
     @app.command(name="noise")
     def make_noise(

@@ -14,7 +14,7 @@ from torch import Tensor
 from .._near import meant
 from .._require import require
 from .files import LabelFileError, LabelInfo, read_labels
-from .human import cifar_n
+from .human import KINDS, cifar_n
 from .instance import instance_dependent
 from .transition import CIFAR10_PAIRS, CIFAR100_BLOCKS, CIFAR100_PAIRS, asymmetric, pair_flip, symmetric
 
@@ -71,6 +71,9 @@ class Kind(NamedTuple):
                 f"Parameter `kind` should be one of {', '.join(RATED)}, human:KIND, file. "
                 f"Found `kind = {self.name!r}`.{meant(self.name, RATED)}"
             )
+        if self.name.startswith("human:"):
+            human = self.name.removeprefix("human:")
+            require(human in KINDS, "kind", f"human: and one of {', '.join(KINDS)}", self.name)
         if self.in_file:
             require(self.rate is None, "rate", f"left out with {self.name}: it is what it is", self.rate)
         else:

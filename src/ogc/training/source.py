@@ -23,7 +23,9 @@ from .recipe import Checked, Recipe, Share
 NAMED = ("digits", "cifar10", "cifar100", "webvision")
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
 ARRAYS = (".npz", ".npy")
+FEATURES = ("digits", "table")
 WITH_IMAGES = ("digits", "cifar10", "cifar100", "folder", "arrays")
+PUBLISHED_FOR = dict(zip(("cifar10", "cifar100"), PUBLISHED, strict=True))
 IN_MEMORY = 4 * 2**30  # bytes of decoded images; larger sets stay files
 
 # The options that each kind of source has; every other one has to be left out.
@@ -113,7 +115,10 @@ def _kind(text: str) -> str:
 
 
 def check(source: Source, recipe: Recipe) -> None:
-    """Whether noise and data go together, before anything is read."""
+    """Whether noise, network and data go together, before anything is read."""
+    if source.kind in FEATURES:
+        require(recipe.network == "mlp", "network", f"mlp with {source.kind}, which has features", recipe.network)
+        require(recipe.augment == "none", "augment", f"none with {source.kind}, which has features", recipe.augment)
     kind = noise_of(source, recipe)
     if kind is None:
         return
@@ -124,6 +129,8 @@ def check(source: Source, recipe: Recipe) -> None:
     elif kind.name == "file":
         require(source.labels is not None, "labels", "given with file: the file of labels", None)
     else:
+        known, name = PUBLISHED_FOR[source.kind].keys, kind.name.removeprefix("human:")
+        require(name in known, "noise", f"human: and one of {', '.join(known)} with {source.kind}", kind.name)
         human_file(source, kind.name)
 
 
@@ -140,11 +147,11 @@ def human_file(source: Source, kind: str) -> Path:
         return source.labels
     assert source.path is not None
     folder = source.path if source.path.is_dir() else source.path.parent
-    name = {"cifar10": PUBLISHED[0].name, "cifar100": PUBLISHED[1].name}[source.kind]
+    name = PUBLISHED_FOR[source.kind].name
     for path in (folder / name, folder.parent / name):
         if path.is_file():
             return path
-    raise FileNotFoundError(f"{kind} is read from {name}, which is not in `{folder}`: put it there, or give labels.")
+    raise FileNotFoundError(f"{kind} is read from {name}, which is not in `{folder}`: put it there, or give --labels.")
 
 
 def load(
