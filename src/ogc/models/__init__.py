@@ -1,7 +1,91 @@
-"""Networks."""
+"""Networks by name.
+
+To add one: write it in a small file here and give it a row in NETWORKS.
+"""
 
 from __future__ import annotations
 
-from .mlp import mlp
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any
 
-__all__ = ["mlp"]
+from torch import nn
+
+from .._require import require
+from .mlp import mlp
+from .norm_act import NormAct
+from .resnet import ResNet, resnet18, resnet18_cifar, resnet34_cifar, resnet50
+
+NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
+    "mlp": mlp,
+    "resnet18-cifar": resnet18_cifar,
+    "resnet34-cifar": resnet34_cifar,
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+}
+"""From a sample's features or channels and the number of classes to a network."""
+
+TIMM = "timm:"
+
+
+def build(name: str, *, inputs: tuple[int, ...], classes: int, hidden: Sequence[int] = (512, 512)) -> nn.Module:
+    """The network of that name for samples of shape ``inputs``: (N, *inputs) -> logits (N, classes).
+
+    :param name: one of NETWORKS, or ``timm:NAME`` for one of timm's, with fresh weights.
+    :param hidden: the widths of an ``mlp``, which takes samples of any shape. The others take images (C, H, W).
+
+    >>> build("mlp", inputs=(1, 8, 8), classes=10, hidden=(32,))
+    Sequential(
+      (0): Flatten(start_dim=1, end_dim=-1)
+      (1): Linear(in_features=64, out_features=32, bias=True)
+      (2): ReLU()
+      (3): Linear(in_features=32, out_features=10, bias=True)
+    )
+    """
+    check_name(name)
+    if name == "mlp":
+        return nn.Sequential(nn.Flatten(), *mlp(math.prod(inputs), classes, hidden=hidden))
+    require(len(inputs) == 3, "inputs", f"the shape of an image, (channels, height, width), for {name}", inputs)
+    if name in NETWORKS:
+        return NETWORKS[name](inputs[0], classes)
+    model: nn.Module = _timm().create_model(name.removeprefix(TIMM), in_chans=inputs[0], num_classes=classes)
+    return model
+
+
+def check_name(name: str) -> None:
+    """Raise unless :func:`build` knows the name: a near miss is named, then what there is."""
+    if name.startswith(TIMM):
+        timm, wanted = _timm(), name.removeprefix(TIMM)
+        if not timm.is_model(wanted):
+            near = get_close_matches(wanted, timm.list_models(), n=5, cutoff=0.5)
+            names = f"Near it: {', '.join(near)}." if near else "timm.list_models() lists those it has."
+            raise ValueError(f"timm has no network named {wanted!r}. {names}")
+    elif name not in NETWORKS:
+        begun = [known for known in NETWORKS if known.startswith(name)]
+        near = get_close_matches(name, NETWORKS, n=len(NETWORKS), cutoff=0.5)
+        known = ", ".join(dict.fromkeys([*begun, *near, *NETWORKS]))
+        raise ValueError(f"There is no network named {name!r}. There are {known} and {TIMM}NAME.")
+
+
+def _timm() -> Any:
+    try:
+        return importlib.import_module("timm")
+    except Exception as error:  # timm needs a torchvision that fits torch; one that does not raises RuntimeError
+        why = "is missing" if isinstance(error, ModuleNotFoundError) and error.name == "timm" else f"fails: {error}"
+        raise ImportError(f"timm, which has this network, {why}. pip install timm torchvision") from error
+
+
+__all__ = [
+    "NETWORKS",
+    "NormAct",
+    "ResNet",
+    "build",
+    "check_name",
+    "mlp",
+    "resnet18",
+    "resnet18_cifar",
+    "resnet34_cifar",
+    "resnet50",
+]

@@ -1,0 +1,394 @@
+"""relu(bn(x) + residual) on CUDA, two kernels forwards and two backwards: the twin of the torch version in norm_act.py.
+
+A channels-last tensor is a matrix, x: (M, C) with M = N H W. Each direction is a reduction over rows, which leaves
+P partial results a channel, and a pass that adds those up and uses them. Arithmetic is float32, and every sum has a
+fixed order: the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from .norm_act import NormAct
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # CPU builds of torch come without it
+    triton = None
+
+FINISH: Literal["user", "last", "own"] = "user"
+"""Who adds up the partial results: each program that uses them, the last one to leave its part, or an own kernel."""
+
+
+class Shape(NamedTuple):
+    """How a kernel cuts a matrix: so many programs a multiprocessor, each with ``columns``, ``step`` rows at a time."""
+
+    programs: int
+    step: int
+    columns: int
+    warps: int
+
+
+SHAPES = {
+    "moments": Shape(1, 256, 64, 16),
+    "apply": Shape(1, 128, 64, 16),
+    "sums": Shape(1, 128, 64, 16),
+    "gradient": Shape(1, 128, 64, 16),
+}
+"""16 bytes a load, 32 KB of them under way on a multiprocessor. Few programs reduce: each leaves parts to be read."""
+
+
+class Cut(NamedTuple):
+    rows: int
+    grid: tuple[int, int]
+    sizes: dict[str, int]
+
+
+def cut(shape: Shape, M: int, C: int, processors: int) -> Cut:
+    """Rows a program, the grid, and what is compiled in. A power of two of programs, for parts that fill a block."""
+    columns = min(max(triton.next_power_of_2(C), 16), shape.columns)
+    blocks = triton.cdiv(C, columns)
+    programs = shape.programs * 2 ** (processors.bit_length() - 1)
+    rows = triton.cdiv(M * blocks, programs)
+    step = min(max(triton.next_power_of_2(rows), 16), shape.step)
+    rows = triton.cdiv(rows, step) * step
+    return Cut(rows, (triton.cdiv(M, rows), blocks), {"STEP": step, "COLUMNS": columns, "num_warps": shape.warps})
+
+
+def serves(module: NormAct, x: Tensor, residual: Tensor | None) -> bool:
+    """Whether the kernels do this call: dense channels-last on CUDA, and statistics of the batch or no gradient."""
+    return (
+        triton is not None
+        and x.is_cuda
+        and torch.version.hip is None
+        and x.device.index == torch.cuda.current_device()
+        and (module.training or not torch.is_grad_enabled())
+        and module.weight.dtype == torch.float32
+        and x.dtype in (torch.float16, torch.bfloat16, torch.float32)
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and x.shape[1] < x.numel() < 2**31  # one row has no variance; indices have 32 bits
+        and (residual is None or _alike(x, residual))
+    )
+
+
+def _alike(x: Tensor, other: Tensor) -> bool:
+    same = x.shape == other.shape and x.dtype == other.dtype and x.device == other.device
+    return same and other.is_contiguous(memory_format=torch.channels_last)
+
+
+def norm_act(module: NormAct, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> Tensor:
+    """``module(x, residual, act=act)``, where :func:`serves` holds."""
+    if module.training:
+        return _NormAct.apply(x, residual, module.weight, module.bias, module, act)  # type: ignore[no-any-return]
+    M, C, processors = _matrix(x)
+    part, y = cut(SHAPES["apply"], M, C, processors), torch.empty_like(x)
+    running = module.running_mean, module.running_var
+    _apply[part.grid](
+        x, residual, y, module.weight, module.bias, *running, *running, None, M, C, part.rows, 0, 0, 0.0, module.eps,
+        SOURCE="running", ACT=act, PARTS=1, **part.sizes,
+    )  # fmt: skip
+    return y
+
+
+class _NormAct(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, module: NormAct, act: bool
+    ) -> Tensor:
+        M, C, processors = _matrix(x)
+        momentum, eps = module.momentum or 0.0, module.eps
+        running = module.running_mean, module.running_var
+        mean, rstd = x.new_empty(2, C, dtype=torch.float32)
+        y = torch.empty_like(x)
+
+        part = cut(SHAPES["moments"], M, C, processors)
+        P = part.grid[0]
+        partial = x.new_empty(2, P, C, dtype=torch.float32)
+        results = mean, rstd, *running, partial
+        counts = M, C, part.rows, P
+        parts = _parts(P)
+        counter = module.counters(x.device)[0] if FINISH == "last" else None
+        _moments[part.grid](x, *results, counter, *counts, momentum, eps, PARTS=parts, **part.sizes)
+        if FINISH == "own":
+            _own_moments[(part.grid[1],)](*results, *counts, momentum, eps, PARTS=parts, COLUMNS=part.sizes["COLUMNS"])
+        use = cut(SHAPES["apply"], M, C, processors)
+        _apply[use.grid](
+            x, residual, y, weight, bias, *results[:4], partial, M, C, use.rows, part.rows, P, momentum, eps,
+            SOURCE="partial" if FINISH == "user" else "given", ACT=act, PARTS=parts, **use.sizes,
+        )  # fmt: skip
+        # Where there is a residual the sign of the result is not that of the norm.
+        ctx.save_for_backward(x, mean, rstd, weight, bias, y if act and residual is not None else None)
+        ctx.module, ctx.act, ctx.residual = module, act, residual is not None
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, rstd, weight, bias, y = ctx.saved_tensors
+        M, C, processors = _matrix(x)
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        dweight, dbias = x.new_empty(2, C, dtype=torch.float32)
+        dx = torch.empty_like(x)
+        g = dy if y is None else torch.empty_like(x)
+
+        part = cut(SHAPES["sums"], M, C, processors)
+        P = part.grid[0]
+        partial = x.new_empty(2, P, C, dtype=torch.float32)
+        parts = _parts(P)
+        recompute = ctx.act and y is None
+        counter = ctx.module.counters(x.device)[1] if FINISH == "last" else None
+        _sums[part.grid](
+            dy, x, y, g, mean, rstd, weight, bias, dweight, dbias, partial, counter, M, C, part.rows, P,
+            RECOMPUTE=recompute, PARTS=parts, **part.sizes,
+        )  # fmt: skip
+        if FINISH == "own":
+            grid, columns = (part.grid[1],), part.sizes["COLUMNS"]
+            _own_sums[grid](dweight, dbias, rstd, partial, C, P, PARTS=parts, COLUMNS=columns)
+        use = cut(SHAPES["gradient"], M, C, processors)
+        _gradient[use.grid](
+            g, x, dx, mean, rstd, weight, bias, dweight, dbias, partial, M, C, use.rows, P,
+            RECOMPUTE=recompute, FROM_PARTIAL=FINISH == "user", PARTS=parts, **use.sizes,
+        )  # fmt: skip
+        return dx, g if ctx.residual else None, dweight, dbias, None, None
+
+
+def _matrix(x: Tensor) -> tuple[int, int, int]:
+    """M, C and the multiprocessors at hand."""
+    processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 4
+    return x.numel() // x.shape[1], x.shape[1], processors
+
+
+def _parts(P: int) -> int:
+    """So many partial results are read at once: all of them, if there are at most 128."""
+    return int(min(triton.next_power_of_2(P), 128))
+
+
+if triton is not None:
+
+    @triton.jit
+    def _place(start, M, C, STEP: tl.constexpr, COLUMNS: tl.constexpr):
+        """Offsets of a block of the matrix, and which of them are inside."""
+        row, column = start + tl.arange(0, STEP), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        return row[:, None] * C + column[None, :], (row < M)[:, None] & (column < C)[None, :]
+
+    @triton.jit
+    def _is_last(counter):
+        """Whether all other programs of these columns have written their parts; the counter is back at 0 then."""
+        tl.debug_barrier()
+        last = tl.atomic_add(counter + tl.program_id(1), 1, sem="acq_rel") == tl.num_programs(0) - 1
+        if last:
+            tl.store(counter + tl.program_id(1), 0)
+        return last
+
+    @triton.jit
+    def _finish_moments(
+        mean_at, rstd_at, running_mean, running_var, partial, column, write,
+        M, C, ROWS, P, momentum, eps, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
+    ):  # fmt: skip
+        """Mean and 1 / std: (COLUMNS,) each. A part is the mean of its rows and their squared distances from it."""
+        inside = column < C
+        shift = tl.load(partial + column, mask=inside, other=0.0, cache_modifier=".cg")
+        total = tl.zeros([PARTS, COLUMNS], tl.float32)
+        squares = tl.zeros([PARTS, COLUMNS], tl.float32)
+        for first in range(0, P, PARTS):
+            part = first + tl.arange(0, PARTS)
+            at, there = part[:, None] * C + column[None, :], (part < P)[:, None] & inside[None, :]
+            means = tl.load(partial + at, mask=there, other=0.0, cache_modifier=".cg")
+            distances = tl.load(partial + P * C + at, mask=there, other=0.0, cache_modifier=".cg")
+            rows = tl.minimum(M - part * ROWS, ROWS).to(tl.float32)[:, None]
+            distance = tl.where(there, means - shift[None, :], 0.0)
+            total += rows * distance
+            squares += distances + rows * distance * distance
+        total = tl.sum(total, 0)
+        squares = tl.sum(squares, 0) - total * total / M
+        mean = shift + total / M
+        rstd = tl.rsqrt(squares / M + eps)
+        if write:
+            tl.store(mean_at + column, mean, mask=inside)
+            tl.store(rstd_at + column, rstd, mask=inside)
+            old = tl.load(running_mean + column, mask=inside, other=0.0)
+            tl.store(running_mean + column, old + momentum * (mean - old), mask=inside)
+            old = tl.load(running_var + column, mask=inside, other=0.0)
+            tl.store(running_var + column, old + momentum * (squares / (M - 1) - old), mask=inside)
+        return mean, rstd
+
+    @triton.jit
+    def _own_moments(
+        mean, rstd, running_mean, running_var, partial,
+        M, C, ROWS, P, momentum, eps, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
+    ):  # fmt: skip
+        column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+        _finish_moments(
+            mean, rstd, running_mean, running_var, partial, column, True, M, C, ROWS, P, momentum, eps, PARTS, COLUMNS
+        )
+
+    @triton.jit
+    def _moments(
+        x, mean, rstd, running_mean, running_var, partial, counter, M, C, ROWS, P, momentum, eps,
+        PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+    ):  # fmt: skip
+        """Mean and squared distances of ROWS rows, by sums around the first of them, which is near enough."""
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        start = tl.program_id(0) * ROWS
+        end = tl.minimum(start + ROWS, M)
+        shift = tl.load(x + start * C + column, mask=column < C, other=0.0).to(tl.float32)
+        total = tl.zeros([STEP, COLUMNS], tl.float32)
+        squares = tl.zeros([STEP, COLUMNS], tl.float32)
+        for row in range(start, end, STEP):
+            at, inside = _place(row, M, C, STEP, COLUMNS)
+            distance = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - shift[None, :]
+            distance = tl.where(inside, distance, 0.0)
+            total += distance
+            squares += distance * distance
+        rows = (end - start).to(tl.float32)
+        total = tl.sum(total, 0)
+        squares = tl.sum(squares, 0) - total * total / rows
+        at = partial + tl.program_id(0) * C + column
+        tl.store(at, shift + total / rows, mask=column < C)
+        tl.store(at + P * C, squares, mask=column < C)
+        if counter is not None:  # noqa: SIM102 - the outer one is decided when this is compiled
+            if _is_last(counter):
+                _finish_moments(
+                    mean, rstd, running_mean, running_var, partial, column, True,
+                    M, C, ROWS, P, momentum, eps, PARTS, COLUMNS,
+                )  # fmt: skip
+
+    @triton.jit
+    def _apply(
+        x, residual, y, weight, bias, mean, rstd, running_mean, running_var, partial,
+        M, C, ROWS, PART_ROWS, P, momentum, eps,
+        SOURCE: tl.constexpr, ACT: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+    ):  # fmt: skip
+        """y = relu((x - mean) weight / std + bias + residual). Loads run a block ahead, the first beside the parts'."""
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        start = tl.program_id(0) * ROWS
+        end = tl.minimum(start + ROWS, M)
+        at, inside = _place(start, end, C, STEP, COLUMNS)
+        next_x = tl.load(x + at, mask=inside, other=0.0)
+        if residual is not None:
+            next_residual = tl.load(residual + at, mask=inside, other=0.0)
+        scale = tl.load(weight + column, mask=column < C, other=0.0)
+        offset = tl.load(bias + column, mask=column < C, other=0.0)
+        if SOURCE == "partial":
+            center, scaling = _finish_moments(
+                mean, rstd, running_mean, running_var, partial, column, tl.program_id(0) == 0,
+                M, C, PART_ROWS, P, momentum, eps, PARTS, COLUMNS,
+            )  # fmt: skip
+        else:
+            center = tl.load(mean + column, mask=column < C, other=0.0)
+            scaling = tl.load(rstd + column, mask=column < C, other=0.0)
+            if SOURCE == "running":
+                scaling = tl.rsqrt(scaling + eps)
+        scale *= scaling
+        for row in range(start, end, STEP):
+            here, inside_here = at, inside
+            value = (next_x.to(tl.float32) - center[None, :]) * scale[None, :] + offset[None, :]
+            at, inside = _place(row + STEP, end, C, STEP, COLUMNS)
+            next_x = tl.load(x + at, mask=inside, other=0.0)
+            if residual is not None:
+                value += next_residual.to(tl.float32)
+                next_residual = tl.load(residual + at, mask=inside, other=0.0)
+            if ACT:
+                value = tl.where(value < 0, 0.0, value)  # NaN stays
+            tl.store(y + here, value.to(y.dtype.element_ty), mask=inside_here)
+
+    @triton.jit
+    def _finish_sums(dweight, dbias, rstd, partial, column, write, C, P, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
+        """Sums of g and of g (x - mean) / std, which are the gradients of bias and weight: (COLUMNS,) each."""
+        inside = column < C
+        total = tl.zeros([PARTS, COLUMNS], tl.float32)
+        product = tl.zeros([PARTS, COLUMNS], tl.float32)
+        for first in range(0, P, PARTS):
+            part = first + tl.arange(0, PARTS)
+            at, there = part[:, None] * C + column[None, :], (part < P)[:, None] & inside[None, :]
+            total += tl.load(partial + at, mask=there, other=0.0, cache_modifier=".cg")
+            product += tl.load(partial + P * C + at, mask=there, other=0.0, cache_modifier=".cg")
+        total = tl.sum(total, 0)
+        product = tl.sum(product, 0) * tl.load(rstd + column, mask=inside, other=0.0)
+        if write:
+            tl.store(dbias + column, total, mask=inside)
+            tl.store(dweight + column, product, mask=inside)
+        return total, product
+
+    @triton.jit
+    def _own_sums(dweight, dbias, rstd, partial, C, P, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
+        column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+        _finish_sums(dweight, dbias, rstd, partial, column, True, C, P, PARTS, COLUMNS)
+
+    @triton.jit
+    def _sums(
+        dy, x, y, g, mean, rstd, weight, bias, dweight, dbias, partial, counter, M, C, ROWS, P,
+        RECOMPUTE: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+    ):  # fmt: skip
+        """Parts of the sums of g and g (x - mean), with g = dy where relu let y through.
+
+        Given y, g is written as well: it is the residual's gradient, and the next pass then reads neither dy nor y.
+        """
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        start = tl.program_id(0) * ROWS
+        center = tl.load(mean + column, mask=column < C, other=0.0)
+        scale = tl.load(weight + column, mask=column < C, other=0.0)
+        scale *= tl.load(rstd + column, mask=column < C, other=0.0)
+        offset = tl.load(bias + column, mask=column < C, other=0.0)
+        total = tl.zeros([STEP, COLUMNS], tl.float32)
+        product = tl.zeros([STEP, COLUMNS], tl.float32)
+        for row in range(start, tl.minimum(start + ROWS, M), STEP):
+            at, inside = _place(row, M, C, STEP, COLUMNS)
+            given = tl.load(dy + at, mask=inside, other=0.0)
+            distance = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - center[None, :]
+            if y is not None:
+                given = tl.where(tl.load(y + at, mask=inside, other=0.0) <= 0, 0.0, given).to(g.dtype.element_ty)
+                tl.store(g + at, given, mask=inside)
+            value = given.to(tl.float32)
+            if RECOMPUTE:
+                value = tl.where(distance * scale[None, :] + offset[None, :] <= 0, 0.0, value)
+            total += value
+            product += value * distance
+        at = partial + tl.program_id(0) * C + column
+        tl.store(at, tl.sum(total, 0), mask=column < C)
+        tl.store(at + P * C, tl.sum(product, 0), mask=column < C)
+        if counter is not None:  # noqa: SIM102 - the outer one is decided when this is compiled
+            if _is_last(counter):
+                _finish_sums(dweight, dbias, rstd, partial, column, True, C, P, PARTS, COLUMNS)
+
+    @triton.jit
+    def _gradient(
+        g, x, dx, mean, rstd, weight, bias, dweight, dbias, partial, M, C, ROWS, P,
+        RECOMPUTE: tl.constexpr, FROM_PARTIAL: tl.constexpr, PARTS: tl.constexpr,
+        STEP: tl.constexpr, COLUMNS: tl.constexpr,
+    ):  # fmt: skip
+        """dx = weight / std (g - mean of g - (x - mean) / std * mean of g (x - mean) / std)."""
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        start = tl.program_id(0) * ROWS
+        end = tl.minimum(start + ROWS, M)
+        at, inside = _place(start, end, C, STEP, COLUMNS)
+        next_g = tl.load(g + at, mask=inside, other=0.0)
+        next_x = tl.load(x + at, mask=inside, other=0.0)
+        center = tl.load(mean + column, mask=column < C, other=0.0)
+        scaling = tl.load(rstd + column, mask=column < C, other=0.0)
+        scale = tl.load(weight + column, mask=column < C, other=0.0) * scaling
+        offset = tl.load(bias + column, mask=column < C, other=0.0)
+        if FROM_PARTIAL:
+            write = tl.program_id(0) == 0
+            total, product = _finish_sums(dweight, dbias, rstd, partial, column, write, C, P, PARTS, COLUMNS)
+        else:
+            total = tl.load(dbias + column, mask=column < C, other=0.0)
+            product = tl.load(dweight + column, mask=column < C, other=0.0)
+        total /= M
+        product *= scaling / M
+        for row in range(start, end, STEP):
+            here, inside_here = at, inside
+            value, distance = next_g.to(tl.float32), next_x.to(tl.float32) - center[None, :]
+            at, inside = _place(row + STEP, end, C, STEP, COLUMNS)
+            next_g = tl.load(g + at, mask=inside, other=0.0)
+            next_x = tl.load(x + at, mask=inside, other=0.0)
+            if RECOMPUTE:
+                value = tl.where(distance * scale[None, :] + offset[None, :] <= 0, 0.0, value)
+            value = scale[None, :] * (value - total[None, :] - distance * product[None, :])
+            tl.store(dx + here, value.to(dx.dtype.element_ty), mask=inside_here)

@@ -1,0 +1,58 @@
+"""Batch norm, the residual and ReLU as one module: one pass over memory less a layer where the fused kernels serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class NormAct(nn.BatchNorm2d):
+    """relu(bn(x) + residual): (N, C, H, W), (N, C, H, W) or None -> (N, C, H, W).
+
+    The module's state is that of :class:`torch.nn.BatchNorm2d` without ``num_batches_tracked``, which a given momentum
+    makes idle: a kernel a layer and step less. On CUDA, for channels-last input, see :mod:`ogc.models.fused_norm`.
+
+    >>> NormAct(2)(torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1).expand(2, 2, 1, 1)).flatten().tolist()
+    [0.0, 0.0, 0.9999949932098389, 0.9999949932098389]
+    """
+
+    def __init__(self, channels: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__(channels, eps=eps, momentum=momentum)
+        self.register_buffer("num_batches_tracked", None)
+        self._counters: Tensor | None = None
+
+    def forward(self, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> Tensor:
+        """:param act: False leaves out the ReLU."""
+        if x.is_cuda and not torch.compiler.is_compiling():
+            from . import fused_norm
+
+            if fused_norm.serves(self, x, residual):
+                return fused_norm.norm_act(self, x, residual, act=act)
+        momentum = self.momentum or 0.0
+        y = F.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, self.training, momentum, self.eps
+        )
+        y = y if residual is None else y + residual
+        return F.relu(y) if act else y
+
+    def counters(self, device: torch.device) -> Tensor:
+        """Zeros for the kernels' programs to count themselves, forwards and backwards; no two modules share them."""
+        if self._counters is None or self._counters.device != device:
+            self._counters = torch.zeros(2, self.num_features, dtype=torch.int32, device=device)
+        return self._counters
+
+    def reset_running_stats(self) -> None:
+        """Mean 0, variance 1."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        self.running_mean.zero_()
+        self.running_var.fill_(1)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+        # BatchNorm2d's own would add num_batches_tracked to a plain dict; that of other ResNets is not needed.
+        wanted = {key: value for key, value in state_dict.items() if key != prefix + "num_batches_tracked"}
+        nn.Module._load_from_state_dict(self, wanted, prefix, *rest)

@@ -1,0 +1,127 @@
+"""Residual networks: 18 and 34 layers for 32 x 32 pixels, 18 and 50 for 224 x 224.
+
+Deep Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385. A shortcut whose shape changes is a
+1x1 convolution with a norm (the paper's option B); the bottleneck strides in its 3x3 convolution, as is usual today.
+Parameters have torchvision's names, so its weights load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from .._require import require
+from .norm_act import NormAct
+
+
+def conv(before: int, after: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias that keeps the image's size, but for the stride."""
+    return nn.Conv2d(before, after, size, stride, padding=size // 2, bias=False)
+
+
+class Shortcut(nn.Sequential):
+    """What is added to a block's result where the shape changes: (N, C, H, W) -> (N, C', H / stride, W / stride)."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__(conv(before, after, 1, stride), NormAct(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        projection, norm = self
+        return norm(projection(x), act=False)  # type: ignore[no-any-return]
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut: (N, C, H, W) -> (N, width, H / stride, W / stride)."""
+
+    widening = 1
+
+    def __init__(self, before: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv(before, width, 3, stride), NormAct(width)
+        self.conv2, self.bn2 = conv(width, width, 3), NormAct(width)
+        self.downsample = Shortcut(before, width, stride) if stride > 1 or before != width else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = self.bn1(self.conv1(x))
+        return self.bn2(self.conv2(x), shortcut)  # type: ignore[no-any-return]
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut: (N, C, H, W) -> (N, 4 width, H / stride, W / stride)."""
+
+    widening = 4
+
+    def __init__(self, before: int, width: int, stride: int) -> None:
+        super().__init__()
+        after = self.widening * width
+        self.conv1, self.bn1 = conv(before, width, 1), NormAct(width)
+        self.conv2, self.bn2 = conv(width, width, 3, stride), NormAct(width)
+        self.conv3, self.bn3 = conv(width, after, 1), NormAct(after)
+        self.downsample = Shortcut(before, after, stride) if stride > 1 or before != after else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = self.bn1(self.conv1(x))
+        x = self.bn2(self.conv2(x))
+        return self.bn3(self.conv3(x), shortcut)  # type: ignore[no-any-return]
+
+
+class ResNet(nn.Module):
+    """Images to logits: (N, channels, H, W) -> (N, classes).
+
+    :param block: what the four stages are made of.
+    :param depths: blocks a stage; each stage after the first halves height and width.
+    :param small: the stem for sides of about 32 pixels, a 3x3 convolution. Otherwise 7x7 and pooling: a quarter a side.
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: Sequence[int],
+        *,
+        channels: int,
+        classes: int,
+        small: bool,
+    ) -> None:
+        super().__init__()
+        require(channels >= 1, "channels", "at least 1", channels)
+        require(classes >= 1, "classes", "at least 1", classes)
+        self.conv1 = conv(channels, 64, 3) if small else conv(channels, 64, 7, stride=2)
+        self.bn1 = NormAct(64)
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        before, stages = 64, []
+        for width, stride, depth in zip((64, 128, 256, 512), (1, 2, 2, 2), depths, strict=True):
+            after = block.widening * width
+            rest = (block(after, width, 1) for _ in range(depth - 1))
+            stages.append(nn.Sequential(block(before, width, stride), *rest))
+            before = after
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.fc = nn.Linear(before, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_uniform_(module.weight, nonlinearity="relu")
+        nn.init.xavier_uniform_(self.fc.weight)
+        nn.init.zeros_(self.fc.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.bn1(self.conv1(x)))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def resnet18_cifar(channels: int, classes: int) -> ResNet:
+    return ResNet(BasicBlock, (2, 2, 2, 2), channels=channels, classes=classes, small=True)
+
+
+def resnet34_cifar(channels: int, classes: int) -> ResNet:
+    return ResNet(BasicBlock, (3, 4, 6, 3), channels=channels, classes=classes, small=True)
+
+
+def resnet18(channels: int, classes: int) -> ResNet:
+    return ResNet(BasicBlock, (2, 2, 2, 2), channels=channels, classes=classes, small=False)
+
+
+def resnet50(channels: int, classes: int) -> ResNet:
+    return ResNet(Bottleneck, (3, 4, 6, 3), channels=channels, classes=classes, small=False)

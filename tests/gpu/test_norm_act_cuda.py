@@ -1,0 +1,223 @@
+"""The fused norm, residual and ReLU against float64. Without a GPU, TRITON_INTERPRET=1 runs the small shapes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing import assert_close
+
+from ogc.models import NormAct, build
+
+CUDA = torch.cuda.is_available()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not CUDA and os.environ.get("TRITON_INTERPRET") != "1", reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+]
+needs_cuda = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+DEVICE = "cuda" if CUDA else "cpu"
+REAL = [(128, 64, 32, 32), (128, 128, 16, 16), (128, 256, 8, 8), (128, 512, 4, 4)]
+ODD = [(3, 19, 7, 5), (2, 70, 9, 1), (37, 5, 3, 3), (2, 1, 1, 1)]
+SHAPES = REAL + ODD if CUDA else ODD
+CASES = [(act, residual) for act in (True, False) for residual in (True, False)]
+# The interpreter cuts bits off where a GPU rounds.
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-8 if CUDA else 2**-7, torch.float16: 2**-11}
+
+
+@pytest.fixture(params=["user", "last", "own"], autouse=True)
+def finish(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from ogc.models import fused_norm
+
+    monkeypatch.setattr(fused_norm, "FINISH", request.param)
+
+
+def norm(channels: int) -> NormAct:
+    generator = torch.Generator().manual_seed(1)
+    module = NormAct(channels)
+    for parameter, around in ((module.weight, 1.0), (module.bias, 0.0)):
+        parameter.data = around + 0.3 * torch.randn(channels, generator=generator)
+    for buffer in (module.running_mean, module.running_var):
+        buffer.copy_(torch.rand(channels, generator=generator))
+    return module.to(DEVICE)
+
+
+def batch(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, offset: float = 1.0) -> list[Tensor]:
+    """x, the residual and the gradient of the result."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(shape, generator=generator) + offset for offset in (offset, 0.0, 0.5)]
+    return [tensor.to(DEVICE, dtype, memory_format=torch.channels_last) for tensor in tensors]
+
+
+def fused(module: NormAct, x: Tensor, residual: Tensor | None, *, act: bool = True) -> Tensor:
+    from ogc.models import fused_norm
+
+    assert not CUDA or fused_norm.serves(module, x, residual)
+    return fused_norm.norm_act(module, x, residual, act=act)
+
+
+def run(call: Any, module: NormAct, x: Tensor, residual: Tensor | None, dy: Tensor, act: bool) -> dict[str, Tensor]:
+    """What a training step leaves."""
+    leaves = {"x": x.detach().requires_grad_(), "weight": module.weight, "bias": module.bias}
+    if residual is not None:
+        leaves["residual"] = residual = residual.detach().requires_grad_()
+    y = call(module, leaves["x"], residual, act=act)
+    gradients = torch.autograd.grad(y, list(leaves.values()), dy)
+    left = {f"d{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
+    return {"y": y.detach(), "mean": module.running_mean.clone(), "var": module.running_var.clone(), **left}
+
+
+def check(shape: tuple[int, ...], dtype: torch.dtype, act: bool, residual: bool, offset: float, atol: float) -> None:
+    x, other, dy = batch(shape, dtype, offset)
+    doubles = x.double(), other.double() if residual else None
+    # A value within rounding of zero may fall on either side of it: no gradient comes from there.
+    before = NormAct.forward(norm(shape[1]).double(), *doubles, act=False)
+    dy = dy.where(before.abs() > 100 * atol, 0)
+    found = run(fused, norm(shape[1]), x, other if residual else None, dy, act)
+    expected = run(NormAct.forward, norm(shape[1]).double(), *doubles, dy.double(), act)
+    assert found["y"].is_contiguous(memory_format=torch.channels_last)
+    assert found["dx"].is_contiguous(memory_format=torch.channels_last)
+    for name, value in expected.items():
+        whole = name in ("y", "dx", "dresidual")
+        assert found[name].dtype == (dtype if whole else torch.float32)
+        rtol = ROUNDING[dtype] if whole else ROUNDING[torch.float32]
+        size = max(1.0, float(value.abs().max()))
+        assert_close(found[name].double(), value, rtol=rtol, atol=atol * size, msg=lambda text, n=name: f"{n}: {text}")
+    if residual:
+        assert torch.equal(found["dresidual"].double(), expected["dresidual"])
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize(("act", "residual"), CASES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fused_is_plain(shape: tuple[int, ...], act: bool, residual: bool, dtype: torch.dtype) -> None:
+    check(shape, dtype, act, residual, offset=1.0, atol=1e-5)
+
+
+def test_a_mean_far_from_zero_costs_no_variance() -> None:
+    """E[x^2] - E[x]^2 would be off by a few per cent here."""
+    check(SHAPES[0], torch.float32, act=True, residual=True, offset=1000.0, atol=2e-4)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_evaluation(residual: bool) -> None:
+    for shape in SHAPES:
+        x, other, _ = batch(shape)
+        module = norm(shape[1]).eval()
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        with torch.no_grad():
+            found = fused(module, x, other if residual else None)
+        expected = norm(shape[1]).double().eval()(x.double(), other.double() if residual else None)
+        assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+        assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+def test_nan_is_not_hidden() -> None:
+    x, other, _ = batch(SHAPES[0])
+    x[0, 0, 0, 0] = torch.nan
+    y = fused(norm(SHAPES[0][1]), x, other)
+    assert y[:, 0].isnan().all()
+    assert y[:, 1:].isfinite().all()
+
+
+def test_a_gradient_of_any_layout() -> None:
+    """A mean over the image sends back an expanded one."""
+    x, _, _ = batch(SHAPES[0])
+    one, two = x.clone().requires_grad_(), x.double().requires_grad_()
+    fused(norm(SHAPES[0][1]), one, None).mean((2, 3)).square().sum().backward()
+    norm(SHAPES[0][1]).double()(two).mean((2, 3)).square().sum().backward()
+    assert_close(one.grad.double(), two.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    x, _, dy = batch(SHAPES[0])
+    x.requires_grad_()
+    (dx,) = torch.autograd.grad(fused(norm(SHAPES[0][1]), x, None), x, dy.requires_grad_(), create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
+
+
+def test_the_same_bits_twice() -> None:
+    x, other, dy = batch(SHAPES[0], torch.bfloat16)
+    one, two = (run(fused, norm(SHAPES[0][1]), x, other, dy, True) for _ in range(2))
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+
+
+@needs_cuda
+def test_a_graph_replays_the_same_bits() -> None:
+    for shape in SHAPES[:5]:
+        x, other, dy = batch(shape, torch.bfloat16)
+        expected = run(fused, norm(shape[1]), x, other, dy, True)
+        module = norm(shape[1])
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run(fused, module, x, other, dy, True)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = run(fused, module, x, other, dy, True)
+        for _ in range(3):
+            module.load_state_dict(norm(shape[1]).state_dict())
+            for value in captured.values():
+                value.fill_(torch.nan)
+            graph.replay()
+            assert all(torch.equal(value, captured[name]) for name, value in expected.items())
+
+
+@needs_cuda
+def test_nothing_waits() -> None:
+    x, other, dy = batch(SHAPES[0], torch.bfloat16)
+    module = norm(SHAPES[0][1])
+    run(fused, module, x, other, dy, True)
+    torch.cuda.synchronize()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        run(fused, module, x, other, dy, True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_cuda
+def test_who_is_served() -> None:
+    from ogc.models.fused_norm import serves
+
+    module, (x, other, _) = norm(64), batch(SHAPES[0])
+    assert serves(module, x, None)
+    assert serves(module, x, other)
+    assert not serves(module, x.contiguous(), None)
+    assert not serves(module, x, other.contiguous())
+    assert not serves(module, x, other.bfloat16())
+    assert not serves(module, x.double(), None)
+    assert not serves(module, x[:1, :, :1, :1], None)
+    assert not serves(norm(64).bfloat16(), x.bfloat16(), None)
+    module.eval()
+    assert not serves(module, x, None)
+    with torch.no_grad():
+        assert serves(module, x, None)
+
+
+@needs_cuda
+def test_a_network_learns_the_same() -> None:
+    """Channels-last is fused, the other layout is not."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(32, 3, 32, 32, generator=generator).cuda()
+    labels = torch.randint(10, (32,), generator=generator).cuda()
+    torch.manual_seed(0)
+    network = build("resnet18-cifar", inputs=(3, 32, 32), classes=10).cuda().double()
+    state, results = network.state_dict(), []
+    for dtype, layout in ((torch.float32, torch.channels_last), (torch.float64, torch.contiguous_format)):
+        network.load_state_dict(state)
+        network.to(dtype=dtype, memory_format=layout)
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            loss = F.cross_entropy(network(images.to(dtype=dtype, memory_format=layout)), labels)
+            gradients = torch.autograd.grad(loss, list(network.parameters()))
+        results.append((loss.double(), torch.cat([gradient.double().flatten() for gradient in gradients])))
+    (loss, found), (expected_loss, expected) = results
+    assert_close(loss, expected_loss, rtol=1e-5, atol=0)
+    assert (found - expected).norm() < 1e-3 * expected.norm()

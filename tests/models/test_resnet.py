@@ -1,0 +1,110 @@
+"""The networks: their sizes, names, initial weights, and that a layout or a batch changes nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from ogc.models import NormAct, build
+from ogc.models.resnet import BasicBlock, Bottleneck, ResNet
+
+# parameters; torchvision's resnet18 and resnet50 have these numbers too
+SIZES = {
+    ("resnet18-cifar", 10): 11_173_962,
+    ("resnet34-cifar", 100): 21_328_292,
+    ("resnet18", 1000): 11_689_512,
+    ("resnet50", 1000): 25_557_032,
+}
+
+
+def tiny(block: type[BasicBlock] | type[Bottleneck] = BasicBlock, *, small: bool = True) -> ResNet:
+    torch.manual_seed(0)
+    return ResNet(block, (1, 2, 1, 1), channels=3, classes=7, small=small)
+
+
+@pytest.mark.parametrize(("name", "classes"), SIZES)
+def test_parameters(name: str, classes: int) -> None:
+    with torch.device("meta"):
+        network = build(name, inputs=(3, 32, 32), classes=classes)
+    assert sum(parameter.numel() for parameter in network.parameters()) == SIZES[name, classes]
+
+
+def test_names_are_those_of_torchvision() -> None:
+    with torch.device("meta"):
+        names = build("resnet50", inputs=(3, 224, 224), classes=1000).state_dict()
+    assert len(names) == 267  # torchvision's 320, less 53 counters
+    for name in ("conv1.weight", "bn1.running_var", "layer1.0.downsample.0.weight", "layer1.0.downsample.1.bias"):
+        assert name in names
+    assert names["layer4.2.conv3.weight"].shape == (2048, 512, 1, 1)
+    assert names["fc.weight"].shape == (1000, 2048)
+
+
+@pytest.mark.parametrize(
+    ("block", "small", "sides"), [(BasicBlock, True, [32, 32, 16, 8, 4]), (Bottleneck, False, [16, 8, 4, 2, 1])]
+)
+def test_sides(block: type[BasicBlock] | type[Bottleneck], small: bool, sides: list[int]) -> None:
+    network, found = tiny(block, small=small), []
+    for name in ("bn1", "layer1", "layer2", "layer3", "layer4"):
+        network.get_submodule(name).register_forward_hook(lambda _, __, y: found.append(y.shape[-1]))
+    assert network(torch.randn(2, 3, 32, 32)).shape == (2, 7)
+    assert found == sides
+
+
+@pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
+@pytest.mark.parametrize(("before", "stride"), [(8, 2), (8, 1), (16, 1)])
+def test_a_block_reads_like_the_paper(block: type[BasicBlock] | type[Bottleneck], before: int, stride: int) -> None:
+    torch.manual_seed(0)
+    width = 16 // block.widening
+    module, x = block(before, width, stride), torch.randn(4, before, 6, 6)
+    parts = [("conv1", "bn1"), ("conv2", "bn2"), ("conv3", "bn3")][: 2 if block is BasicBlock else 3]
+
+    def norm(y: torch.Tensor) -> torch.Tensor:
+        return (y - y.mean((0, 2, 3), keepdim=True)) / (y.var((0, 2, 3), keepdim=True, correction=0) + 1e-5).sqrt()
+
+    y = x
+    for i, (convolution, _) in enumerate(parts):
+        y = norm(module.get_submodule(convolution)(torch.relu(y) if i else y))
+    shortcut = x if (before, stride) == (16, 1) else norm(module.downsample[0](x))
+    assert_close(module(x), torch.relu(y + shortcut), rtol=1e-4, atol=1e-5)
+
+
+def test_initial_weights() -> None:
+    """Convolutions uniform to sqrt(6 / fan-in), the last layer to sqrt(6 / (inputs + classes))."""
+    network = tiny()
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            bound = math.sqrt(6 / module.weight[0].numel())
+            assert 0.97 * bound < module.weight.abs().max() <= bound
+            assert_close(module.weight.std().item(), bound / math.sqrt(3), rtol=0.05, atol=0)
+        if isinstance(module, NormAct):
+            assert torch.equal(module.weight, torch.ones_like(module.weight))
+            assert not module.bias.any()
+    bound = math.sqrt(6 / (512 + 7))
+    assert 0.97 * bound < network.fc.weight.abs().max() <= bound
+    assert not network.fc.bias.any()
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_channels_last_stays(small: bool) -> None:
+    network, images = tiny(small=small).double(), torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    expected = network(images)
+    last, layouts = network.to(memory_format=torch.channels_last), []
+    for module in last.modules():
+        if isinstance(module, NormAct):
+            module.register_forward_hook(
+                lambda _, __, y: layouts.append(y.is_contiguous(memory_format=torch.channels_last))
+            )
+    assert_close(last(images.to(memory_format=torch.channels_last)), expected)
+    assert all(layouts)
+    assert len(layouts) == 14
+
+
+def test_evaluation_takes_each_image_alone() -> None:
+    network, images = tiny().double(), torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    network(images)
+    network.eval()
+    assert_close(network(images)[1:2], network(images[1:2]))
