@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("--runs", default="1,2,4,6,8", help="how many side by side")
     parser.add_argument("--steps", type=int, default=256, help="per measurement and run")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--loop", action=argparse.BooleanOptionalAction, default=True, help="measure the plain loop too")
+    parser.add_argument(
+        "--loop", action=argparse.BooleanOptionalAction, default=True, help="measure the plain loop too"
+    )
     parser.add_argument("--average", action="store_true", help="with averaged weights")
     parser.add_argument("--profile", type=Path, help="write a table of kernels of one run's steps here")
     parser.add_argument("--json", type=Path)
@@ -133,7 +135,9 @@ def profile(lane: Lane, path: Path) -> None:
         for _ in range(16):
             next(driven)
         torch.cuda.synchronize()
-    path.write_text(profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=120, max_name_column_width=110))
+    path.write_text(
+        profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=120, max_name_column_width=110)
+    )
 
 
 if __name__ == "__main__":

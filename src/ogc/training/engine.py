@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,22 +52,47 @@ def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | No
     return None
 
 
-def train(runs: Sequence[Run], *, watch: Watch, stop: Stop, save_every: float) -> None:
+class CannotCapture(RuntimeError):
+    """A network or loss that a CUDA graph cannot hold: one sentence."""
+
+
+def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
+    """A lane for each run that is not done."""
+    ready: dict[int, Tensor] = {}
+    lanes = []
+    with _tuned_convolutions():
+        for run in runs:
+            try:
+                lanes += [Lane(run, watch, ready)] if not run.done else []
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                first = str(error).strip().partition("\n")[0]
+                raise CannotCapture(f"{run.recipe.network} cannot be captured in a CUDA graph ({first}).") from error
+    return lanes
+
+
+def train(lanes: Sequence[Lane], *, stop: Stop, save_every: float) -> None:
     """Train all runs to the end, or until ``stop``; they are then saved where they stand."""
-    tuned = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
     try:
-        ready: dict[int, Tensor] = {}
-        lanes = [Lane(run, watch, ready) for run in runs if not run.done]
         trouble = drive(lanes, stop, save_every)
     finally:
-        torch.backends.cudnn.benchmark = tuned
         torch.cuda.synchronize()
     if trouble is not None:
         raise trouble
 
 
-def drive(lanes: list[Lane], stop: Stop, save_every: float) -> NonFinite | None:
+@contextmanager
+def _tuned_convolutions() -> Iterator[None]:
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def drive(lanes: Sequence[Lane], stop: Stop, save_every: float) -> NonFinite | None:
     """A step of each in turn. A run that breaks leaves the others alone; its complaint comes at the end."""
     going = [(lane, lane.steps()) for lane in lanes]
     saved, trouble = time.monotonic(), None
@@ -103,7 +129,9 @@ class Flat:
         self.recipe = run.recipe
         device, low = run.device, run.recipe.precision == "bf16"
         cast = (nn.modules.conv._ConvNd, nn.Linear) if low else ()
-        casts = {id(p) for module in run.network.modules() if isinstance(module, cast) for p in module.parameters(False)}
+        casts = {
+            id(p) for module in run.network.modules() if isinstance(module, cast) for p in module.parameters(False)
+        }
         named = sorted(run.network.named_parameters(), key=lambda item: id(item[1]) not in casts)
         sizes = [-(-value.numel() // ALIGNED) * ALIGNED for _, value in named]
         self.offsets = [sum(sizes[:i]) for i in range(len(sizes))]
@@ -113,7 +141,13 @@ class Flat:
         self.weight, self.momentum = (torch.zeros(sum(sizes), device=device) for _ in range(2))
         self.short = torch.zeros(self.n_low, device=device, dtype=torch.bfloat16)
         self.average = None if run.average is None else torch.zeros_like(self.weight)
-        self.gaps = [torch.zeros(size - p.numel(), device=device) for size, p in zip(sizes, self.params, strict=True)]
+        rows = [
+            (i, start, offset + start, min(fused.BLOCK, value.numel() - start))
+            for i, (offset, value) in enumerate(zip(self.offsets, self.params, strict=True))
+            for start in range(0, value.numel(), fused.BLOCK)
+        ]
+        self.blocks = torch.tensor(rows, dtype=torch.int32, device=device)
+        self.pointers = torch.zeros(len(named), dtype=torch.int64, device=device)
 
         for i, value in enumerate(self.params):
             state = run.optimizer.state[value]
@@ -158,20 +192,10 @@ class Flat:
     def network_buffers(self, stats: Tensor) -> dict[str, Tensor]:
         return {name: self.buffer(stats, name) for name in self.buffers}
 
-    def flatten(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The gradients in the order of memory: the low ones and the others."""
-        low: list[Tensor] = []
-        high: list[Tensor] = []
-        for i, gradient in enumerate(gradients):
-            part = low if self.offsets[i] < self.n_low else high
-            part.append((gradient.permute(0, 2, 3, 1) if gradient.dim() == 4 else gradient).reshape(-1))
-            if self.gaps[i].numel():
-                part.append(self.gaps[i].to(gradient.dtype))
-        device = self.weight.device
-        return (
-            torch.cat(low) if low else torch.zeros(0, device=device),
-            torch.cat(high) if high else torch.zeros(0, device=device),
-        )
+    def in_memory_order(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Each gradient as its weight lies in memory; nearly all do already."""
+        like = [torch.channels_last if gradient.dim() == 4 else torch.contiguous_format for gradient in gradients]
+        return [gradient.contiguous(memory_format=order) for gradient, order in zip(gradients, like, strict=True)]
 
 
 class Lane:
@@ -195,7 +219,9 @@ class Lane:
         self.lr = torch.zeros((), device=device)
         for group in run.optimizer.param_groups:
             group["lr"] = self.lr
-        self.criterion = run.criterion if isinstance(run.criterion, OGC) else torch.compile(run.criterion, dynamic=False)
+        self.criterion = (
+            run.criterion if isinstance(run.criterion, OGC) else torch.compile(run.criterion, dynamic=False)
+        )
         self.augment = torch.compile(feed.augment, dynamic=False) if feed.augment is not None else None
 
         self.stream.wait_stream(torch.cuda.current_stream(device))
@@ -232,6 +258,7 @@ class Lane:
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
             work()
         with torch.cuda.stream(self.stream), torch.no_grad():
+            self.point()
             for value, old in zip((*changed, *counters), before, strict=True):
                 value.copy_(old)
             self.flat.short.copy_(self.flat.weight[: self.flat.n_low])
@@ -247,12 +274,17 @@ class Lane:
         self.lr.copy_(self.rates.index_select(0, self.position)[0, 0])
         inputs = inputs.permute(0, 3, 1, 2) if inputs.dim() == 4 else inputs
         weights = {
-            name: value.detach().requires_grad_() for name, value in flat.network_weights(flat.weight, flat.short).items()
+            name: value.detach().requires_grad_()
+            for name, value in flat.network_weights(flat.weight, flat.short).items()
         }
         with precision(recipe.precision, run.device):
             logits = functional_call(run.network, weights, (inputs,))
         loss = self.criterion(logits, rows[1])
-        low, high = flat.flatten(torch.autograd.grad(loss, list(weights.values())))
+        self.gradients = flat.in_memory_order(
+            torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
+        )
+        if not torch.cuda.is_current_stream_capturing():
+            self.point()
         fused.keep_books(
             logits=logits.detach().contiguous(),
             rows=rows,
@@ -271,8 +303,8 @@ class Lane:
             momentum=flat.momentum,
             average=flat.average,
             short=flat.short,
-            low=low,
-            high=high,
+            pointers=flat.pointers,
+            blocks=flat.blocks,
             rates=self.rates,
             position=self.position,
             clip_norm=recipe.clip_norm,
@@ -282,6 +314,10 @@ class Lane:
         )
         self.position.add_(1)
         self.at.add_(1)
+
+    def point(self) -> None:
+        """Tell the kernel where the gradients are: in a captured step, always in the same place."""
+        self.flat.pointers.copy_(torch.tensor([gradient.data_ptr() for gradient in self.gradients]))
 
     def steps(self) -> Iterator[bool]:
         """Launch everything that is left, a step each time."""

@@ -94,12 +94,14 @@ class Feed:
         shape = (self.steps, self.batch)
         return Plan(order.view(shape), tuple(part.view(shape) for part in draws))
 
-    def __call__(self, index: Tensor, draws: tuple[Tensor, ...], compiled: Callable[..., Tensor] | None = None) -> Tensor:
+    def __call__(
+        self, index: Tensor, draws: tuple[Tensor, ...], compiled: Callable[..., Tensor] | None = None
+    ) -> Tensor:
         """A batch as the network wants it, (n,) -> (n, ...), on the device.
 
         :param compiled: the augmentation, compiled.
         """
-        augment = compiled or self.augment
+        augment = self.augment if compiled is None else compiled
         draws = tuple(part.to(self.device, non_blocking=True) for part in draws)
         if isinstance(self.augment, Cifar):
             return augment(index.to(self.device, non_blocking=True), CifarDraws(*draws))

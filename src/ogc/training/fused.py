@@ -15,62 +15,62 @@ try:
 except ImportError:  # CPU builds of torch come without it
     triton = None
 
-NORM_BLOCK = 16384
-STEP_BLOCK = 2048
+BLOCK = 8192  # numbers a program
+INNER = 2048  # at a time
 
 if triton is not None:
 
     @triton.jit
-    def _gradient(low, high, i, n_low, n):
-        """The gradient's numbers at i, from its two halves."""
-        short = tl.load(low + i, mask=i < n_low, other=0.0).to(tl.float32)
-        return short + tl.load(high + i - n_low, mask=(i >= n_low) & (i < n), other=0.0)
+    def _gradient(pointers, param, i, inside, low):
+        """A parameter's gradient at i, from where autograd has left it."""
+        address = tl.load(pointers + param)
+        if low:
+            g = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + i, mask=inside, other=0.0).to(tl.float32)
+        else:
+            g = tl.load(address.to(tl.pointer_type(tl.float32)) + i, mask=inside, other=0.0)
+        return g
 
     @triton.jit
-    def _squares(low, high, partial, n_low, n, BLOCK: tl.constexpr):
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        g = _gradient(low, high, i, n_low, n)
-        tl.store(partial + tl.program_id(0), tl.sum(g * g, 0))
+    def _place(blocks):
+        """Which parameter this program works on, from where in it, where that is in flat memory, how many numbers."""
+        row = blocks + 4 * tl.program_id(0)
+        return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+
+    @triton.jit
+    def _squares(pointers, blocks, partial, n_low, BLOCK: tl.constexpr, INNER: tl.constexpr):
+        param, start, flat, count = _place(blocks)
+        total = tl.zeros([INNER], tl.float32)
+        for first in range(0, BLOCK, INNER):
+            i = first + tl.arange(0, INNER)
+            g = _gradient(pointers, param, start + i, i < count, flat < n_low)
+            total += g * g
+        tl.store(partial + tl.program_id(0), tl.sum(total, 0))
 
     @triton.jit
     def _step(
-        weight,
-        momentum,
-        average,
-        short,
-        low,
-        high,
-        partial,
-        rates,
-        position,
-        n_low,
-        n,
-        parts,
-        clip_norm,
-        MOMENTUM: tl.constexpr,
-        DECAY: tl.constexpr,
-        NESTEROV: tl.constexpr,
-        AVERAGES: tl.constexpr,
-        PARTS: tl.constexpr,
-        BLOCK: tl.constexpr,
-    ):
-        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        weight, momentum, average, short, pointers, blocks, partial, rates, position, n_low, parts, clip_norm,
+        MOMENTUM: tl.constexpr, DECAY: tl.constexpr, NESTEROV: tl.constexpr, AVERAGES: tl.constexpr,
+        PARTS: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
+    ):  # fmt: skip
+        param, start, flat, count = _place(blocks)
         part = tl.arange(0, PARTS)
         norm = tl.sqrt(tl.sum(tl.load(partial + part, mask=part < parts, other=0.0), 0))
         scale = tl.minimum(clip_norm / (norm + 1e-6), 1.0)
         row = rates + 2 * tl.load(position)
         lr, keep = tl.load(row), tl.load(row + 1)
-        inside = i < n
-        w = tl.load(weight + i, mask=inside)
-        g = scale * _gradient(low, high, i, n_low, n) + DECAY * w
-        m = MOMENTUM * tl.load(momentum + i, mask=inside) + g
-        w -= lr * (g + MOMENTUM * m if NESTEROV else m)
-        tl.store(momentum + i, m, mask=inside)
-        tl.store(weight + i, w, mask=inside)
-        tl.store(short + i, w.to(short.dtype.element_ty), mask=i < n_low)
-        if AVERAGES:
-            a = tl.load(average + i, mask=inside)
-            tl.store(average + i, a + (1 - keep) * (w - a), mask=inside)
+        for first in range(0, BLOCK, INNER):
+            i = first + tl.arange(0, INNER)
+            inside, at = i < count, flat + i
+            w = tl.load(weight + at, mask=inside)
+            g = scale * _gradient(pointers, param, start + i, inside, flat < n_low) + DECAY * w
+            m = MOMENTUM * tl.load(momentum + at, mask=inside) + g
+            w -= lr * (g + MOMENTUM * m if NESTEROV else m)
+            tl.store(momentum + at, m, mask=inside)
+            tl.store(weight + at, w, mask=inside)
+            tl.store(short + at, w.to(short.dtype.element_ty), mask=inside & (at < n_low))
+            if AVERAGES:
+                a = tl.load(average + at, mask=inside)
+                tl.store(average + at, a + (1 - keep) * (w - a), mask=inside)
 
     @triton.jit
     def _books(
@@ -119,8 +119,8 @@ def sgd(
     momentum: Tensor,
     average: Tensor | None,
     short: Tensor,
-    low: Tensor,
-    high: Tensor,
+    pointers: Tensor,
+    blocks: Tensor,
     rates: Tensor,
     position: Tensor,
     clip_norm: float | None,
@@ -130,26 +130,25 @@ def sgd(
 ) -> None:
     """One step of SGD over flat memory, (n,) float32 each, at this step's row of ``rates``: lr, the average's decay.
 
-    :param short: the first weights in the network's own precision, for its next step.
-    :param low: their gradient.
-    :param high: the gradient of the others, float32.
+    :param short: the first weights in bf16, for the network's next step.
+    :param pointers: the addresses of the parameters' gradients, (P,); in bf16 where the weights are.
+    :param blocks: a row a program: parameter, first number in it, in flat memory, and how many.
     """
-    n = weight.numel()
-    parts = triton.cdiv(n, NORM_BLOCK)
+    parts = len(blocks)
     partial = torch.empty(parts, device=weight.device)
-    _squares[(parts,)](low, high, partial, low.numel(), n, BLOCK=NORM_BLOCK, num_warps=8)
-    _step[(triton.cdiv(n, STEP_BLOCK),)](
+    size = {"BLOCK": BLOCK, "INNER": INNER, "num_warps": 8}
+    _squares[(parts,)](pointers, blocks, partial, short.numel(), **size)
+    _step[(parts,)](
         weight,
         momentum,
         weight if average is None else average,
         short,
-        low,
-        high,
+        pointers,
+        blocks,
         partial,
         rates,
         position,
-        low.numel(),
-        n,
+        short.numel(),
         parts,
         float("inf") if clip_norm is None else clip_norm,
         MOMENTUM=beta,
@@ -157,8 +156,7 @@ def sgd(
         NESTEROV=nesterov,
         AVERAGES=average is not None,
         PARTS=triton.next_power_of_2(parts),
-        BLOCK=STEP_BLOCK,
-        num_warps=4,
+        **size,
     )
 
 

@@ -77,4 +77,8 @@ def summary(epochs: list[Epoch], report_epochs: int) -> dict[str, Any]:
         }
 
     averaged = [epoch.averaged[name] for epoch in epochs if name in epoch.averaged]
-    return {"set": name, **tell([epoch.accuracy[name] for epoch in epochs], ""), **(tell(averaged, "averaged_") if averaged else {})}
+    return {
+        "set": name,
+        **tell([epoch.accuracy[name] for epoch in epochs], ""),
+        **(tell(averaged, "averaged_") if averaged else {}),
+    }

@@ -125,7 +125,9 @@ class Run:
 
     def state(self) -> dict[str, Tensor]:
         """The network's floating-point weights and buffers: what is averaged."""
-        return {name: value for name, value in self.network.state_dict(keep_vars=True).items() if value.is_floating_point()}
+        return {
+            name: value for name, value in self.network.state_dict(keep_vars=True).items() if value.is_floating_point()
+        }
 
     @property
     def done(self) -> bool:

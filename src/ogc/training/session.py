@@ -65,7 +65,7 @@ def train(
             raise ValueError(f"The engine cannot serve here: {objection}.")
         if engine == "auto" and objection is not None and chosen.type == "cuda":
             told.said(f"The plain loop trains, not the engine: {objection}.")
-        go = Going(chosen, world, told, stop, save_every, resume)
+        go = Going(chosen, world, told, stop, save_every, resume, engine == "graph")
         return _one_by_one(jobs, go) if objection is not None else _side_by_side(jobs, go)
 
 
@@ -78,6 +78,7 @@ class Going(NamedTuple):
     stop: Stop
     save_every: float
     resume: bool
+    must: bool  # the engine, or nothing
 
 
 def _one_by_one(jobs: Sequence[Job], go: Going) -> list[Result]:
@@ -97,7 +98,14 @@ def _side_by_side(jobs: Sequence[Job], go: Going) -> list[Result]:
     runs: list[Run] = []
     for number, job in enumerate(jobs):
         runs.append(_begin(job, number, runs[0] if runs else None, go))
-    graph.train(runs, watch=go.watch, stop=go.stop, save_every=go.save_every)
+    try:
+        lanes = graph.prepare(runs, go.watch)
+    except graph.CannotCapture as error:
+        if go.must:
+            raise ValueError(str(error)) from error
+        go.watch.said(f"{error} The plain loop trains instead.")
+        return _one_by_one(jobs, go)
+    graph.train(lanes, stop=go.stop, save_every=go.save_every)
     results = [_finish(run, go.world) for run in runs if run.done]
     if len(results) < len(runs):
         unfinished = [run.job.out for run in runs if not run.done and run.job.out is not None]
@@ -171,9 +179,7 @@ def load_network(folder: Path, which: str = "averaged") -> nn.Module:
     require(which in ("last", "averaged", "best"), "which", "one of last, averaged, best", which)
     run = json.loads((folder / checkpoint.RUN).read_text())
     recipe, facts = Recipe(**run["recipe"]), run["facts"]
-    network = build(
-        recipe.network, inputs=tuple(facts["inputs"]), classes=len(facts["classes"]), hidden=recipe.hidden
-    )
+    network = build(recipe.network, inputs=tuple(facts["inputs"]), classes=len(facts["classes"]), hidden=recipe.hidden)
     tensors, _ = checkpoint.read(folder / (checkpoint.BEST if which == "best" else checkpoint.LAST))
     for prefix in ("network.",) if which == "last" else ("network.", "averaged."):
         part = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
@@ -188,7 +194,9 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"Parameter `device` should be auto, cpu, cuda or cuda:N. Found `device = {name!r}`.") from None
+        raise ValueError(
+            f"Parameter `device` should be auto, cpu, cuda or cuda:N. Found `device = {name!r}`."
+        ) from None
     require(device.type in ("cpu", "cuda"), "device", "auto, cpu, cuda or cuda:N", name)
     if device.type == "cuda":
         require(torch.cuda.is_available(), "device", "cpu: no GPU is to be had here", name)

@@ -1,0 +1,150 @@
+"""The engine against the plain loop, its twin, on a CUDA device."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from ogc.data import Dataset
+from ogc.training import RECIPES, Interrupted, Job, NonFinite, loop, override, train
+from ogc.training.engine import Lane
+from ogc.training.history import Epoch, Nobody
+from ogc.training.ranks import Ranks
+from ogc.training.run import Run
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor's own
+]
+DEVICE = torch.device("cuda", 0)
+
+
+def images(samples: int, seed: int = 0) -> Dataset:
+    """Ten classes that can be learnt: a colour each, under noise; a third of the given labels wrong."""
+    generator = torch.Generator().manual_seed(seed)
+    true = torch.randint(10, (samples,), generator=generator)
+    colour = torch.randint(256, (10, 3, 1, 1), generator=torch.Generator().manual_seed(1)).float()
+    pixels = 0.7 * colour[true] + 0.3 * 255 * torch.rand(samples, 3, 32, 32, generator=generator)
+    wrong = torch.rand(samples, generator=generator) < 1 / 3
+    given = torch.where(wrong, torch.randint(10, (samples,), generator=generator), true)
+    return Dataset(pixels.to(torch.uint8), given, tuple("0123456789"), [f"s{i}" for i in range(samples)], true)
+
+
+def job(out: Path | None = None, samples: int = 3200, **changes: object) -> Job:
+    recipe = override(RECIPES["cifar10"], {"batch_size": 64, "lr": 0.02, "epochs": 3, "average": 0.99, **changes})
+    return Job(recipe, None, (images(samples), {"test": images(1000, seed=2)}), out=out)
+
+
+def losses_of_loop(a_job: Job, steps: int) -> Run:
+    run = Run(a_job, device=DEVICE)
+    batches = loop.batches(run, run.feed.plan(0), Ranks())
+    for _ in range(steps):
+        loop.step(run, run.network, *next(batches))
+        run.step += 1
+    return run
+
+
+def losses_of_engine(a_job: Job, steps: int) -> Run:
+    run = Run(a_job, device=DEVICE)
+    driven = Lane(run, Nobody(), {}).steps()
+    for _ in range(steps):
+        next(driven)
+    torch.cuda.synchronize()
+    return run
+
+
+@pytest.mark.parametrize("method", ["ce", "ce+ogc", "fl+ogc", "gce", "nce_rce"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.03), ("float32", 2e-3)])
+def test_the_engine_follows_the_plain_loop(method: str, precision: str, tolerance: float) -> None:
+    """50 steps, so that OGC updates: its queue is as small as 16 batches."""
+    parameters = {"queue_size": 1024} if method.endswith("ogc") else {}
+    a_job = job(method=method, precision=precision, parameters=parameters)
+    slow, fast = losses_of_loop(a_job, 50), losses_of_engine(a_job, 50)
+    assert slow.losses.isfinite().all()
+    difference = (slow.losses - fast.losses).abs() / slow.losses.abs().clamp(min=0.1)
+    assert difference.max() < tolerance, difference
+    assert torch.equal(slow.H.isnan(), fast.H.isnan()), "the same samples were seen"
+    agree = (slow.predicted == fast.predicted).float().mean()
+    assert agree > 0.95
+    for name, value in slow.state().items():
+        assert torch.allclose(value, fast.state()[name], atol=0.1, rtol=0.1), name
+    assert slow.average is not None
+    assert fast.average is not None
+    for name, value in slow.average.items():
+        assert torch.allclose(value, fast.average[name], atol=0.1, rtol=0.1), name
+
+
+def test_the_order_of_the_data_is_the_same() -> None:
+    slow, fast = losses_of_loop(job(method="ce"), 1), losses_of_engine(job(method="ce"), 1)
+    assert abs(float(slow.losses[0] - fast.losses[0])) < 2e-3
+
+
+@pytest.mark.parametrize("method", ["ce", "ce+ogc"])
+def test_runs_side_by_side_are_the_runs_alone(method: str) -> None:
+    jobs = [job(method=method, seed=seed) for seed in range(3)]
+    together = train(jobs, device="cuda", engine="graph")
+    for a_job, result in zip(jobs, together, strict=True):
+        [alone] = train([a_job], device="cuda", engine="graph")
+        assert abs(alone["epochs"][0]["loss"] - result["epochs"][0]["loss"]) < 0.02
+        assert abs(alone["summary"]["last"] - result["summary"]["last"]) < 0.05
+
+
+def test_the_engine_and_the_loop_end_alike() -> None:
+    a_job = job(method="ce+ogc", epochs=6)
+    [slow], [fast] = (train([a_job], device="cuda", engine=engine) for engine in ("loop", "graph"))
+    assert slow["summary"]["last"] > 0.8
+    assert abs(slow["summary"]["last"] - fast["summary"]["last"]) < 0.05
+    first = {name: value for name, value in fast["epochs"][-1].items() if name not in ("seconds", "images_per_second")}
+    for name, value in first.items():
+        other = slow["epochs"][-1][name]
+        assert (value is None) == (other is None), name
+    assert {field.name for field in dataclasses.fields(Epoch)} == set(fast["epochs"][-1])
+
+
+def test_a_stopped_engine_goes_on(tmp_path: Path) -> None:
+    """Saved in the middle of an epoch, and taken up again: the same samples in the same order, the same end."""
+
+    class StopAfter(Nobody):
+        def moved(self, run: int, *, step: int, images_per_second: float | None) -> None:
+            if step >= 64:
+                import signal
+
+                signal.raise_signal(signal.SIGTERM)
+
+    whole = job(samples=64 * 150)
+    stopped = whole._replace(out=tmp_path / "run")
+    [expected] = train([whole], device="cuda", engine="graph")
+    with pytest.raises(Interrupted):
+        train([stopped], device="cuda", engine="graph", watch=StopAfter())
+    [found] = train([stopped], device="cuda", engine="graph", resume=True)
+    assert abs(expected["epochs"][0]["loss"] - found["epochs"][0]["loss"]) < 0.02
+    assert abs(expected["summary"]["last"] - found["summary"]["last"]) < 0.05
+
+
+def test_the_loop_goes_on_from_the_engine(tmp_path: Path) -> None:
+    short, long = job(tmp_path, epochs=2), job(tmp_path, epochs=2)
+    train([short], device="cuda", engine="graph")
+    [result] = train([long], device="cuda", engine="loop", resume=True)
+    assert len(result["epochs"]) == 2
+
+
+def test_one_broken_run_leaves_the_others_alone(tmp_path: Path) -> None:
+    jobs = [job(tmp_path / "good"), job(tmp_path / "bad", lr=1e30)]
+    with pytest.raises(NonFinite, match="samples: s"):
+        train(jobs, device="cuda", engine="graph")
+    assert (tmp_path / "good" / "last.safetensors").exists()
+
+
+def test_a_step_does_not_wait_for_the_device() -> None:
+    run = Run(job(method="ce+ogc", samples=64 * 100), device=DEVICE)
+    driven = Lane(run, Nobody(), {}).steps()
+    next(driven)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(90):
+            next(driven)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
