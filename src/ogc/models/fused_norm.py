@@ -104,8 +104,7 @@ class _NormAct(Function):
         M, C, processors = _matrix(x)
         momentum, eps = module.momentum or 0.0, module.eps
         running = module.running_mean, module.running_var
-        mean, rstd = x.new_empty(2, C, dtype=torch.float32)
-        y = torch.empty_like(x)
+        y, mean, rstd = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
 
         part = cut(SHAPES["moments"], M, C, processors)
         P = part.grid[0]
@@ -133,8 +132,7 @@ class _NormAct(Function):
         x, mean, rstd, weight, bias, y = ctx.saved_tensors
         M, C, processors = _matrix(x)
         dy = dy.contiguous(memory_format=torch.channels_last)
-        dweight, dbias = x.new_empty(2, C, dtype=torch.float32)
-        dx = torch.empty_like(x)
+        dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
         g = dy if y is None else torch.empty_like(x)
 
         part = cut(SHAPES["sums"], M, C, processors)
