@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .._files import write_whole
-from .pictures import pictures, png
+from ..drawing import png
+from .pictures import pictures
 from .progress import table, train_all
 from .training import METHODS, History, Settings, run
 

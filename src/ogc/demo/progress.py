@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..drawing import percent
 from .training import METHODS, Epoch, History, Settings, run
 
 if TYPE_CHECKING:
@@ -96,9 +97,3 @@ def table(histories: Sequence[History], *, dash: str = "-") -> Any:
             f"{percent(estimates)} / {100 * true:.1f}" if estimates else dash,
         )
     return shown
-
-
-def percent(values: Sequence[float]) -> str:
-    """Mean, and standard deviation of several: [0.894] -> "89.4", [0.886, 0.9] -> "89.3 +- 1.0"."""
-    deviation = f" +- {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * statistics.fmean(values):.1f}{deviation}"

@@ -1,0 +1,262 @@
+"""What the pictures of the demo and of a training run share: colours, curves over epochs, the histogram of H."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .clipping.mixture import Mixture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, RED, GREEN, ORANGE, GREY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#666666"  # safe for the colour-blind
+INK, GRID = "#000000", "#dddddd"
+VARIABLES = {BLUE: "blue", RED: "red", GREEN: "green", ORANGE: "orange", GREY: "grey", INK: "ink", GRID: "grid"}
+BINS = 45
+
+
+class Curve(NamedTuple):
+    """A number per epoch, ``None`` where there is none; its label stands at its end."""
+
+    label: str
+    values: Sequence[float | None]
+    colour: str
+    style: str = "-"
+
+
+def figure_of(draw: Callable[[Axes], str]) -> Figure:
+    """One panel, titled with what ``draw`` returns. Small, so that its text can be read on a phone."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.7, 3.3), dpi=200, layout="constrained")
+    figure.suptitle(draw(figure.subplots()), x=0.01, ha="left", fontsize=10.5, weight="bold")
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", pil_kwargs={"optimize": True})
+    return buffer.getvalue()
+
+
+def svg(figure: Figure, name: str) -> str:
+    """For a page of HTML, without the title: text stays text, and colours are CSS variables (``--blue``, ``--ink``).
+
+    ``name`` begins every id, so that a page can hold several.
+    """
+    import matplotlib
+
+    figure.suptitle("")
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' (xmlns\S*|version|width|height)="[^"]*"', "", text.split(">", 1)[0]) + ">" + text.split(">", 1)[1]
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, f"var(--{variable})")
+    return text
+
+
+def draw_curves(
+    axes: Axes,
+    curves: Sequence[Curve],
+    *,
+    ylabel: str,
+    drops: Mapping[int, str],
+    bottom: float | None = None,
+    log: bool = False,
+) -> None:
+    """Over epochs, each curve with its label at its end; ``drops``: text by the epoch after which the lr falls."""
+    epochs = max(len(curve.values) for curve in curves)
+    for label, values, colour, style in curves:
+        marker = "o" if sum(value is not None for value in values) == 1 else None
+        axes.plot(
+            range(1, len(values) + 1),
+            [math.nan if value is None else value for value in values],
+            style,
+            color=colour,
+            linewidth=1.8,
+            marker=marker,
+            label=label,
+            clip_on=marker is None,
+        )
+    over_epochs(axes, epochs, drops)
+    axes.set_ylabel(ylabel)
+    if log:
+        log_axis(axes, [value for curve in curves for value in curve.values if value])
+    axes.set_ylim(bottom=bottom)
+    label_ends(axes, curves)
+
+
+def over_epochs(axes: Axes, epochs: int, drops: Mapping[int, str]) -> None:
+    """An axis of epochs on which the falls of the learning rate are marked."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set(xlabel="epoch", xlim=(0, epochs))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+    for epoch, text in drops.items():
+        axes.axvline(epoch, color=GREY, linewidth=0.8, linestyle=":")
+        axes.text(epoch, 1.01, text, transform=axes.get_xaxis_transform(), ha="center", color=GREY, fontsize=8.5)
+    tidy(axes)
+
+
+def log_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Numbers a person reads, at 1, 2, 5 of each decade, or at each decade where there are many."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = min(values, default=1.0), max(values, default=10.0)
+    axes.set(yscale="log", ylim=(low / 1.15, high * 1.3))
+    axes.yaxis.set_major_locator(
+        LogLocator(subs=(1, 2, 3, 5) if high / low < 20 else (1, 2, 5) if high / low < 200 else (1,))
+    )
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
+    """Each label right of the last point of its curve, moved up or down as far as another label is in its way."""
+    ends = [(value, c) for c in curves if (value := next((v for v in reversed(c.values) if v is not None), None))]
+    share = axes.transAxes.inverted().transform(axes.transData.transform([(0, end) for end, _ in ends] or [(0, 0)]))[
+        :, 1
+    ]
+    order = sorted(range(len(ends)), key=lambda i: share[i])
+    room = 0.72 * 72 * axes.figure.get_figure(root=True).get_figheight()  # points that the axes are high, about
+    for i, height in zip(order, spread([share[i] for i in order], 12 / room), strict=True):
+        _, curve = ends[i]
+        axes.text(1.015, height, curve.label, color=curve.colour, transform=axes.transAxes, va="center", fontsize=9.5)
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Rising heights, moved as little as keeps them ``gap`` apart: neighbours that meet share what they give way.
+
+    >>> spread([0.0, 10.0, 11.0], 2.0)
+    [0.0, 9.5, 11.5]
+    """
+    groups: list[tuple[float, int]] = []  # centre and number of labels that touch
+    for height in heights:
+        centre, members = height, 1
+        while groups and centre - groups[-1][0] < gap * (members + groups[-1][1]) / 2:
+            before, number = groups.pop()
+            centre = (centre * members + before * number) / (members + number)
+            members += number
+        groups.append((centre, members))
+    return [centre + gap * (i - (members - 1) / 2) for centre, members in groups for i in range(members)]
+
+
+def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mapping[int, str]) -> str:
+    """tau over epochs, a line per run; a shaded field where nothing is clipped (tau is 1e7 there, for CE)."""
+    for tau in taus:
+        draw_curves(axes, [Curve("", tau, BLUE)], ylabel="tau (log scale)", drops={})
+    epochs = max(map(len, taus))
+    over_epochs(axes, epochs, drops)
+    log_axis(axes, [tau for run in taus for tau in run if tau])
+    free = {epoch for epoch in range(1, epochs + 1) if all(len(run) < epoch or run[epoch - 1] is None for run in taus)}
+    if free:
+        shaded = [not free.isdisjoint((epoch - 1, epoch, epoch + 1)) for epoch in range(epochs + 1)]
+        axes.fill_between(
+            range(epochs + 1),
+            0,
+            1,
+            where=shaded,
+            transform=axes.get_xaxis_transform(),
+            color=GREY,
+            alpha=0.2,
+            linewidth=0,
+        )
+        end = min(max(free) + 1, epochs)
+        early = end <= epochs / 2
+        axes.annotate(
+            "shaded: nothing is clipped",
+            (end, 0),
+            (4 if early else -4, 6),
+            axes.get_xaxis_transform(),
+            "offset points",
+            ha="left" if early else "right",
+            color=GREY,
+            fontsize=9,
+        )
+    last = [run[-1] for run in taus]
+    known = [tau for tau in last if tau is not None]
+    if not known:
+        return "No gradient is clipped at the end"
+    return f"Gradients above tau are clipped: {statistics.fmean(known):.3g} at the end"
+
+
+def draw_histogram(axes: Axes, H: Tensor, wrong: Tensor | None, mixture: Mixture | None, *, xlabel: str) -> str:
+    """H of the training set, (N,), and how many samples per bin the two normals expect: fitted to the queue.
+
+    :param wrong: (N,) bool, where the given label is wrong; ``None`` if that is unknown.
+    """
+    seen = H.isfinite()
+    H = H[seen].double()
+    top, beyond = _range_of(H)
+    edges = torch.linspace(0, top, BINS + 1, dtype=torch.float64)
+    width = top / BINS
+    groups = (
+        [(torch.ones_like(H, dtype=torch.bool), BLUE, "training samples")]
+        if wrong is None
+        else [(~wrong[seen], GREEN, "correct label"), (wrong[seen], ORANGE, "wrong label")]
+    )
+    highest = 1.0
+    for chosen, colour, name in groups:
+        counts = torch.histogram(H[chosen].clamp(0, top), edges).hist
+        highest = max(highest, float(counts.max()))
+        axes.stairs(counts.tolist(), edges.tolist(), baseline=0.1, fill=True, color=colour, alpha=0.6, label=name)
+    title = "Cross entropies at the end"
+    if mixture is not None:
+        centre = torch.linspace(0, top, 1000, dtype=torch.float64)
+        weight = float(mixture.noisy_weight)
+        for share, mean, var, style, name in (
+            (1 - weight, mixture.clean_mean, mixture.clean_var, "-", "normal fitted as clean"),
+            (weight, mixture.noisy_mean, mixture.noisy_var, "--", "normal fitted as noisy"),
+        ):
+            ends = [torch.special.ndtr((centre + side * width / 2 - mean) / var.sqrt()) for side in (-1, 1)]
+            expected = len(H) * share * (ends[1] - ends[0])
+            axes.plot(centre.tolist(), expected.tolist(), style, color=INK, linewidth=1.5, label=name)
+        title = f"Noise rate by the two normals {100 * weight:.1f} %"
+        if wrong is not None:
+            title += f", true {100 * wrong.double().mean():.1f} %"
+    axes.set(xlabel=xlabel + (f" ({beyond:,} beyond)" if beyond else ""), ylabel="training samples (log scale)")
+    axes.set(yscale="log", ylim=(0.7, 10 * highest), xlim=(-width / 2, top))
+    entries = len(axes.get_legend_handles_labels()[0])
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(frameon=False, ncols=2 if entries == 4 else 1, loc="upper right", fontsize=9, borderaxespad=0)
+    tidy(axes)
+    return title
+
+
+def _range_of(H: Tensor) -> tuple[float, int]:
+    """Up to where to draw, and how many lie beyond: a few outliers shall not squeeze the rest into one bin."""
+    if not len(H):
+        return 1.0, 0
+    highest, most = float(H.max()), float(H.kthvalue(max(1, math.ceil(0.999 * len(H)))).values)
+    top = max(highest if highest < 2 * most else most, 1.0)
+    return top, int((H > top).sum())
+
+
+def tidy(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9)
+
+
+def percent(values: Iterable[float | None], sign: str = " +- ") -> str | None:
+    """Mean, and standard deviation of several: [0.894] -> "89.4", [0.886, 0.9] -> "89.3 +- 1.0"; of nothing: None."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    deviation = f"{sign}{100 * statistics.stdev(known):.1f}" if len(known) > 1 else ""
+    return f"{100 * statistics.fmean(known):.1f}{deviation}"

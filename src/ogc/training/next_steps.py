@@ -1,0 +1,75 @@
+"""What can be done after a run: commands and code, ready to be pasted."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from .recipe import RECIPES, Recipe, override
+from .source import NAMED, OPTIONS, Source
+
+LOAD = """\
+from pathlib import Path
+from ogc.training import load_network
+
+network = load_network(Path({folder!r}))"""
+
+
+def next_steps(
+    folder: Path, source: Source | None, recipe: Recipe, *, epochs: int, finished: bool
+) -> list[tuple[str, str]]:
+    """A sentence, and the command or the code that does it. ``epochs``: how many are done."""
+    steps = []
+    if not finished:
+        command = f"ogc train --resume {shlex.quote(str(folder))}"
+        steps.append(
+            ("Go on where it stopped:", command if source else "train(jobs, resume=True)  # with the same jobs")
+        )
+    if epochs:
+        averaged = ", with its averaged weights" if recipe.average else ""
+        steps.append((f"Use the network in Python{averaged}:", LOAD.format(folder=str(folder))))
+    other = "ce+ogc" if recipe.method == "ce" else "ce"
+    for sentence, changes in (
+        (f"Train the same with {other}, to compare:", {"method": other}),
+        ("Train it from another seed, to see how much is chance:", {"seed": recipe.seed + 1}),
+    ):
+        if (again := train_command(source, override(recipe, changes))) is not None:
+            steps.append((sentence, again))
+    return steps
+
+
+def train_command(source: Source | None, recipe: Recipe) -> str | None:
+    """What to type for such a run; ``None`` where the data came from Python, or the recipe from a file of its own."""
+    if source is None or recipe.name not in RECIPES:
+        return None
+    named = source.kind in NAMED
+    words = ["ogc", "train", source.kind if named else str(source.path)]
+    if named and source.path is not None:
+        words += ["--data", str(source.path)]
+    for option in OPTIONS[source.kind]:
+        value, default = getattr(source, option), Source.model_fields[option].default
+        if option != "path" and value != default:
+            words += [f"--{option.replace('_', '-')}", *([] if value is True else [str(value)])]
+    if recipe.name != source.kind:
+        words += ["--recipe", recipe.name]
+    base = RECIPES[recipe.name]
+    usual = {name: getattr(recipe, name) for name in ("method", "noise", "seed", "epochs")}
+    usual = {name: value for name, value in usual.items() if value != getattr(base, name)}
+    for name, value in usual.items():
+        words += [f"--{name}", str(value)]
+    known = _flat(override(base, usual))
+    for name, value in _flat(recipe).items():
+        if name != "precision" and (name not in known or value != known[name]):  # auto has become what it means here
+            words += ["--set", f"{name}={_typed(value)}"]
+    return shlex.join(words)
+
+
+def _flat(recipe: Recipe) -> dict[str, object]:
+    return {name: value for name, value in recipe if name != "parameters"} | dict(recipe.parameters)
+
+
+def _typed(value: object) -> str:
+    """As ``--set`` takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -1,0 +1,136 @@
+"""The pictures of a training run: accuracy, what became of wrong labels, tau, r(tau), and the histogram of H."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..clipping.mixture import Mixture
+from ..drawing import BLUE, GREEN, GREY, ORANGE, RED, Curve, draw_curves, draw_histogram, draw_tau, figure_of
+from .history import Epoch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = (BLUE, RED, GREEN, ORANGE)  # of the evaluation sets
+
+
+class Picture(NamedTuple):
+    """A panel, its title, and the rest of what it says, in words: for those who read more, or cannot see it."""
+
+    name: str
+    title: str
+    words: str
+    figure: Figure
+
+
+def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Picture]:
+    """Those that the run has something to say in. ``samples`` is what samples.safetensors holds; may be empty."""
+    if not epochs:
+        return []
+    drops = lr_drops(epochs)
+    drawn: list[Picture] = []
+
+    def add(name: str, words: str, draw: Callable[[Axes], str]) -> None:
+        figure = figure_of(draw)
+        drawn.append(Picture(name, figure.get_suptitle(), words, figure))
+
+    if any(epoch.accuracy for epoch in epochs):
+        words = "Accuracy after each epoch, on data that the network is not trained on."
+        if any(epoch.averaged for epoch in epochs):
+            words += " Dashed: with the averaged weights."
+        add("accuracy", words, lambda axes: draw_accuracy(axes, epochs, drops))
+    words = (
+        "Of the training samples, how many the network predicts the given label for, in training."
+        if epochs[-1].memorised is None
+        else "What the network predicts in training. Memorised: the given label, where it is wrong. Recovered: the "
+        "true label, where the given one is wrong."
+    )
+    add("labels", words, lambda axes: draw_labels(axes, epochs, drops))
+    if any(epoch.tau for epoch in epochs):
+        words = (
+            "tau, the steepest slope that a sample's loss keeps, over epochs: the lower, the less a wrong label pulls."
+        )
+        add("tau", words, lambda axes: draw_tau(axes, [[epoch.tau for epoch in epochs]], drops=drops))
+    if any(epoch.ratio for epoch in epochs) and any(epoch.true_ratio for epoch in epochs):
+        words = (
+            "r(tau): how hard a noisy sample pulls, over how hard a clean one does, after clipping; by the two "
+            "normals, which tau is solved from, and measured with the true labels."
+        )
+        add("ratio", words, lambda axes: draw_ratio(axes, epochs, drops))
+    if "H" in samples and bool(samples["H"].isfinite().any()):
+        words = "Cross entropy of the given label when each training sample was last trained on."
+        if epochs[-1].mixture:
+            words += " The normals were fitted to the queue. A label is suspected where the dashed one is above."
+        wrong = samples["given"] != samples["true"] if "true" in samples else None
+        xlabel = "H, cross entropy of the given label"
+        add(
+            "histogram",
+            words,
+            lambda axes: draw_histogram(axes, samples["H"], wrong, mixture_of(epochs[-1]), xlabel=xlabel),
+        )
+    return drawn
+
+
+def mixture_of(epoch: Epoch) -> Mixture | None:
+    if epoch.mixture is None:
+        return None
+    return Mixture(**{name: torch.tensor(value, dtype=torch.float64) for name, value in epoch.mixture.items()})
+
+
+def lr_drops(epochs: Sequence[Epoch]) -> dict[int, str]:
+    """The new learning rate by the epoch after which it is in force; none where it moves all the time."""
+    falls = {a.epoch: f"lr {b.lr:.3g}" for a, b in itertools.pairwise(epochs) if b.lr < a.lr}
+    return falls if len(falls) <= max(3, len(epochs) // 10) else {}
+
+
+def shares(values: Iterable[float | None]) -> list[float | None]:
+    return [None if value is None else 100 * value for value in values]
+
+
+def draw_accuracy(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
+    last = epochs[-1]
+    curves = []
+    for name, colour in zip(last.accuracy, itertools.cycle(COLOURS), strict=False):
+        curves.append(Curve(name, shares(epoch.accuracy.get(name) for epoch in epochs), colour))
+        if name in last.averaged:
+            label = "averaged" if len(last.accuracy) == 1 else f"{name}, averaged"
+            curves.append(Curve(label, shares(epoch.averaged.get(name) for epoch in epochs), colour, "--"))
+    draw_curves(axes, curves, ylabel="accuracy, %", drops=drops)
+    name = curves[0].label
+    averaged = f", averaged {100 * last.averaged[name]:.1f} %" if name in last.averaged else ""
+    return f"Accuracy at the end: {name} {100 * last.accuracy[name]:.1f} %{averaged}"
+
+
+def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
+    """The paper's diagnostics where true labels are known; else how far training follows the given labels."""
+    last = epochs[-1]
+    curves = [
+        Curve(label, shares(values), colour, style)
+        for label, colour, style, values in (
+            ("correct learnt", GREEN, "-", [epoch.clean for epoch in epochs]),
+            ("wrong memorised", RED, "-", [epoch.memorised for epoch in epochs]),
+            ("wrong recovered", BLUE, "--", [epoch.recovered for epoch in epochs]),
+        )
+        if any(value is not None for value in values)
+    ]
+    if len(curves) < 2:  # the true labels are unknown, or none is wrong
+        curves = [Curve("given learnt", shares(epoch.agreement for epoch in epochs), GREY)]
+    draw_curves(axes, curves, ylabel="share of training samples, %", drops=drops, bottom=0)
+    if last.memorised is None:
+        return f"Given labels that the network predicts: {100 * last.agreement:.1f} %"
+    return f"Wrong labels memorised: {100 * last.memorised:.1f} %"
+
+
+def draw_ratio(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
+    modelled = Curve("modelled", [epoch.ratio for epoch in epochs], BLUE)
+    true = Curve("true", [epoch.true_ratio for epoch in epochs], ORANGE, "--")
+    draw_curves(axes, [modelled, true], ylabel="r(tau), noisy / clean (log scale)", drops=drops, log=True)
+    axes.axhline(1, color=GREY, linewidth=0.8)
+    ends = (f"{curve.label} {curve.values[-1]:.3g}" for curve in (modelled, true) if curve.values[-1])
+    return "r(tau) at the end: " + ", ".join(ends)

@@ -1,0 +1,250 @@
+"""What a person reads when runs have trained: a table on the terminal, pictures, and a page of HTML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._files import write_whole
+from ..drawing import png, svg
+from .checkpoint import METRICS, RESULT, RUN, SAMPLES, read
+from .history import Epoch, summary
+from .next_steps import next_steps
+from .pictures import Picture, mixture_of, pictures
+from .recipe import Recipe
+from .source import Source
+from .table import clock, table
+
+__all__ = ["table", "write_report"]
+
+TEMPLATE = Path(__file__).with_name("report.html")
+LONGEST_NAME = 40  # of a class, in characters
+FIRST_CLASSES = 20  # of the table of classes, that are shown unfolded
+
+
+class Finding(NamedTuple):
+    """A run folder, read."""
+
+    folder: Path
+    recipe: Recipe
+    source: Source | None
+    facts: dict[str, Any]
+    epochs: list[Epoch]
+    samples: dict[str, Tensor]
+    summary: dict[str, Any]
+    finished: bool
+
+
+def read_run(folder: Path) -> Finding:
+    """What is in a run folder, finished or not."""
+    run = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if (folder / METRICS).exists() else []
+    epochs = [Epoch(**json.loads(line)) for line in lines]
+    recipe, source = Recipe(**run["recipe"]), None if run["source"] is None else Source(**run["source"])
+    finished = (folder / RESULT).exists() and len(epochs) >= recipe.epochs
+    samples = read(folder / SAMPLES)[0] if finished and (folder / SAMPLES).exists() else {}
+    told = summary(epochs, recipe.report_epochs)
+    return Finding(folder, recipe, source, run["facts"], epochs, samples, told, finished)
+
+
+def write_report(folder: Path) -> list[Path]:
+    """Pictures as PNG, and ``report.html``, which holds them too and needs no other file: -> what was written."""
+    run = read_run(folder)
+    written = []
+
+    def write(name: str, content: bytes) -> None:
+        write_whole(folder / name, content)
+        written.append(folder / name)
+
+    drawn = pictures(run.epochs, run.samples)
+    for picture in drawn:
+        write(f"{picture.name}.png", png(picture.figure))
+    write("report.html", page(run, drawn).encode())
+    return written
+
+
+def page(run: Finding, drawn: Sequence[Picture]) -> str:
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    classes = list(class_rows(run))
+    name = run.recipe.name if run.source is None else run.source.name
+    html = template.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        title=", ".join(filter(None, (name, run.recipe.method, run.recipe.noise))),
+        run=run,
+        sentences=sentences(run),
+        numbers=headline(run),
+        pictures=[(picture, Markup(svg(picture.figure, picture.name))) for picture in drawn],
+        classes=classes[:FIRST_CLASSES],
+        more_classes=classes[FIRST_CLASSES:],
+        class_notes=class_notes(run),
+        recipe=recipe_rows(run.recipe),
+        noise=noise_rows(run),
+        provenance=provenance_rows(run),
+        next_steps=next_steps(run.folder, run.source, run.recipe, epochs=len(run.epochs), finished=run.finished),
+    )
+    return html.replace(" %", "\u00a0%")  # a number stays with its sign
+
+
+def headline(run: Finding) -> list[tuple[str, str]]:
+    """The few numbers that stand on top: number and name."""
+    if not run.epochs:
+        return []
+    last, told = run.epochs[-1], run.summary
+    estimate = None if last.mixture is None else last.mixture["noisy_weight"]
+    numbers = [
+        (told.get("averaged_last"), f"{told['set']} accuracy, averaged weights"),
+        (told.get("last"), f"{told['set']} accuracy"),
+        (last.memorised, "wrong labels memorised"),
+        (estimate, "of the labels wrong, by estimate"),
+    ]
+    return [(f"{100 * share:.1f} %", name) for share, name in numbers if share is not None]
+
+
+def sentences(run: Finding) -> list[str]:
+    """The outcome in words."""
+    recipe, told, epochs = run.recipe, run.summary, run.epochs
+    what = f"{run.facts['network']}, trained with {recipe.method} on {run.facts['samples']:,} samples of "
+    what += f"{len(run.facts['classes']):,} classes"
+    if not epochs:
+        return [what + ": no epoch is finished yet."]
+    said = [f"{what}, for {len(epochs)} of {recipe.epochs} epochs in {clock(sum(e.seconds for e in epochs))}."]
+    n = min(recipe.report_epochs, len(epochs))
+    over = f"over the last {n} epochs" if n > 1 else "after the last epoch"
+    if told["set"] is None:
+        said.append("There was no held-out set, so how well it generalises is not known.")
+    else:
+        accuracy = f"Accuracy on {told['set']} {over}: {_mean(told, '')}"
+        if "averaged_last" in told:
+            accuracy += f"; with the averaged weights {_mean(told, 'averaged_')}"
+        best = max(("averaged_", "") if "averaged_best" in told else ("",), key=lambda kind: told[f"{kind}best"])
+        said.append(
+            f"{accuracy}. The best epoch, {told[f'{best}best_epoch']}, had {100 * told[f'{best}best']:.1f} %"
+            f"{' (averaged)' if best else ''}, but it was picked on that very set."
+        )
+    last = epochs[-1]
+    if last.memorised is not None:
+        recovered = "" if last.recovered is None else f", and the true one for {100 * last.recovered:.1f} %"
+        said.append(
+            f"Of the wrongly labelled samples it predicts the wrong label for {100 * last.memorised:.1f} %{recovered}."
+        )
+    if last.mixture is not None:
+        true = _true_rate(run)
+        really = "" if true is None else f"; {100 * true:.1f} % are"
+        said.append(
+            f"The two normals estimate that {100 * last.mixture['noisy_weight']:.1f} % of the labels are wrong{really}."
+        )
+    return said
+
+
+def _mean(told: Mapping[str, Any], kind: str) -> str:
+    return f"{100 * told[f'{kind}last']:.1f} % (standard deviation {100 * told[f'{kind}std']:.1f})"
+
+
+def _true_rate(run: Finding) -> float | None:
+    if "true" in run.samples:
+        return float((run.samples["given"] != run.samples["true"]).double().mean())
+    noise = run.facts["noise"]
+    return None if noise is None else noise["rate_got"]
+
+
+class ClassRow(NamedTuple):
+    """A given label, and how many of its samples are so and so; ``None`` where that is not known."""
+
+    name: str
+    samples: int
+    suspected: int | None  # P(noisy | H) > 1/2
+    wrong: int | None
+    otherwise: int  # predicted to be another class
+    instead: str  # the class most often predicted instead
+
+
+def class_rows(run: Finding) -> Iterator[ClassRow]:
+    """Those with the largest share of suspected labels (without a mixture: of other predictions) first."""
+    if not run.samples:
+        return
+    names, count = run.facts["classes"], len(run.facts["classes"])
+    given, predicted, H = (run.samples[name] for name in ("given", "predicted", "H"))
+    mixture = mixture_of(run.epochs[-1])
+
+    def per_class(chosen: Tensor) -> Tensor:
+        return torch.bincount(given[chosen], minlength=count)
+
+    samples = torch.bincount(given, minlength=count)
+    other = (predicted >= 0) & (predicted != given)
+    otherwise = per_class(other)
+    suspected = None if mixture is None else per_class(mixture.noise_probability(H) > 0.5)  # NaN is not
+    wrong = per_class(given != run.samples["true"]) if "true" in run.samples else None
+    pairs = torch.bincount(given[other] * count + predicted[other], minlength=count * count).view(count, count)
+    order = ((otherwise if suspected is None else suspected) / samples.clamp(min=1)).argsort(
+        descending=True, stable=True
+    )
+    for i in order.tolist():
+        instead = int(pairs[i].argmax())
+        yield ClassRow(
+            name=_short(names[i]),
+            samples=int(samples[i]),
+            suspected=None if suspected is None else int(suspected[i]),
+            wrong=None if wrong is None else int(wrong[i]),
+            otherwise=int(otherwise[i]),
+            instead=f"{_short(names[instead])} ({int(pairs[i, instead]):,})" if otherwise[i] else "",
+        )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."
+
+
+def class_notes(run: Finding) -> list[str]:
+    as_seen = "as it was last seen" if run.recipe.augment == "none" else "as it was last seen, augmented"
+    notes = [f"Predictions and cross entropies are those of training: each sample {as_seen}."]
+    if run.samples and (unseen := int(run.samples["H"].isnan().sum())):
+        notes.append(f"{unseen:,} samples were never in a batch: they are neither suspected nor predicted.")
+    return notes
+
+
+def recipe_rows(recipe: Recipe) -> list[tuple[str, str]]:
+    own = {f"{recipe.method}: {name}": value for name, value in recipe.parameters.items()}
+    fields = {name: value for name, value in recipe if name != "parameters"} | own
+    return [(name, _shown(value)) for name, value in fields.items()]
+
+
+def noise_rows(run: Finding) -> list[tuple[str, str]]:
+    noise = run.facts["noise"]
+    if noise is None:
+        true = _true_rate(run)
+        known = "the true labels are not known" if true is None else f"{100 * true:.2f} % of the labels are wrong"
+        return [("kind", f"none was added; {known}")]
+    rates = ((name, noise[key]) for name, key in (("rate asked for", "rate_asked"), ("rate got", "rate_got")))
+    return [
+        ("kind", noise["kind"]),
+        *((name, f"{100 * rate:.4g} %") for name, rate in rates if rate is not None),
+        ("seed", _shown(noise["seed"])),
+        ("sha256 of the given labels", noise["sha256"]),
+    ]
+
+
+def provenance_rows(run: Finding) -> list[tuple[str, str]]:
+    facts = run.facts
+    source = dict(run.source or {"kind": "from Python"})
+    rows = [(f"data: {name}", str(value)) for name, value in source.items() if value not in (None, False)]
+    rows += [(name, facts[name]) for name in ("network", "device", "started")]
+    rows += [(f"version of {name}", version) for name, version in facts["versions"].items()]
+    rows.append(("commit", facts["commit"] or "not known"))
+    if run.epochs:
+        rows.append(("images per second, last epoch", f"{run.epochs[-1].images_per_second:,.0f}"))
+    return rows
+
+
+def _shown(value: object) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

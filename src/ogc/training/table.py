@@ -1,0 +1,129 @@
+"""The table that ends ``ogc train``, and what several runs are called beside each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..drawing import percent
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+BEST = "The best epoch is picked on the set that it is measured on: out of reach in practice."
+
+
+def telling_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The fields that tell recipes apart, the method first, then the usual ones; none that tells no more."""
+    usual = ("method", "noise", "seed", "name", "network", "noise_seed")
+    chosen = ["method"]
+    for field in (*usual, *(recipes[0] if recipes else ())):
+        with_it = [*chosen, field]
+        if len({_key(recipe, with_it) for recipe in recipes}) > len({_key(recipe, chosen) for recipe in recipes}):
+            chosen = with_it
+    return chosen
+
+
+def tell_apart(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A short name for each of several runs: "ce+ogc seed 1", or "seed 1" where the method is the same."""
+    fields = telling_fields(recipes)
+    if len(fields) > 1 and len({recipe["method"] for recipe in recipes}) == 1:
+        fields = fields[1:]
+    return [" ".join(_named(field, recipe) for field in fields) for recipe in recipes]
+
+
+def _named(field: str, recipe: Mapping[str, Any]) -> str:
+    value = recipe[field]
+    if field in ("method", "name", "network", "noise"):
+        return str(value) if value is not None else f"no {field}"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} {number:g}" for name, number in value.items())
+    return f"{field} {value}"
+
+
+def _key(recipe: Mapping[str, Any], fields: Sequence[str]) -> str:
+    return json.dumps([recipe.get(field) for field in fields])
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """A row per run, and one of mean and standard deviation where only the seeds differ."""
+    from rich import box
+    from rich.table import Table
+
+    recipes = [result["recipe"] for result in results]
+    fields = [field for field in telling_fields(recipes) if field not in ("seed", "noise_seed")]
+    sets = {result["summary"]["set"] for result in results} - {None}
+    held_out = sets.pop() if len(sets) == 1 else "held-out"
+    epochs = {recipe["report_epochs"] for recipe in recipes}
+    last = f"last {epochs.pop()} epochs" if len(epochs) == 1 else "last epochs"
+    shown = Table(
+        title=_title(recipes),
+        caption=f"{held_out} and averaged: accuracy of the weights and of their average, mean over the {last}. {BEST}",
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        rest = [field for field in result["recipe"] if field not in ("seed", "noise_seed")]
+        groups.setdefault(_key(result["recipe"], rest), []).append(result)
+    rows = []
+    for runs in groups.values():
+        name = " ".join(_named(field, runs[0]["recipe"]) for field in fields)
+        rows += [([name, str(run["recipe"]["seed"]), *_cells([run])], "") for run in runs]
+        if len(runs) > 1:
+            rows.append(([name, f"n={len(runs)}", *_cells(runs)], "bold"))
+    headings = ("", "seed", f"{held_out}\n%", "averaged\n%", "best\n%", "memorised\n%", "noise, %\nest./true", "time")
+    there = [i for i in range(len(headings)) if any(cells[i] != "-" for cells, _ in rows)]
+    for i in there:
+        shown.add_column(headings[i], justify="right" if i else "left", no_wrap=i > 0, min_width=6 if i == 0 else None)
+    for cells, style in rows:
+        shown.add_row(*(cells[i] for i in there), style=style, end_section=bool(style))
+    return shown
+
+
+def _title(recipes: Sequence[Mapping[str, Any]]) -> str:
+    """What all runs have in common."""
+    common = (
+        _named(field, recipes[0]) for field in ("name", "network", "noise") if len({r[field] for r in recipes}) == 1
+    )
+    return ", ".join(common)
+
+
+def _cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The numbers of a row, in ASCII: "-" where there is none."""
+
+    def mean(values: Iterable[float | None]) -> str:
+        return percent(values, "+-") or "-"
+
+    ends = [run["epochs"][-1] for run in runs]
+    noise = "/".join(mean(values).split("+")[0] for values in (map(estimated_noise, ends), map(true_noise, runs)))
+    return [
+        *(mean(run["summary"].get(name) for run in runs) for name in ("last", "averaged_last", "best")),
+        mean(end["memorised"] for end in ends),
+        "-" if noise == "-/-" else noise,
+        clock(sum(run["seconds"] for run in runs) / len(runs)),
+    ]
+
+
+def estimated_noise(epoch: Mapping[str, Any]) -> float | None:
+    return None if epoch["mixture"] is None else float(epoch["mixture"]["noisy_weight"])
+
+
+def true_noise(run: Mapping[str, Any]) -> float | None:
+    noise = run["facts"]["noise"] or {}
+    return noise.get("rate_got")
+
+
+def clock(seconds: float) -> str:
+    """As a watch shows it.
+
+    >>> clock(75), clock(3675)
+    ('1:15', '1:01:15')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,218 @@
+import io
+import itertools
+import re
+import time
+
+import pytest
+from rich.console import Console
+
+from ogc.data import load_digits
+from ogc.noise import LabelInfo
+from ogc.training import RECIPES, Epoch, Job, override, train
+from ogc.training.progress import Progress
+
+MIXTURE = {"clean_mean": 0.4, "clean_var": 0.2, "noisy_mean": 4.0, "noisy_var": 2.0, "noisy_weight": 0.462}
+INFO = LabelInfo("symmetric", 0.5, 0.4498, 0, 10, None, "")
+
+
+def jobs(*changes, info=INFO):
+    return [Job(override(RECIPES["digits"], change), None, None, info) for change in changes or ({},)]
+
+
+def epoch(number, *, fitted=True, sets=("test",), average=True):
+    return Epoch(
+        epoch=number,
+        lr=0.1,
+        loss=1.2345,
+        accuracy=dict.fromkeys(sets, 0.894),
+        averaged=dict.fromkeys(sets, 0.912) if average else {},
+        agreement=0.5,
+        clean=None,
+        memorised=None,
+        recovered=None,
+        tau=3.456 if fitted else None,
+        p0=0.3,
+        mixture=MIXTURE if fitted else None,
+        ratio=None,
+        true_ratio=None,
+        seconds=1.0,
+        images_per_second=51_234.5,
+    )
+
+
+def watched(todo, tell, *, terminal=False, width=80, encoding="utf-8"):
+    """What a person saw."""
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    with Progress(Console(file=file, width=width, force_terminal=terminal, color_system=None), todo) as watch:
+        tell(watch)
+    return raw.getvalue().decode(encoding)
+
+
+def whole_run(watch, run=0, epochs=150, done=0, **kinds):
+    watch.began(run, epoch=done, epochs=epochs, steps=10)
+    for number in range(done + 1, epochs + 1):
+        watch.moved(run, step=10, images_per_second=1000.0)
+        watch.ended_epoch(run, epoch(number, **kinds))
+
+
+def told_epochs(text):
+    return [int(number) for number in re.findall(r"epoch +(\d+)/", text)]
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 19, 20, 150, 1000])
+def test_a_pipe_gets_about_twenty_lines_a_run(epochs):
+    todo = jobs({"epochs": epochs, "milestones": "31,97,98,99" if epochs > 100 else ""})
+    text = watched(todo, lambda watch: whole_run(watch, epochs=epochs))
+    numbers = told_epochs(text)
+    assert numbers == sorted(set(numbers))
+    assert {1, epochs} <= set(numbers)
+    assert min(epochs, 14) <= len(numbers) <= 19
+    assert len(text.splitlines()) == len(numbers) + 1
+    if epochs > 100:
+        assert {31, 97} <= set(numbers)
+        gaps = [b - a for a, b in itertools.pairwise(numbers)]
+        assert max(gaps) <= epochs / 14 + 1
+    assert "\x1b" not in text
+    assert "\r" not in text
+
+
+def test_a_line_says_what_matters():
+    text = watched(jobs({"epochs": 2}), lambda watch: whole_run(watch, epochs=2))
+    first, _, last = text.splitlines()
+    assert first == "ce+ogc  2 epochs of 10 steps"
+    assert last == (
+        "ce+ogc  epoch 2/2  loss 1.234  test 89.4%  averaged 91.2%  tau 3.46  noise 46/45%  51,234 images/s  done"
+    )
+
+
+def test_a_line_leaves_out_what_there_is_not():
+    def tell(watch):
+        whole_run(watch, epochs=2, fitted=False, sets=(), average=False)
+
+    last = watched(jobs({"epochs": 2, "method": "ce"}), tell).splitlines()[-1]
+    assert last == "ce  epoch 2/2  loss 1.234  51,234 images/s  done"
+    unknown = watched(jobs({"epochs": 2}, info=None), lambda watch: whole_run(watch, epochs=2)).splitlines()[-1]
+    assert "noise 46%" in unknown
+
+
+def test_lines_come_at_once():
+    class File(io.StringIO):
+        flushed = 0
+
+        def flush(self):
+            self.flushed = len(self.getvalue())
+
+    file = File()
+    with Progress(Console(file=file), jobs({"epochs": 3})) as watch:
+        watch.began(0, epoch=0, epochs=3, steps=10)
+        assert "epochs of" in file.getvalue()[: file.flushed]
+        watch.ended_epoch(0, epoch(1))
+        assert "epoch 1/3" in file.getvalue()[: file.flushed]
+
+
+def test_a_resumed_run_goes_on_where_it_was():
+    text = watched(jobs({"epochs": 150}), lambda watch: whole_run(watch, epochs=150, done=140))
+    assert "150 epochs of 10 steps, 140 of them done" in text
+    assert told_epochs(text) == list(range(141, 151))
+
+
+def test_time_left_is_counted_from_the_first_step(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watch = Progress(Console(file=io.StringIO()), jobs({"epochs": 10}))
+    watch.began(0, epoch=2, epochs=10, steps=10)
+    assert watch.rows[0].seconds_left() is None
+    now[0] += 500  # compiling
+    watch.moved(0, step=1, images_per_second=None)
+    assert watch.rows[0].seconds_left() is None
+    now[0] += 2
+    watch.moved(0, step=3, images_per_second=None)
+    assert watch.rows[0].seconds_left() == pytest.approx(77)  # a second a step, 77 of them
+    now[0] += 7
+    watch.ended_epoch(0, epoch(3))
+    assert watch.rows[0].seconds_left() == pytest.approx(70)
+    assert watch.rows[0].facts()["left"] == "1:10"
+
+
+def frame(watch):
+    return watch.table().plain.splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_terminal_shows_a_row_per_run_that_fits(width):
+    todo = jobs(*({"method": method, "seed": seed} for method in ("ce+ogc", "taylor_ce+ogc") for seed in range(4)))
+    console = Console(file=io.StringIO(), width=width, force_terminal=True)
+    watch = Progress(console, todo)
+    for run in range(7):
+        whole_run(watch, run, epochs=120)
+        watch.rows[run].epoch = 60
+    head, *rows = frame(watch)
+    if width >= 80:
+        assert max(map(len, (head, *rows))) <= width
+        assert head.split() == ["epoch", "loss", "test", "averaged", "tau", "noise", "images/s", "left"]
+        assert re.match(
+            r"taylor_ce\+ogc seed 2 +[━─]+ +60/120 1.234 89.4% +91.2% 3.46 46/45% +51,234 \d:\d\d$", rows[6]
+        )
+        assert rows[6].count("━") == rows[6].count("─") >= 2
+    assert len(rows) == 8
+    assert rows[7].endswith("waiting")
+
+
+def test_the_screen_is_drawn_a_few_times_a_second_at_most():
+    seconds, began = 1.0, time.monotonic()
+
+    def tell(watch):
+        watch.began(0, epoch=0, epochs=2, steps=10**9)
+        for step in range(10**9):
+            watch.moved(0, step=step, images_per_second=1.0)
+            if time.monotonic() - began > seconds:
+                return
+
+    text = watched(jobs(), tell, terminal=True)
+    assert 2 <= text.count("images/s") <= 10 * seconds
+
+
+def test_the_screen_keeps_the_last_state_and_gives_the_cursor_back():
+    raw = io.StringIO()
+
+    def train_and_fail():
+        with Progress(Console(file=raw, width=80, force_terminal=True), jobs({"epochs": 3})) as watch:
+            whole_run(watch, epochs=2)
+            watch.said("The loop trains [not the engine].")
+            raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        train_and_fail()
+    text = raw.getvalue()
+    assert "The loop trains [not the engine]." in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "2/2" in text[text.rindex("averaged") :]
+
+
+def test_an_old_terminal_gets_ascii():
+    text = watched(jobs({"epochs": 3}), lambda watch: whole_run(watch, epochs=2), terminal=True, encoding="ascii")
+    assert "====" in text
+
+
+def test_titles_tell_runs_apart():
+    def titles(*changes):
+        return [row.title for row in Progress(Console(), jobs(*changes)).rows]
+
+    assert titles({}) == ["ce+ogc"]
+    assert titles({"seed": 0}, {"seed": 1}) == ["seed 0", "seed 1"]
+    assert titles({"method": "ce"}, {}) == ["ce", "ce+ogc"]
+    assert titles({"noise": "symmetric:0.2", "seed": 1}, {"seed": 2}) == ["symmetric:0.2", "no noise"]
+    assert titles({"epsilon": 1}, {"epsilon": 2.0})[0].startswith("epsilon 1 ")
+
+
+def test_it_watches_a_real_training(tmp_path):
+    recipe = override(RECIPES["digits"], {"epochs": 2, "hidden": "8"})
+    todo = [Job(recipe, None, load_digits(), None, tmp_path)]
+    text = watched(todo, lambda watch: train(todo, device="cpu", watch=watch))
+    lines = text.splitlines()
+    assert lines[0] == "ce+ogc  2 epochs of 11 steps"
+    assert re.fullmatch(
+        r"ce\+ogc  epoch 1/2  loss \d\.\d{3}  test \d+\.\d%  averaged .* images/s  \d:\d\d left", lines[1]
+    )
+    assert lines[2].endswith("done")

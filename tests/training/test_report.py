@@ -1,0 +1,470 @@
+import fcntl
+import io
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from ogc.cli import build
+from ogc.data import load_digits
+from ogc.drawing import figure_of, spread, svg
+from ogc.training import RECIPES, Epoch, Job, override, report, train
+from ogc.training.history import summary
+from ogc.training.next_steps import train_command
+from ogc.training.pictures import lr_drops
+from ogc.training.report import class_rows, read_run, sentences, table, write_report
+from ogc.training.source import Source
+
+MIXTURE = {"clean_mean": 0.4, "clean_var": 0.2, "noisy_mean": 4.0, "noisy_var": 2.0, "noisy_weight": 0.46}
+ALL = ["accuracy.png", "labels.png", "tau.png", "ratio.png", "histogram.png", "report.html"]
+NAMES = ("<script>alert(1)</script>", '"quoted" & co', "x" * 300, "plain")
+
+
+def epoch(number, *, clips=True, true=True, sets=("test",), average=True, lr=0.1):
+    accuracy = dict.fromkeys(sets, 0.5 + 0.004 * number)
+    fitted = clips and number > 2
+    return Epoch(
+        epoch=number,
+        lr=lr,
+        loss=2 - 0.01 * number,
+        accuracy=accuracy,
+        averaged={name: share + 0.02 for name, share in accuracy.items()} if average else {},
+        agreement=0.4,
+        clean=0.8 if true else None,
+        memorised=0.081 if true else None,
+        recovered=0.7 if true else None,
+        tau=10 / number if fitted else None,
+        p0=number / 10 if fitted else None,
+        mixture=MIXTURE if fitted else None,
+        ratio=3.0 if fitted else None,
+        true_ratio=3.3 if clips and true else None,
+        seconds=1.5,
+        images_per_second=50_000.0,
+    )
+
+
+def run_folder(
+    folder, *, epochs=30, done=None, classes=NAMES, samples=400, nan=0, noise="symmetric:0.5", method="ce+ogc", **kinds
+):
+    """A folder as a run leaves it, without the training: ``kinds`` are those of ``epoch``."""
+    done = epochs if done is None else done
+    changes = {
+        "epochs": epochs,
+        "noise": noise,
+        "method": method,
+        "average": 0.999 if kinds.get("average", 1) else None,
+    }
+    recipe = override(RECIPES["digits"], changes)
+    history = [epoch(i, clips="+" in method, lr=recipe.lr_at(i - 1), **kinds) for i in range(1, done + 1)]
+    info = {"kind": noise, "rate_asked": 0.5, "rate_got": 0.4498, "seed": 0, "num_classes": 4, "sha256": "5ha" * 21}
+    facts = {"samples": samples, "classes": list(classes), "noise": info if noise else None, "device": "cpu"}
+    facts |= {"network": "mlp, 1,234 parameters", "versions": {"torch": "2.9"}, "commit": None, "started": "today"}
+    run = {"recipe": recipe.model_dump(mode="json"), "source": {"kind": "digits"}, "facts": facts}
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "metrics.jsonl").write_text("".join(each.to_json() + "\n" for each in history))
+    if done < epochs:
+        return folder
+    told = {"summary": summary(history, 10), "epochs": [asdict(each) for each in history], "seconds": 75.0}
+    (folder / "result.json").write_text(json.dumps(run | told))
+    generator = torch.Generator().manual_seed(0)
+    label = torch.randint(len(classes), (4, samples), generator=generator)
+    wrong = torch.rand(samples, generator=generator) < 0.45
+    given = torch.where(wrong, label[1], label[0])
+    H = torch.where(given != label[0], 4.0, 0.3) + torch.rand(samples, generator=generator)
+    predicted = torch.where(torch.rand(samples, generator=generator) < 0.8, label[0], label[2])
+    H[:nan], predicted[:nan] = torch.nan, -1
+    tensors = {"H": H, "predicted": predicted, "given": given}
+    save_file(tensors | ({"true": label[0]} if kinds.get("true", 1) else {}), folder / "samples.safetensors")
+    return folder
+
+
+class Page(HTMLParser):
+    """What a page is made of: tags with their attributes, and the text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.open = [], "", []
+        self.feed(text)
+        assert self.open == [], "every tag is closed"
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = run_folder(tmp_path_factory.mktemp("runs") / "run")
+    return folder, write_report(folder)
+
+
+def test_pictures_and_the_page_are_written_and_named(finished):
+    folder, written = finished
+    assert written == [folder / name for name in ALL]
+    for path in written[:-1]:
+        content = path.read_bytes()
+        assert content.startswith(b"\x89PNG\r\n\x1a\n")
+        assert 10_000 < len(content) < 200_000, path.name
+
+
+def test_the_page_needs_no_other_file_and_no_script(finished):
+    text = finished[1][-1].read_text()
+    page = Page(text)
+    assert "http" not in text
+    assert "@import" not in text
+    assert page.all("script") == []
+    assert not any("src" in attributes for _, attributes in page.tags)
+    links = [a[key] for _, a in page.tags for key in ("href", "xlink:href") if key in a]
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert not re.search(r"url\((?!#)", text)
+
+
+def test_the_page_can_be_read_without_eyes(finished):
+    page = Page(finished[1][-1].read_text())
+    assert page.all("html") == [{"lang": "en"}]
+    assert len(page.all("h1")) == len(page.all("title")) == 1
+    images = [a["aria-label"] for _, a in page.tags if a.get("role") == "img"]
+    assert len(images) == len(page.all("svg")) == 5
+    assert all(len(words) > 40 for words in images)
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all(a.get("scope") in ("row", "col") for a in page.all("th"))
+
+
+def test_drawings_share_a_page_without_sharing_ids(finished):
+    page = Page(finished[1][-1].read_text())
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids)) > 50
+    links = {a["xlink:href"][1:] for a in page.all("use")}
+    clips = set(re.findall(r"url\(#([^)]+)\)", finished[1][-1].read_text()))
+    assert links | clips <= set(ids)
+
+
+def test_drawings_follow_the_colours_of_the_page(finished):
+    text = finished[1][-1].read_text()
+    drawings = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+    assert re.findall(r"#[0-9a-f]{6}\b", drawings) == []
+    used, known = set(re.findall(r"var\(--(\w+)\)", text)), set(re.findall(r"--(\w+): #", text))
+    assert used <= known
+    assert len(re.findall(r"--ink: #", text)) == 2  # by day and by night
+
+
+def test_names_of_classes_are_escaped(finished):
+    text = finished[1][-1].read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "&#34;quoted&#34; &amp; co" in text
+    assert "x" * 41 not in text
+
+
+def test_the_outcome_is_said_in_sentences(finished):
+    said = " ".join(sentences(read_run(finished[0])))
+    assert "for 30 of 30 epochs in 0:45" in said
+    assert "Accuracy on test over the last 10 epochs: 60.2 % (standard deviation 1.1)" in said
+    assert "with the averaged weights 62.2 %" in said
+    assert "The best epoch, 30, had 64.0 % (averaged), but it was picked on that very set." in said
+    assert "predicts the wrong label for 8.1 %, and the true one for 70.0 %" in said
+    assert re.search(r"estimate that 46.0 % of the labels are wrong; 3\d.\d % are", said)
+    assert said in Page(finished[1][-1].read_text()).text.replace("\u00a0", " ").replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "missing", "says"),
+    [
+        ({"true": False, "noise": None}, ["ratio.png"], "none was added; the true labels are not known"),
+        ({"method": "ce"}, ["tau.png", "ratio.png"], "most often predicted otherwise first"),
+        ({"sets": ()}, ["accuracy.png"], "There was no held-out set"),
+        ({"sets": ("val", "test"), "average": False}, [], "Accuracy on val over"),
+        ({"epochs": 1}, ["tau.png", "ratio.png"], "after the last epoch"),
+        ({"epochs": 1, "sets": (), "true": False}, ["accuracy.png", "tau.png", "ratio.png"], "1 of 1 epochs"),
+        ({"nan": 30}, [], "30 samples were never in a batch"),
+        ({"nan": 400}, ["histogram.png"], "400 samples were never in a batch"),
+        ({"done": 12}, ["histogram.png"], "12 of 30 epochs are done"),
+        ({"done": 0}, ALL[:-1], "no epoch is finished yet"),
+        ({"classes": [f"c{i}" for i in range(1000)], "samples": 3000}, [], "The other 980 classes"),
+        ({"method": "ce+linear", "done": 2}, ["tau.png", "ratio.png", "histogram.png"], "--resume"),
+    ],
+    ids=lambda value: "-".join(value)[:40] if isinstance(value, dict) else None,
+)
+def test_a_run_of_any_kind_has_a_report(tmp_path, monkeypatch, kinds, missing, says):
+    monkeypatch.setattr(
+        report, "png", lambda figure: b"a picture"
+    )  # takes most of the time; the page holds all drawings
+    folder = run_folder(tmp_path / "a run", **kinds)
+    written = write_report(folder)
+    assert [path.name for path in written] == [name for name in ALL if name not in missing]
+    page = Page(written[-1].read_text())
+    assert says in page.text.replace("\u00a0", " ")
+    assert "nan" not in page.text.lower().split()
+
+
+def test_classes_are_counted_as_by_hand(tmp_path):
+    run = read_run(run_folder(tmp_path / "run", classes="abcd", nan=20))
+    H, predicted, given, true = (run.samples[name].tolist() for name in ("H", "predicted", "given", "true"))
+    rows = {row.name: row for row in class_rows(run)}
+    assert set(rows) == set("abcd")
+    for label, name in enumerate("abcd"):
+        own = [i for i in range(400) if given[i] == label]
+        others = [predicted[i] for i in own if predicted[i] not in (label, -1)]
+        assert rows[name].samples == len(own)
+        assert rows[name].suspected == sum(H[i] > 2 for i in own)  # the two normals part between 1.3 and 4
+        assert rows[name].wrong == sum(true[i] != label for i in own)
+        assert rows[name].otherwise == len(others)
+        assert rows[name].instead in [f"{'abcd'[other]} ({others.count(other)})" for other in set(others)]
+        assert max(others.count(other) for other in range(4)) == int(re.findall(r"\d+", rows[name].instead)[0])
+    shares = [row.suspected / row.samples for row in class_rows(run)]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_real_run_from_python(tmp_path):
+    recipe = override(RECIPES["digits"], {"epochs": 1, "hidden": "8", "average": None})
+    train([Job(recipe, None, load_digits(), None, tmp_path)], device="cpu")
+    assert [path.name for path in write_report(tmp_path)] == [
+        "accuracy.png",
+        "labels.png",
+        "histogram.png",
+        "report.html",
+    ]
+    page = Page((tmp_path / "report.html").read_text())
+    assert "1,437 samples of 10 classes" in page.text
+    assert "ogc train" not in page.text  # there is no command for data from Python
+    assert f"load_network(Path('{tmp_path}'))" in page.text
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"method": "ce", "noise": "pairflip:0.4", "seed": 7},
+        {"method": "gce+ogc", "q": 0.3, "epsilon0": 20, "epochs": 90, "lr": 0.05, "hidden": "32,16"},
+        {"schedule": "cosine", "average": None, "clip_norm": 5, "nesterov": True, "noise_seed": 3},
+        {"epochs": 7, "milestones": "3", "follow_lr": False},
+    ],
+)
+def test_the_command_makes_the_same_recipe(changes):
+    recipe = override(RECIPES["digits"], changes)
+    words = shlex.split(train_command(Source(kind="digits"), recipe))
+    shown = CliRunner().invoke(build(), [*words[1:], "--print"])
+    assert shown.exit_code == 0, shown.output
+    assert recipe.show() in shown.output
+
+
+def test_the_command_finds_the_same_data(tmp_path):
+    path = tmp_path / "a table.csv"
+    path.write_text("label,x\n1,2\n")
+    given = Source.parse(str(path), label="label", id="x", val=0.3)
+    words = shlex.split(train_command(given, override(RECIPES["table"], {"seed": 1})))
+    assert words == ["ogc", "train", str(path), "--label", "label", "--id", "x", "--val", "0.3", "--seed", "1"]
+    folder = Source.parse(str(tmp_path), skip_bad=True)
+    command = train_command(folder, RECIPES["folder-large"])
+    assert command == f"ogc train {tmp_path} --skip-bad --recipe folder-large"
+    cifar = Source.parse("cifar10", data=tmp_path)
+    assert train_command(cifar, RECIPES["cifar10"]) == f"ogc train cifar10 --data {tmp_path}"
+    assert train_command(cifar, RECIPES["cifar10"].model_copy(update={"name": "mine"})) is None
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def shown(results, width=80):
+    text = io.StringIO()
+    Console(file=text, width=width).print(table(results))
+    return text.getvalue()
+
+
+def results(tmp_path, *runs):
+    folders = [
+        run_folder(tmp_path / str(i), **{k: v for k, v in kinds.items() if k != "seed"}) for i, kinds in enumerate(runs)
+    ]
+    found = [json.loads((folder / "result.json").read_text()) for folder in folders]
+    for result, kinds in zip(found, runs, strict=True):
+        result["recipe"]["seed"] = kinds.get("seed", 0)
+    return found
+
+
+def test_the_table_has_a_row_per_run_and_one_per_group_of_seeds(tmp_path):
+    several = results(tmp_path, {"seed": 0}, {"seed": 1}, {"method": "ce"})
+    several[1]["summary"] |= {"last": 0.622}
+    text = shown(several)
+    lines = [line.split() for line in text.splitlines()]
+    assert ["ce+ogc", "0", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"] in lines
+    assert ["ce+ogc", "n=2", "61.2+-1.4", "62.2+-0.0", "62.0+-0.0", "8.1+-0.0", "46.0/45.0", "1:15"] in lines
+    assert ["ce", "0", "60.2", "62.2", "62.0", "8.1", "-/45.0", "1:15"] in lines
+    assert "digits, mlp, symmetric:0.5" in text
+    assert "out of reach in practice" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_table_leaves_out_what_no_run_has(tmp_path):
+    text = shown(results(tmp_path, {"average": False, "true": False, "noise": None, "method": "ce"}))
+    head = text.split("───")[0]
+    assert "memorised" not in head
+    assert "averaged" not in head
+    assert "noise" not in head.split("seed")[1]
+    assert shown(results(tmp_path / "new", {"sets": (), "average": False})).count("46.0/45.0") == 1
+
+
+def test_the_table_names_whatever_else_differs(tmp_path):
+    two = results(tmp_path, {}, {})
+    two[1]["recipe"]["lr"] = 0.02
+    text = shown(two)
+    assert "ce+ogc lr 0.1" in text
+    assert "ce+ogc lr 0.02" in text
+    assert "n=2" not in text
+
+
+def test_the_table_is_ascii_where_it_must_be(tmp_path):
+    text = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Console(file=text, width=80).print(table(results(tmp_path, {"seed": 0}, {"seed": 1})))
+    text.flush()
+    assert b"60.2+-0.0" in text.buffer.getvalue()
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("heights", [[], [3.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.5, 9.0, 9.1], [-5.0, 5.0]])
+def test_labels_keep_apart_and_do_not_wander(heights):
+    moved = spread(heights, 2.0)
+    assert all(b - a >= 2 - 1e-9 for a, b in itertools.pairwise(moved))
+    assert sum(moved) == pytest.approx(sum(heights))
+    assert all(abs(a - b) <= 2 * len(heights) for a, b in zip(moved, heights, strict=True))
+
+
+def test_falls_of_the_learning_rate_are_marked_and_a_cosine_is_not():
+    steps = [epoch(i, lr=0.1 if i <= 4 else 0.01) for i in range(1, 9)]
+    assert lr_drops(steps) == {4: "lr 0.01"}
+    assert lr_drops([epoch(i, lr=1 / i) for i in range(1, 40)]) == {}
+
+
+def test_an_svg_does_not_depend_on_the_day():
+    def draw(axes):
+        axes.plot([1, 2])
+        return "A title for the PNG"
+
+    assert svg(figure_of(draw), "a") == svg(figure_of(draw), "a")
+    assert "A title" not in svg(figure_of(draw), "a")
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------------
+
+
+class Browser:
+    """A headless Chromium, spoken to in its own protocol through two pipes."""
+
+    def __init__(self, binary, profile):
+        (inner_in, self.out), (self.into, inner_out) = os.pipe(), os.pipe()
+        given = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (inner_in, inner_out)]  # clear of 3 and 4
+        plumb = "import os, sys; a, b, *c = sys.argv[1:]; os.dup2(int(a), 3); os.dup2(int(b), 4); os.execv(c[0], c)"
+        flags = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+        ]
+        command = [sys.executable, "-c", plumb, *map(str, given), binary, *flags, f"--user-data-dir={profile}"]
+        self.process = subprocess.Popen(command, pass_fds=given, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for fd in (inner_in, inner_out, *given):
+            os.close(fd)
+        self.number, self.rest, self.events, self.session = 0, b"", [], {}
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self.session = {"sessionId": self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def read(self):
+        while b"\0" not in self.rest:
+            more = os.read(self.into, 1 << 16)
+            assert more, "the browser is gone"
+            self.rest += more
+        message, self.rest = self.rest.split(b"\0", 1)
+        return json.loads(message)
+
+    def ask(self, method, **params):
+        self.number += 1
+        os.write(
+            self.out,
+            json.dumps({"id": self.number, "method": method, "params": params, **self.session}).encode() + b"\0",
+        )
+        while (answer := self.read()).get("id") != self.number:
+            self.events.append(answer)
+        return answer["result"]
+
+    def open(self, url, *, width, scheme):
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
+        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.events.clear()
+        self.ask("Page.navigate", url=url)
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            self.events.append(self.read())
+
+    def value(self, expression):
+        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def close(self):
+        os.close(self.out)
+        os.close(self.into)
+        self.process.terminate()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
+    if not any(found):
+        pytest.skip("no Chromium on this machine; CI has none either: the page is opened where one is installed")
+    browser = Browser(next(filter(None, found)), tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [{}, {"done": 12, "true": False}], ids=["finished", "unfinished"])
+def test_the_page_in_a_browser(tmp_path, browser, kinds):
+    """Nothing is fetched, nothing complained of; it fits a phone, and is dark in the dark."""
+    page = write_report(run_folder(tmp_path / "run", **kinds))[-1].as_uri()
+    papers = {}
+    for width in (375, 1280):
+        for scheme in ("light", "dark"):
+            browser.open(page, width=width, scheme=scheme)
+            told = {event["method"] for event in browser.events}
+            assert not told & {"Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"}
+            fetched = [
+                e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"
+            ]
+            assert fetched == [page]
+            assert browser.value("document.documentElement.scrollWidth") <= width
+            assert browser.value("Math.min(...[...document.querySelectorAll('svg')].map(s => s.clientHeight))") > 150
+            papers[scheme] = browser.value("getComputedStyle(document.body).backgroundColor")
+            ink = browser.value("getComputedStyle(document.querySelector('svg text')).fill")
+            assert ink == browser.value("getComputedStyle(document.body).color")
+    assert papers == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}
