@@ -157,6 +157,46 @@ def replayed_update_cost(base: str, device: torch.device, blocks: int) -> float:
     return medians({"ogc": lambda: [graph.replay() for _ in range(100)]}, blocks, device)["ogc"] / 100
 
 
+def launches(call: Callable[[], object]) -> int:
+    """Kernels, copies and fills that it starts on the GPU."""
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        call()
+        torch.cuda.synchronize()
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in profile.events() or ())
+
+
+def captured(block: Callable[[], None]) -> Callable[[], None]:
+    """The block as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        block()  # compiles the kernels
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        block()
+    return graph.replay
+
+
+def captured_step_cost(classes: int, device: torch.device, blocks: int) -> dict[str, dict[str, float]]:
+    """Microseconds of a criterion's step replayed from a CUDA graph, and its launches; bf16 logits, lr a tensor."""
+    logits, labels = batch(classes, device)
+    logits = logits.detach().bfloat16().requires_grad_()
+    lr = torch.tensor(0.1, device=device)
+    optimizer = torch.optim.SGD([torch.zeros(1, device=device, requires_grad=True)], lr=lr)
+    contenders: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "ce": lambda logits, labels: F.cross_entropy(logits.float(), labels),
+        "ce+ogc": OGC("ce", optimizer).to(device),
+        "fl+ogc": OGC("fl", optimizer).to(device),
+    }
+    steps = {name: steps_of(criterion, logits, labels) for name, criterion in contenders.items()}
+    counts = {name: launches(step) / EVERY for name, step in steps.items()}
+    times = medians({name: captured(step) for name, step in steps.items()}, blocks, device)
+    return {name: {"us": times[name] / EVERY, "launches": counts[name]} for name in contenders}
+
+
 def mlp_share(device: torch.device, blocks: int) -> dict[str, float]:
     """Microseconds of a step of a small MLP (64-512-512-10, batch 128, SGD) with CE and with OGC."""
     inputs, labels = torch.randn(128, 64, device=device), torch.randint(10, (128,), device=device)
@@ -257,6 +297,13 @@ def main() -> None:
         replayed = {base: replayed_update_cost(base, device, args.blocks) for base in ("ce", "fl")}
         result["replayed_update_us"] = replayed
         print("Replayed from a CUDA graph: " + ", ".join(f"{base} {t:.0f} us" for base, t in replayed.items()))
+
+        print("\nOne step of a criterion replayed from a CUDA graph, update included, bf16 logits (us, launches)")
+        replays = {classes: captured_step_cost(classes, device, args.blocks) for classes in (10, 100, 1000)}
+        result["replayed_step"] = replays
+        for classes, costs in replays.items():
+            cells = (f"{name} {cost['us']:.1f} ({cost['launches']:.1f})" for name, cost in costs.items())
+            print(f"{classes:>8} " + "   ".join(cells))
 
     share = mlp_share(device, args.blocks)
     result["mlp_step_us"] = share

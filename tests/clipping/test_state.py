@@ -143,14 +143,14 @@ def test_a_model_in_half_precision_leaves_its_criterion_alone():
 
 def test_criteria_are_forgotten_when_they_are_gone():
     """The operator's table holds them weakly."""
-    from ogc.clipping.wrapper import _criteria
+    from ogc.clipping.operator import observers
 
     criterion = OGC("ce")
     key = int(criterion._key)
-    assert key in _criteria
+    assert key in observers
     del criterion
     gc.collect()
-    assert key not in _criteria
+    assert key not in observers
 
 
 def test_two_criteria_do_not_share():

@@ -1,4 +1,7 @@
-"""What only a GPU can show: nothing waits for it, graphs replay the eager step, the kernels equal their twins."""
+"""What only a GPU can show: nothing waits for it, graphs replay the eager step, the kernels equal their twins.
+
+The kernel of a whole step is compared in tests/clipping/test_fused.py.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +61,12 @@ def optimizer_with(lr: float | Tensor) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("lr", ["float", "cpu tensor", "cuda tensor"])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("base", ["ce", "fl", "gce"])
-def test_no_step_and_no_update_synchronises(base: str, lr: str) -> None:
+def test_no_step_and_no_update_synchronises(base: str, weighted: bool, lr: str) -> None:
     value = {"float": 0.1, "cpu tensor": torch.tensor(0.1), "cuda tensor": torch.tensor(0.1, device="cuda")}[lr]
     optimizer = optimizer_with(value)
-    weight = torch.rand(10, device="cuda")
+    weight = torch.rand(10, device="cuda") if weighted else None
     settings = {"every": 8, "queue_size": 512, "epsilon": 0.1, "weight": weight, "ignore_index": 3}
     criterion = OGC(base, optimizer, **settings).cuda()
     data = batches(100)
@@ -106,11 +110,27 @@ def test_without_kernels_nothing_synchronises_either(monkeypatch: pytest.MonkeyP
     assert float(criterion.p0) > 1e-6
 
 
-@pytest.mark.parametrize("base", ["ce", "fl", "gce"])
-@pytest.mark.parametrize("kernels", [True, False])
-def test_a_captured_step_equals_the_eager_one(base: str, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not kernels:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_step_is_one_launch(dtype: torch.dtype) -> None:
+    """Books, loss and gradient; not in float64, whose losses are torch's."""
+    from overhead import launches
+
+    criterion = OGC("fl", optimizer_with(torch.tensor(0.1, device="cuda")), every=2, queue_size=64).cuda()
+    logits, labels = batches(1)[0]
+    logits = logits.to(dtype).requires_grad_()
+    assert (launches(lambda: criterion(logits, labels)) == 1) is (dtype != torch.float64)
+    criterion.threshold = EMA(0.99)
+    assert launches(lambda: criterion(logits, labels)) > 1
+
+
+@pytest.mark.parametrize("base", ["ce", "fl", "gce", "sce"])
+@pytest.mark.parametrize("kernels", ["one launch", "push and update", "none"])
+def test_a_captured_step_equals_the_eager_one(base: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit: loss, gradient and books."""
+    if kernels == "none":
         monkeypatch.setattr("ogc.clipping.wrapper._kernels", lambda *_: None)
+    elif kernels == "push and update":
+        monkeypatch.setattr("ogc.clipping.fused.serves_batch", lambda *_: False)
     every, lr = 8, torch.tensor(0.1, device="cuda")
     optimizer = optimizer_with(lr)
     eager, captured = (OGC(base, optimizer, every=every, queue_size=512).cuda() for _ in range(2))
@@ -142,7 +162,7 @@ def test_a_captured_step_equals_the_eager_one(base: str, kernels: bool, monkeypa
             logits.copy_(x)
         labels.copy_(y)
         step_graph.replay()
-        if not kernels and step % every == 0:  # by hand, and after the loss
+        if kernels == "none" and step % every == 0:  # by hand, and after the loss
             update_graph.replay()
         else:
             assert torch.equal(loss, expected), step
@@ -229,13 +249,16 @@ def test_bad_values_give_nan_and_queue_nothing() -> None:
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_compiled_follows_eager(mode: str) -> None:
+@pytest.mark.parametrize("base", ["ce", "fl", "sce"])
+def test_compiled_follows_eager(base: str, mode: str) -> None:
+    """The books bit for bit, by the same kernel; the loss as inductor computes it."""
     torch._dynamo.reset()
     optimizer = optimizer_with(0.1)
-    eager, plain = (OGC("ce", optimizer, every=8, queue_size=512).cuda() for _ in range(2))
+    eager, plain = (OGC(base, optimizer, every=8, queue_size=512).cuda() for _ in range(2))
     compiled = torch.compile(plain, fullgraph=True, mode=mode)
     for step, (logits, labels) in enumerate(batches(100)):
         optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / 250)
+        labels[: step % 3] = -100
         a, b = logits.clone().requires_grad_(), logits.clone().requires_grad_()
         first, second = eager(a, labels), compiled(b, labels)
         first.backward()

@@ -1,21 +1,28 @@
-"""One small kernel for an update on CUDA, and one for a push: the twins of the torch versions, which are the fallback.
+"""OGC's step on CUDA in one launch, and an update in one: twins of the torch versions, which are the fallback.
 
-An update is some two hundred dependent little operations; as torch operators they take over half a millisecond of a
-GPU's time, nearly all of it launches. Here one program holds the queue in registers and goes through k-means, EM and
-the solve without leaving the multiprocessor. float64 throughout.
+An update is some two hundred dependent little operations, a step with its loss and gradient some forty; as torch
+operators they are nearly all launches. Here one program does the whole: it holds the queue in registers and goes
+through k-means, EM and the solve without leaving the multiprocessor. Updates are float64, the loss is float32.
+
+A program's threads meet at a barrier wherever one reads what another has written.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..given_label import H_MAX, H_MIN, P_MIN
+from ..losses import GCE, CrossEntropy, Focal, Pointwise
+from .books import UNRELIABLE_SEPARATION, State
 from .mixture import EM_STEPS, LLOYD_STEPS, TINY, TOLERANCE, VARIANCE_FLOOR
 from .ratio import GRID
 from .threshold import LOGIT_MAX, TABLE, Slopes
+
+if TYPE_CHECKING:
+    from .wrapper import OGC
 
 try:
     import triton
@@ -25,11 +32,36 @@ except ImportError:  # CPU builds of torch come without it
 
 LARGEST = 16384
 """The most samples that one program holds."""
+LARGEST_BATCH = 4096
+LARGEST_LOGITS = 262144
+"""The most samples, and the most logits, of a batch that one program should go through alone."""
+TILE = 4096
+"""Logits that it holds at a time."""
+FORMULAS: dict[type[Pointwise], tuple[str, str | None]] = {
+    CrossEntropy: ("ce", None),
+    Focal: ("fl", "gamma"),
+    GCE: ("gce", "q"),
+}
+"""The losses whose value and slope are written here too, and the names of their parameters."""
 
 
 def serves(tensor: Tensor, samples: int) -> bool:
     """Whether the kernels can be used for so many samples on this tensor's device."""
     return triton is not None and tensor.is_cuda and torch.version.hip is None and 0 < samples <= LARGEST
+
+
+def serves_batch(logits: Tensor, labels: Tensor) -> bool:
+    """Whether :func:`step` takes this batch: (N, C) of at most 32 bits a number, (N,) of int64, not too large."""
+    return (
+        isinstance(labels, Tensor)
+        and logits.dim() == 2
+        and logits.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and labels.dtype == torch.int64
+        and labels.shape == logits.shape[:1]
+        and labels.device == logits.device
+        and len(labels) <= LARGEST_BATCH
+        and 0 < logits.numel() <= LARGEST_LOGITS
+    )
 
 
 if triton is not None:
@@ -39,6 +71,20 @@ if triton is not None:
     _LOGIT_MAX, _LOGIT_STEP = tl.constexpr(LOGIT_MAX), tl.constexpr(2 * LOGIT_MAX / TABLE)
     _GRID_STEP = tl.constexpr((H_MAX - H_MIN) / (GRID - 1))
     _LLOYD_STEPS, _EM_STEPS = tl.constexpr(LLOYD_STEPS), tl.constexpr(EM_STEPS)
+    _UNRELIABLE, _LOWEST = tl.constexpr(UNRELIABLE_SEPARATION), tl.constexpr(torch.finfo(torch.float32).min)
+
+    # --- the books: push and update --------------------------------------------------------------------------------
+
+    @triton.jit
+    def _push(H, queue, seen, old, Q: tl.constexpr):
+        """As loss_queue.push, given how many were ``seen`` before; returns how many are now."""
+        keep = tl.abs(H) < float("inf")
+        rank = tl.cumsum(keep.to(tl.int64), 0)
+        count = tl.sum(keep.to(tl.int64), 0)
+        keep = keep & (rank > count - Q)
+        tl.store(queue + (old + rank - 1) % Q, tl.minimum(tl.maximum(H, _H_MIN), _H_MAX), mask=keep)
+        tl.store(seen, old + count)
+        return old + count
 
     @triton.jit
     def _add3(a0, a1, a2, b0, b1, b2):
@@ -61,9 +107,7 @@ if triton is not None:
     @triton.jit
     def _update(
         queue,
-        seen,
-        steps,
-        epsilon,
+        target,
         slope,
         width,
         table,
@@ -72,12 +116,8 @@ if triton is not None:
         unreliable,
         Q: tl.constexpr,
         BLOCK: tl.constexpr,
-        UNRELIABLE: tl.constexpr,
-        EVERY: tl.constexpr,
     ):
-        if tl.load(steps) % EVERY != 0:
-            return
-
+        """Re-solve for r(tau) = target on a full queue."""
         # k-means and EM, as in mixture.fit_or_doubt
         lane = tl.arange(0, BLOCK)
         inside = lane < Q
@@ -119,7 +159,6 @@ if triton is not None:
         v, vn = tl.where(swap, vn, v), tl.where(swap, v, vn)
 
         # the crossing of D, as in threshold.Slopes.solve
-        target = 1 + tl.load(epsilon)
         i = tl.arange(0, _GRID_BLOCK)
         on_grid = i < _GRID
         Hg = i.to(tl.float64) * _GRID_STEP + _H_MIN
@@ -146,8 +185,7 @@ if triton is not None:
         part = tl.minimum(tl.maximum((tl.log(tau) - below) / (above - below), 0.0), 1.0)
         p0 = 1 / (1 + tl.exp(((place - 1).to(tl.float64) + part) * _LOGIT_STEP - _LOGIT_MAX))
 
-        ready = (tl.load(seen) >= Q) & (target > 1)
-        good = ready & (doubt == 0)
+        good = doubt == 0
         tl.store(solution, tl.where(clips, p0, _P_MIN), mask=good)
         tl.store(solution + 1, tl.where(clips, tau, tl.load(slope + _GRID - 1)), mask=good)
         tl.store(solution + 2, m, mask=good)
@@ -155,56 +193,300 @@ if triton is not None:
         tl.store(solution + 4, mn, mask=good)
         tl.store(solution + 5, vn, mask=good)
         tl.store(solution + 6, weight, mask=good)
-        tl.store(degenerate, tl.load(degenerate) + 1, mask=ready & (doubt != 0))
-        poor = (mn - m) / tl.sqrt((v + vn) / 2) < UNRELIABLE
+        tl.store(degenerate, tl.load(degenerate) + 1, mask=doubt)
+        poor = (mn - m) / tl.sqrt((v + vn) / 2) < _UNRELIABLE
         tl.store(unreliable, tl.where(poor, tl.load(unreliable) + 1, 0), mask=good)
 
+    # --- the loss, as in losses.pointwise and losses.clipped -------------------------------------------------------
+
     @triton.jit
-    def _push(H, queue, seen, N, Q: tl.constexpr, BLOCK: tl.constexpr):
+    def _power(x, k):
+        return tl.exp(k * tl.log(x))
+
+    @triton.jit
+    def _value(H, p, k, LOSS: tl.constexpr):
+        if LOSS == "ce":
+            return H
+        elif LOSS == "fl":
+            return _power(1 - p, k) * H
+        else:
+            return (1 - _power(p, k)) / k
+
+    @triton.jit
+    def _slope(p, k, LOSS: tl.constexpr):
+        if LOSS == "ce":
+            return 1 / p
+        elif LOSS == "fl":
+            return _power(1 - p, k) / p - k * _power(1 - p, k - 1) * tl.log(p)
+        else:
+            return _power(p, k - 1)
+
+    @triton.jit
+    def _clipped(H, p0, tau, k, LOSS: tl.constexpr):
+        """The loss, continued below p0 by a line of slope tau, and its derivative with respect to H; NaN stays NaN."""
+        H0 = -tl.log(p0)
+        p = tl.exp(-H)
+        line = H > H0
+        held = tl.where(line, p0, tl.where(p > 1 - _P_MIN, 1 - _P_MIN, p))
+        value = _value(tl.where(line, H0, H), held, k, LOSS) + tl.where(line, tau * (p0 - p), 0.0)
+        return value, p * tl.minimum(_slope(held, k, LOSS), tau)
+
+    @triton.jit
+    def _tile(logits, of_row, of_class, row, column, N, C):
+        at = logits + row.to(tl.int64)[:, None] * of_row + column.to(tl.int64)[None, :] * of_class
+        return tl.load(at, mask=(row < N)[:, None] & (column < C)[None, :], other=float("-inf")).to(tl.float32)
+
+    @triton.jit
+    def _normalise(logits, of_row, of_class, N, C, top, log_sum, ROWS: tl.constexpr, CLASSES: tl.constexpr):
+        """What makes log_softmax = x - top - log_sum of a row: its maximum, and the log of its sum of exp(x - top)."""
+        for first in range(0, N, ROWS):
+            row = first + tl.arange(0, ROWS)
+            most = tl.full((ROWS,), _LOWEST, tl.float32)
+            total = tl.zeros((ROWS,), tl.float32)
+            for start in range(0, C, CLASSES):
+                x = _tile(logits, of_row, of_class, row, start + tl.arange(0, CLASSES), N, C)
+                before = most
+                most = tl.maximum(before, tl.max(x, 1))
+                total = total * tl.exp(before - most) + tl.sum(tl.exp(x - most[:, None]), 1)
+            tl.store(top + row, most, mask=row < N)
+            tl.store(log_sum + row, tl.log(total), mask=row < N)
+
+    @triton.jit
+    def _differentiate(
+        logits,
+        of_row,
+        of_class,
+        labels,
+        N,
+        C,
+        top,
+        log_sum,
+        pull,
+        gradient,
+        ROWS: tl.constexpr,
+        CLASSES: tl.constexpr,
+    ):
+        """The gradient with respect to the logits: (softmax - one-hot), each row times its ``pull``."""
+        for first in range(0, N, ROWS):
+            row = first + tl.arange(0, ROWS)
+            inside = row < N
+            shift = tl.load(top + row, mask=inside, other=0.0)
+            rest = tl.load(log_sum + row, mask=inside, other=0.0)
+            scale = tl.load(pull + row, mask=inside, other=0.0)
+            label = tl.load(labels + row, mask=inside, other=0)
+            for start in range(0, C, CLASSES):
+                column = start + tl.arange(0, CLASSES)
+                x = _tile(logits, of_row, of_class, row, column, N, C)
+                softmax = tl.exp(x - shift[:, None] - rest[:, None])
+                one_hot = tl.where(column[None, :] == label[:, None], 1.0, 0.0)
+                at = gradient + row[:, None] * C + column[None, :]
+                tl.store(at, (softmax - one_hot) * scale[:, None], mask=inside[:, None] & (column < C)[None, :])
+
+    @triton.jit(do_not_specialize=["N"])
+    def _step(
+        logits,
+        of_row,
+        of_class,
+        labels,
+        N,
+        C,
+        ignore_index,
+        queue,
+        seen,
+        steps,
+        degenerate,
+        unreliable,
+        solution,
+        highest_lr,
+        slope,
+        width,
+        table,
+        lr_at,
+        lr: tl.float64,
+        epsilon: tl.float64,
+        parameter,
+        scratch,
+        outcome,
+        gradient,
+        RULE: tl.constexpr,
+        LOSS: tl.constexpr,
+        MEAN: tl.constexpr,
+        Q: tl.constexpr,
+        BLOCK: tl.constexpr,
+        EVERY: tl.constexpr,
+        SAMPLES: tl.constexpr,
+        ROWS: tl.constexpr,
+        CLASSES: tl.constexpr,
+    ):
+        old_seen, step, highest = tl.load(seen), tl.load(steps) + 1, tl.load(highest_lr)
+        top, log_sum, pull = scratch, scratch + N, scratch + 2 * N  # (N,) each
+
+        _normalise(logits, of_row, of_class, N, C, top, log_sum, ROWS, CLASSES)
+        tl.debug_barrier()
+
+        # H, NaN where ignored or out of range, which is not queued
+        row = tl.arange(0, SAMPLES)
+        inside = row < N
+        label = tl.load(labels + row, mask=inside, other=ignore_index)
+        kept = label != ignore_index
+        valid = kept & (label >= 0) & (label < C)
+        x = tl.load(logits + row.to(tl.int64) * of_row + label * of_class, mask=valid, other=float("nan"))
+        shift = tl.load(top + row, mask=inside, other=0.0)
+        H = tl.load(log_sum + row, mask=inside, other=0.0) - (x.to(tl.float32) - shift)
+
+        # the books
+        now_seen = _push(H, queue, seen, old_seen, Q)
+        tl.store(steps, step)
+        target = tl.full((), 1.0, tl.float64) + epsilon
+        if RULE != "constant":
+            if lr_at is not None:
+                lr = tl.load(lr_at).to(tl.float64)
+            highest = tl.maximum(highest, lr)
+            tl.store(highest_lr, highest)
+            target = 1 + (epsilon * lr / highest if RULE == "relative" else epsilon * lr)
+        if (step % EVERY == 0) & (now_seen >= Q) & (target > 1):
+            tl.debug_barrier()
+            _update(queue, target, slope, width, table, solution, degenerate, unreliable, Q, BLOCK)
+
+        # the loss with the new tau, and its gradient
+        if LOSS is not None:
+            tl.debug_barrier()
+            p0, tau = tl.load(solution).to(tl.float32), tl.load(solution + 1).to(tl.float32)
+            value, by_H = _clipped(H, p0, tau, parameter, LOSS)
+            share = 1.0
+            if MEAN:
+                share = 1.0 / tl.maximum(tl.sum(kept.to(tl.int32), 0), 1).to(tl.float32)
+            tl.store(pull + row, tl.where(kept, by_H * share, 0.0), mask=inside)
+            tl.store(outcome, tl.sum(tl.where(kept, value, 0.0), 0) * share)
+            tl.store(outcome + 1, p0)
+            tl.store(outcome + 2, tau)
+            tl.debug_barrier()
+            _differentiate(logits, of_row, of_class, labels, N, C, top, log_sum, pull, gradient, ROWS, CLASSES)
+
+    # --- the parts on their own ------------------------------------------------------------------------------------
+
+    @triton.jit
+    def _push_alone(H, queue, seen, N, Q: tl.constexpr, BLOCK: tl.constexpr):
         lane = tl.arange(0, BLOCK)
-        value = tl.load(H + lane, mask=lane < N, other=float("inf"))
-        keep = tl.abs(value) < float("inf")
-        rank = tl.cumsum(keep.to(tl.int64), 0)
-        count = tl.sum(keep.to(tl.int64), 0)
         old = tl.load(seen)
-        keep = keep & (rank > count - Q)
-        tl.store(queue + (old + rank - 1) % Q, tl.minimum(tl.maximum(value, _H_MIN), _H_MAX), mask=keep)
-        tl.store(seen, old + count)
+        tl.debug_barrier()
+        _push(tl.load(H + lane, mask=lane < N, other=float("inf")), queue, seen, old, Q)
+
+    @triton.jit
+    def _update_alone(
+        queue,
+        seen,
+        steps,
+        epsilon,
+        slope,
+        width,
+        table,
+        solution,
+        degenerate,
+        unreliable,
+        Q: tl.constexpr,
+        BLOCK: tl.constexpr,
+        EVERY: tl.constexpr,
+    ):
+        target = 1 + tl.load(epsilon)
+        if (tl.load(steps) % EVERY == 0) & (tl.load(seen) >= Q) & (target > 1):
+            _update(queue, target, slope, width, table, solution, degenerate, unreliable, Q, BLOCK)
+
+
+def step(
+    criterion: OGC, state: State, logits: Tensor, labels: Tensor, lr: Tensor | float
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | tuple[()]:
+    """A training step in one launch: (N, C), (N,) -> value (), gradient (N, C), and the p0 and tau they were taken at.
+
+    Nothing where the loss is not written here, or is weighted or not reduced: then only the books are kept.
+    """
+    N, C = logits.shape
+    loss, parameter = formula(criterion)
+    rule = "constant" if not criterion.follow_lr else "relative" if criterion.epsilon0 is None else "times lr"
+    size = criterion.queue_size
+    block, samples = max(triton.next_power_of_2(size), 64), triton.next_power_of_2(N)
+    classes = min(triton.next_power_of_2(C), 128)  # a warp's width, four each: no row is shared by two warps
+    rows = min(samples, TILE // classes)
+    gradient = logits.new_empty((N, C) if loss else 0, dtype=torch.float32)
+    scratch, outcome = gradient.new_empty(3 * N), gradient.new_empty(3)
+    with torch.cuda.device_of(logits):
+        _step[(1,)](
+            logits,
+            *logits.stride(),
+            labels.contiguous(),
+            N,
+            C,
+            criterion.ignore_index,
+            *state,
+            criterion.slopes.slope,
+            criterion.slopes.width,
+            criterion.slopes.table,
+            lr if isinstance(lr, Tensor) else None,
+            0.0 if isinstance(lr, Tensor) else lr,
+            criterion.epsilon if criterion.epsilon0 is None else criterion.epsilon0,
+            parameter,
+            scratch,
+            outcome,
+            gradient,
+            RULE=rule,
+            LOSS=loss,
+            MEAN=criterion.reduction == "mean",
+            Q=size,
+            BLOCK=block,
+            EVERY=criterion.every,
+            SAMPLES=samples,
+            ROWS=rows,
+            CLASSES=classes,
+            num_warps=_warps(max(block, samples, rows * classes)),
+        )
+    if loss is None:
+        return ()
+    value, p0, tau = outcome.unbind()
+    return value, gradient, p0, tau
+
+
+def formula(criterion: OGC) -> tuple[str | None, float]:
+    """The name that :func:`step` knows the criterion's loss by, and the loss's parameter."""
+    if criterion.weight is not None or criterion.reduction == "none":
+        return None, 0.0
+    name, parameter = FORMULAS.get(type(criterion.base), (None, None))
+    return name, float(getattr(criterion.base, parameter)) if parameter else 0.0
 
 
 def push(queue: Tensor, seen: Tensor, H: Tensor) -> None:
     """:func:`ogc.clipping.loss_queue.push` in one launch."""
     size = queue.numel() - 1
     block = triton.next_power_of_2(H.numel())
-    _push[(1,)](H, queue, seen, H.numel(), Q=size, BLOCK=block, num_warps=_warps(block))
+    with torch.cuda.device_of(queue):
+        _push_alone[(1,)](H, queue, seen, H.numel(), Q=size, BLOCK=block, num_warps=_warps(block))
 
 
-def update(state: Any, slopes: Slopes, epsilon: Tensor, unreliable_below: float, every: int = 1) -> None:
-    """The update of an :class:`ogc.OGC` in one launch, if this is an ``every``-th step: the device looks at its clock.
+def update(state: State, slopes: Slopes, epsilon: Tensor, every: int = 1) -> None:
+    """The update in one launch, if the queue is full and this is an ``every``-th step by the clock on the device.
 
     :param epsilon: a 0-dim float64 tensor on the device.
     """
     size = state.queue.numel() - 1
     block = max(triton.next_power_of_2(size), 64)
-    _update[(1,)](
-        state.queue,
-        state.seen,
-        state.steps,
-        epsilon,
-        slopes.slope,
-        slopes.width,
-        slopes.table,
-        state.solution,
-        state.degenerate,
-        state.unreliable,
-        Q=size,
-        BLOCK=block,
-        UNRELIABLE=unreliable_below,
-        EVERY=every,
-        num_warps=_warps(block),
-    )
+    with torch.cuda.device_of(state.queue):
+        _update_alone[(1,)](
+            state.queue,
+            state.seen,
+            state.steps,
+            epsilon,
+            slopes.slope,
+            slopes.width,
+            slopes.table,
+            state.solution,
+            state.degenerate,
+            state.unreliable,
+            Q=size,
+            BLOCK=block,
+            EVERY=every,
+            num_warps=_warps(block),
+        )
 
 
 def _warps(block: int) -> int:
-    """About four samples a thread."""
+    """About four numbers a thread."""
     return min(max(block // 128, 1), 32)

@@ -1,22 +1,25 @@
 """OGC: the loss that keeps the books. It queues cross entropies, re-solves for tau when due, and clips ``base`` there.
 
-How it lives in a training step. In eager mode :meth:`OGC._observe` is a plain call. Under ``torch.compile`` it is one
-opaque operator, ``ogc::observe``, that declares which buffers it writes; whatever only the host knows (the clock, the
-learning rate) is looked up inside it by the criterion's key, so none of it is baked into a graph or guarded on. In a
-CUDA graph host code runs once, at capture: there the update kernel is launched every step and looks at the clock on the
-device, and the learning rate should be a tensor there. Without the kernel (no Triton, or a queue beyond its reach) a
-captured ``forward`` queues and never updates: capture :meth:`OGC.update` on its own and replay it when due.
+How it lives in a training step. On CPU, and wherever the kernels do not serve, it is torch's operators: H, then the
+books (:meth:`OGC._keep_books`), then the loss and its gradient by hand. On CUDA all of it is one launch (``fused.py``)
+that finds the clock and the learning rate on the device: a step captured in a CUDA graph, where host code runs once, is
+the eager one if its learning rate is a tensor. Under ``torch.compile`` the books are one opaque operator
+(``operator.py``), on CUDA by the same kernel, and the loss is traced.
+
+What that kernel does not take on CUDA (schedules, several ranks, float64, more than two dimensions, very large batches)
+has one for a push and one for an update, which looks at the clock on the device too. Without any (no Triton, or a queue
+beyond their reach) a captured ``forward`` queues and never updates: capture :meth:`OGC.update` on its own and replay it
+when due.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
@@ -28,27 +31,17 @@ from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, pic
 from ..losses import Loss, Pointwise, by_name, clipped, clipped_slope
 from ..losses.clipped import ByHand
 from ..losses.loss import Reduction
+from .books import UNRELIABLE_SEPARATION, State, update
 from .loss_queue import gather_ranks, push
-from .mixture import Mixture, fit_or_doubt
+from .mixture import Mixture
 from .numbers import numbers_on
+from .operator import key_of, observe
 from .ratio import GRID
 from .schedules import Fixed, Schedule
 from .threshold import Slopes
 
-UNRELIABLE_SEPARATION = 2.0
 UNRELIABLE_UPDATES = 32
-
-
-class _State(NamedTuple):
-    """The buffers that a step writes."""
-
-    queue: Tensor  # (Q + 1,) float32, see loss_queue
-    seen: Tensor  # () int64: samples queued
-    steps: Tensor  # () int64: calls in training
-    degenerate: Tensor  # () int64: updates that kept the last tau because the fit said nothing
-    unreliable: Tensor  # () int64: updates in a row whose normals are hard to tell apart
-    solution: Tensor  # (7,) float64: p0, tau, and the mixture
-    highest_lr: Tensor  # () float64
+_Step = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class OGC(Loss):
@@ -135,9 +128,8 @@ class OGC(Loss):
             self.update()  # there is nothing to wait for
 
     def _be_known(self) -> None:
-        """What only the host knows: the optimizer, and a key for the operator, a tensor since an int is guarded on."""
-        self._key = torch.tensor(next(_keys))
-        _criteria[int(self._key)] = self
+        """What only the host knows: the optimizer, the clock, and a key for the operator."""
+        self._key = key_of(self)
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = _no_optimizer
         self._has_warned = self._is_captured = False
         self._clock = int(self.steps)
@@ -182,21 +174,26 @@ class OGC(Loss):
         if self.queue.device != logits.device:
             self.to(logits.device)  # like nn.CrossEntropyLoss, which needs no moving
         given = logits
-        logits, labels = check_input(logits, labels)
-        num_classes = logits.shape[1]
         learns = self.training and torch.is_grad_enabled()
         if torch.compiler.is_compiling():
+            logits, labels = check_input(given, labels)
             if learns:
-                _observe_operator(logits.detach(), labels, *self._state(), self._key)
-            return self.reduce(self.per_sample(logits, labels), labels, num_classes)
+                observe(given.detach(), labels, *self._state(), self._key)
+            return self.reduce(self.per_sample(logits, labels), labels, logits.shape[1])
 
         differentiable = torch.is_grad_enabled() and given.requires_grad
+        state = self._state()
+        step = self._in_one_launch(given, labels, state) if learns else None
+        if step:
+            return self._by_hand(given, labels, *step) if differentiable else step[0]
+        logits, labels = check_input(given, labels)
+        num_classes = logits.shape[1]
         with torch.no_grad():
             log_p = F.log_softmax(logits, 1)
             H = pick(log_p, labels, self.ignore_index)
             share = self.shares(labels, num_classes, H.dtype)
-            if learns:
-                self._observe(self._unless_ignored(H, labels) if isinstance(share, Tensor) else H, self._state())
+            if learns and step is None:
+                self._keep_books(self._unless_ignored(H, labels) if isinstance(share, Tensor) else H, state)
             p0, tau = self._p0_and_tau(H)
             p = torch.exp(-H)
             value = self.combine(clipped(self.base, H, p0, tau, p=p), share)
@@ -205,11 +202,17 @@ class OGC(Loss):
             slope = (share * clipped_slope(self.base, p, p0, tau)).unsqueeze(1)
             label = labels if isinstance(share, float) else labels.clamp(0, num_classes - 1)  # any will do at slope 0
             gradient = log_p.exp_().mul_(slope).scatter_add_(1, label.unsqueeze(1), -slope)  # softmax - one-hot, scaled
+        return self._by_hand(given, labels, value, gradient, p0, tau)
+
+    def _by_hand(
+        self, given: Tensor, labels: Tensor, value: Tensor, gradient: Tensor, p0: Tensor | float, tau: Tensor | float
+    ) -> Tensor:
+        """``value``, with its gradient for the graph."""
 
         def again(given: Tensor) -> Tensor:
             logits, _ = check_input(given, labels)
             H = cross_entropy(logits, labels, self.ignore_index)
-            return self.reduce(clipped(self.base, H, p0, tau), labels, num_classes)
+            return self.reduce(clipped(self.base, H, p0, tau), labels, logits.shape[1])
 
         return cast(Tensor, ByHand.apply(given, value, gradient, again))  # type: ignore[no-untyped-call]
 
@@ -231,11 +234,33 @@ class OGC(Loss):
         """Re-solve now, if the queue is full."""
         self._update(self._state())
 
-    def _state(self) -> _State:
-        return _State(*(cast(Tensor, self._buffers[name]) for name in _State._fields))
+    def _state(self) -> State:
+        return State(*(cast(Tensor, self._buffers[name]) for name in State._fields))
 
-    def _observe(self, H: Tensor, state: _State) -> None:
-        """One step's books: queue H where finite, move the clock, update when due. Writes the buffers it is handed."""
+    def _in_one_launch(self, logits: Tensor, labels: Tensor, state: State) -> _Step | tuple[()] | None:
+        """A step by the kernel: value, gradient, p0, tau; () if it kept the books only; ``None`` if it cannot serve."""
+        kernels = _kernels(logits, self.queue_size)
+        if kernels is None or self.threshold is not None or not kernels.serves_batch(logits, labels):
+            return None
+        if not _is_alone(self.process_group):  # ranks exchange H in the middle of a step
+            return None
+        lr = self._lr()
+        if self._is_due(state):
+            self._require_lr(lr)
+        return cast("_Step | tuple[()]", kernels.step(self, state, logits, labels, 0.0 if lr is None else lr))
+
+    def _observe(self, logits: Tensor, labels: Tensor, state: State) -> None:
+        """One step's books for the operator. Writes the buffers it is handed.
+
+        H is computed anew, as in eager mode, so that a compiled run queues the very bits that an eager one does.
+        """
+        if self._in_one_launch(logits, labels, state) is None:
+            log_p = F.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), 1)
+            H = pick_quietly(log_p, labels, self.ignore_index)
+            self._keep_books(self._unless_ignored(H, labels), state)
+
+    def _keep_books(self, H: Tensor, state: State) -> None:
+        """Queue H where finite, move the clock, update when due."""
         if self.threshold is None:
             H = gather_ranks(H.flatten().float(), self.process_group)
             kernels = _kernels(state.queue, H.numel())
@@ -245,7 +270,7 @@ class OGC(Loss):
         if self.threshold is not None or self._is_due(state):
             self._update(state, every=self.every)
 
-    def _is_due(self, state: _State) -> bool:
+    def _is_due(self, state: State) -> bool:
         """Whether to update now, or to launch a kernel that looks at the clock on the device."""
         if not state.queue.is_cuda:
             return int(state.steps) % self.every == 0
@@ -256,7 +281,7 @@ class OGC(Loss):
         self._clock += 1
         return (self._is_captured and by_kernel) or self._clock % self.every == 0
 
-    def _track_lr(self, state: _State) -> None:
+    def _track_lr(self, state: State) -> None:
         lr = self._lr()
         if isinstance(lr, Tensor):
             state.highest_lr.copy_(torch.maximum(state.highest_lr, lr))
@@ -271,23 +296,26 @@ class OGC(Loss):
         lr = optimizer.param_groups[0]["lr"]
         return lr if isinstance(lr, Tensor) and lr.device.type != "cpu" else float(lr)
 
-    def _epsilon(self, state: _State) -> Tensor | float:
-        """epsilon for this update; 0 or less while the learning rate is not positive."""
-        if not self.follow_lr:
-            return self.epsilon
-        lr = self._lr()
-        if lr is None:
+    def _require_lr(self, lr: Tensor | float | None) -> Tensor | float:
+        if lr is None and self.follow_lr:
             raise RuntimeError(
                 "OGC follows the learning rate (follow_lr=True), but no optimizer is attached, or it is gone. Call "
                 "criterion.attach(optimizer), or pass follow_lr=False to keep epsilon constant."
             )
+        return 0.0 if lr is None else lr
+
+    def _epsilon(self, state: State) -> Tensor | float:
+        """epsilon for this update; 0 or less while the learning rate is not positive."""
+        if not self.follow_lr:
+            return self.epsilon
+        lr = self._require_lr(self._lr())
         if self.epsilon0 is not None:
             return self.epsilon0 * lr
         if state.highest_lr.device.type != "cpu":
             return self.epsilon * lr / state.highest_lr
         return self.epsilon * lr / float(state.highest_lr) if lr > 0 else 0.0
 
-    def _update(self, state: _State, every: int = 1) -> None:
+    def _update(self, state: State, every: int = 1) -> None:
         N = numbers_on(state.solution.device)
         if self.threshold is not None:
             tau = torch.as_tensor(self.threshold(state.steps, state.solution[1])).clamp(P_MIN, self.slopes.steepest)
@@ -300,24 +328,11 @@ class OGC(Loss):
             return
         if (kernels := _kernels(state.queue, self.queue_size)) is not None:
             epsilon = epsilon.double() if isinstance(epsilon, Tensor) else state.solution.new_full((), epsilon)
-            kernels.update(state, self.slopes, epsilon, UNRELIABLE_SEPARATION, every)
+            kernels.update(state, self.slopes, epsilon, every)
             return
-        mixture, doubt = fit_or_doubt(state.queue[:-1], N)
-        solution = N.pack([*self.slopes.solve(mixture, 1 + epsilon, N), *mixture])
-        poor = mixture.separation < UNRELIABLE_SEPARATION
+        update(state, self.slopes, epsilon)
         if N.on_host:
-            if doubt:
-                state.degenerate.add_(1)
-                return
-            state.solution.copy_(solution)
-            state.unreliable.copy_(state.unreliable + 1 if poor else torch.zeros_like(state.unreliable))
             self._warn_if_unreliable(int(state.unreliable))
-        else:
-            ready = (state.seen >= self.queue_size) & (torch.as_tensor(epsilon) > 0)
-            good = ready & ~doubt
-            state.degenerate.add_(ready & doubt)
-            state.solution.copy_(torch.where(good, solution, state.solution))
-            state.unreliable.copy_(torch.where(good, (state.unreliable + 1) * poor, state.unreliable))
 
     def _warn_if_unreliable(self, updates: int) -> None:
         """The paper's own limit: where noise is complex or heavy, the two normals fit badly."""
@@ -384,10 +399,6 @@ class OGC(Loss):
         return f"{super().extra_repr()}\n{state}"
 
 
-_keys = itertools.count()
-_criteria: weakref.WeakValueDictionary[int, OGC] = weakref.WeakValueDictionary()
-
-
 def _kernels(tensor: Tensor, samples: int) -> ModuleType | None:
     """The module of CUDA kernels, where they serve; imported late, because Triton is not everywhere and not light."""
     if not tensor.is_cuda:
@@ -397,29 +408,12 @@ def _kernels(tensor: Tensor, samples: int) -> ModuleType | None:
     return fused if fused.serves(tensor, samples) else None
 
 
+def _is_alone(process_group: dist.ProcessGroup | bool | None) -> bool:
+    """Whether there is no other rank to share the queue with."""
+    if process_group is False or not (dist.is_available() and dist.is_initialized()):
+        return True
+    return dist.get_world_size(None if isinstance(process_group, bool) else process_group) == 1
+
+
 def _no_optimizer() -> None:
     return None
-
-
-@torch.no_grad()
-def _observe_by_key(logits: Tensor, labels: Tensor, *state_and_key: Any) -> None:
-    """H is computed anew by the eager kernels, so that a compiled run queues the very bits that an eager one does."""
-    *state, key = state_and_key
-    criterion = _criteria[int(key)]
-    H = pick_quietly(F.log_softmax(logits, 1), labels, criterion.ignore_index)
-    criterion._observe(criterion._unless_ignored(H, labels), _State(*state))
-
-
-# mode="reduce-overhead" would bake the learning rate of the first step into its graph
-_UNSAFE_IN_CUDA_GRAPHS: dict[str, Any] = (
-    {"tags": [torch.Tag.cudagraph_unsafe]} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
-)
-_buffers = ", ".join(f"Tensor(a{i}!) {name}" for i, name in enumerate(_State._fields))
-_observe_operator = torch.library.custom_op(
-    "ogc::observe",
-    _observe_by_key,
-    mutates_args=_State._fields,
-    schema=f"(Tensor logits, Tensor labels, {_buffers}, Tensor key) -> ()",
-    **_UNSAFE_IN_CUDA_GRAPHS,
-)
-_observe_operator.register_fake(lambda *args: None)

@@ -1,0 +1,195 @@
+"""The kernel of a step against torch on CPU: on a GPU, or anywhere by Triton's interpreter (TRITON_INTERPRET=1)."""
+
+import math
+import os
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from asserts import value_and_gradient
+from ogc import OGC, losses
+from ogc.clipping import fused, wrapper
+from samples import noisy_batch, optimizer_with, random, state_of
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(fused.triton is None, reason="needs Triton"),
+    pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device or the interpreter"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's NumPy, where a GPU just gives inf and NaN
+]
+BASES = {"ce": losses.CrossEntropy(), "fl": losses.Focal(), "fl 2": losses.Focal(gamma=2.0), "gce": losses.GCE(q=0.7)}
+
+
+class ByKernel(OGC):
+    """An OGC on the device that has to do every step by the kernel."""
+
+    def _in_one_launch(self, logits, labels, state):
+        with pytest.MonkeyPatch.context() as patch:
+            if INTERPRETED:
+                patch.setattr(wrapper, "_kernels", lambda *_: fused)
+            step = super()._in_one_launch(logits, labels, state)
+        assert step is not None
+        return step
+
+
+def pair(base, lr: float | Tensor = 0.1, **arguments) -> tuple[ByKernel, OGC, torch.optim.Optimizer]:
+    """One by the kernel, its twin by torch on CPU, and the optimizer that both follow."""
+    optimizer = optimizer_with(0.1)
+    optimizer.param_groups[0]["lr"] = lr
+    return ByKernel(base, optimizer, **arguments).to(DEVICE), OGC(base, optimizer, **arguments), optimizer
+
+
+def check(fast: OGC, slow: OGC, logits: Tensor, labels: Tensor) -> None:
+    """One step of each, the twin's in float64: loss, gradient and books."""
+    expected, expected_gradient = value_and_gradient(slow, logits.double(), labels)
+    value, gradient = value_and_gradient(fast, logits.to(DEVICE), labels.to(DEVICE))
+    assert value.dtype == torch.float32
+    assert gradient.dtype == logits.dtype
+    assert_close(value.cpu(), expected.float(), rtol=1e-5, atol=1e-6)
+    coarse = torch.finfo(logits.dtype).eps if logits.dtype != torch.float32 else 0.0  # the gradient is rounded to it
+    assert_close(gradient.cpu().double(), expected_gradient, rtol=1e-4 + coarse, atol=5e-7)
+    for name in ("seen", "steps", "degenerate", "unreliable"):
+        assert int(fast.get_buffer(name)) == int(slow.get_buffer(name)), name
+    assert_close(fast.queue[:-1].cpu(), slow.queue[:-1], rtol=1e-5, atol=1e-6)
+    assert_close(fast.solution.cpu(), slow.solution, rtol=1e-4, atol=1e-6, equal_nan=True)
+    assert_close(fast.highest_lr.cpu(), slow.highest_lr, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_200_steps_equal_torch(base):
+    """The learning rate another one at each, uneven batches, ignored labels, classes that are ruled out."""
+    fast, slow, optimizer = pair(BASES[base], every=8, queue_size=512, epsilon=0.5)
+    for step in range(200):
+        optimizer.param_groups[0]["lr"] = 0.1 * min(step / 20, 0.51 + 0.5 * math.cos(math.pi * step / 200))
+        logits, labels = noisy_batch(64 if step % 10 < 9 else 20 + step % 7, seed=step, margin=2 + 5 * step / 200)
+        labels[: step % 4] = -100
+        logits[7, labels[7]] = -math.inf  # H is not finite
+        logits[8, (labels[8] + 1) % 10] = -math.inf
+        check(fast, slow, logits, labels)
+    assert float(slow.p0) > 1e-3
+
+
+@pytest.mark.parametrize("base", ["sce", "taylor_ce"])
+@pytest.mark.parametrize("arguments", [{}, {"reduction": "none"}, {"weight": torch.linspace(0, 1, 10)}])
+def test_the_books_alone_equal_torch(base, arguments):
+    fast, slow, _ = pair(base, every=4, queue_size=128, **arguments)
+    for step in range(12):
+        check(fast, slow, *noisy_batch(64, seed=step))
+    assert not slow.mixture.noisy_weight.isnan()
+
+
+def clip(*criteria: OGC) -> None:
+    for criterion in criteria:
+        p0 = torch.tensor(0.2, dtype=torch.float64)
+        criterion.solution[0], criterion.solution[1] = p0, criterion.base.slope(p0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(128, 10), (128, 100), (100, 1000), (1, 3), (7, 1), (300, 129), (2048, 16)])
+def test_shapes_and_types(shape, dtype):
+    for base, reduction in (("ce", "mean"), ("fl 2", "sum"), ("gce", "mean")):
+        fast, slow, _ = pair(BASES[base], reduction=reduction, queue_size=256, ignore_index=2)
+        clip(fast, slow)
+        logits = (3 * torch.randn(shape, generator=random(0))).to(dtype)
+        check(fast, slow, logits, torch.randint(shape[1], shape[:1], generator=random(1)))
+
+
+def test_strides():
+    fast, slow, _ = pair("ce", queue_size=64)
+    clip(fast, slow)
+    logits, labels = noisy_batch(40, seed=0)
+    check(fast, slow, logits.t().contiguous().t(), labels)
+    check(fast, slow, logits[::2, 1:], labels[::2].clamp(0, 8))
+    check(fast, slow, logits[:1].expand(40, 10), labels)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"epsilon0": 20}, {"follow_lr": False, "epsilon": 0.7}])
+@pytest.mark.parametrize("kind", ["float", "tensor"])
+def test_rules_for_epsilon(arguments, kind):
+    """lr 0 keeps tau; a tensor is read on the device."""
+    fast, slow, optimizer = pair("ce", every=1, queue_size=64, **arguments)
+    on_device = torch.zeros((), device=DEVICE)
+    if kind == "tensor":
+        fast._lr = lambda: on_device if fast.follow_lr else None
+    for step, lr in enumerate((0.0, 0.02, 0.1, 0.05, 0.0, 1e-4)):
+        optimizer.param_groups[0]["lr"] = float(torch.tensor(lr))  # a number that float32 has
+        on_device.fill_(lr)
+        check(fast, slow, *noisy_batch(64, seed=step))
+    assert float(slow.p0) > 1e-3
+
+
+def test_a_batch_larger_than_the_queue():
+    fast, slow, _ = pair("ce", every=1, queue_size=50)
+    for step in range(3):
+        check(fast, slow, *noisy_batch(170, seed=step))
+
+
+def test_bad_values_give_nan_and_are_not_queued():
+    criterion = ByKernel("fl", follow_lr=False, queue_size=64).to(DEVICE)
+    logits, labels = noisy_batch(10, seed=0)
+    labels[0], labels[1] = 10, -1
+    logits[2, 5], logits[3, 5], logits[4] = math.nan, math.inf, -math.inf
+    value, gradient = value_and_gradient(criterion, logits.to(DEVICE), labels.to(DEVICE))
+    assert value.isnan()
+    assert gradient.isnan().any(1).tolist() == [True] * 5 + [False] * 5
+    assert criterion.seen == 5
+    assert criterion.queue.isfinite().all()
+
+
+def test_ignored_rows_count_for_nothing():
+    criterion = ByKernel("ce", follow_lr=False, queue_size=64).to(DEVICE)
+    logits, labels = (t.to(DEVICE) for t in noisy_batch(8, seed=0))
+    value, gradient = value_and_gradient(criterion, logits, torch.full_like(labels, -100))
+    assert value == 0
+    assert not gradient.any()
+    assert (int(criterion.seen), int(criterion.steps)) == (0, 1)
+    labels[3], logits[3, 0] = -100, math.nan
+    assert criterion(logits, labels).isfinite()
+
+
+def test_differentiated_twice():
+    fast, slow, _ = pair("fl", queue_size=64)
+    clip(fast, slow)
+    logits, labels = noisy_batch(16, seed=0)
+    second = []
+    for criterion in (fast, slow):
+        x = logits.to(DEVICE if criterion is fast else "cpu").requires_grad_()
+        (first,) = torch.autograd.grad(criterion(x, labels.to(x.device)), x, create_graph=True)
+        clip_away(criterion)  # the p0 of the forward pass counts
+        second.append(torch.autograd.grad(first.square().sum(), x)[0].cpu())
+    assert_close(*second, rtol=1e-4, atol=1e-7)
+
+
+def clip_away(criterion: OGC) -> None:
+    criterion.solution[:2] = 0.9
+
+
+def test_what_it_does_not_take():
+    logits, labels = noisy_batch(8, seed=0)
+    assert fused.serves_batch(logits, labels)
+    too_many = torch.zeros(1, 1).expand(fused.LARGEST_BATCH + 1, 2)
+    too_wide = torch.zeros(1, 1).expand(4, fused.LARGEST_LOGITS // 4 + 1)
+    for wrong in (
+        (logits.double(), labels),
+        (logits, labels.int()),
+        (logits, labels[:-1]),
+        (logits[0], labels[0]),
+        (logits[:, :, None], labels[:, None]),
+        (logits[:0], labels[:0]),
+        (too_many, torch.zeros(len(too_many), dtype=torch.int64)),
+        (too_wide, torch.zeros(len(too_wide), dtype=torch.int64)),
+    ):
+        assert not fused.serves_batch(*wrong)
+
+
+def test_a_missing_optimizer_moves_nothing():
+    criterion = ByKernel("ce", every=1, queue_size=4).to(DEVICE)
+    before = state_of(criterion)
+    with pytest.raises(RuntimeError, match=r"criterion\.attach\(optimizer\)"):
+        criterion(*(t.to(DEVICE) for t in noisy_batch(8, seed=0)))
+    assert all(torch.equal(buffer, before[name]) for name, buffer in criterion.named_buffers() if name != "solution")
