@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import torch
+
 from ogc.data import Dataset, cifar10
 from ogc.training import RECIPES, Job, override
 from ogc.training import loop as plain

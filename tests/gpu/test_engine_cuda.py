@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
 from ogc.data import Dataset
 from ogc.training import RECIPES, Interrupted, Job, NonFinite, loop, override, train
 from ogc.training.engine import Lane
@@ -38,48 +40,90 @@ def job(out: Path | None = None, samples: int = 3200, **changes: object) -> Job:
     return Job(recipe, None, (images(samples), {"test": images(1000, seed=2)}), out=out)
 
 
-def losses_of_loop(a_job: Job, steps: int) -> Run:
+def by_loop(a_job: Job) -> tuple[Run, Iterator[None]]:
     run = Run(a_job, device=DEVICE)
-    batches = loop.batches(run, run.feed.plan(0), Ranks())
-    for _ in range(steps):
-        loop.step(run, run.network, *next(batches))
-        run.step += 1
-    return run
+
+    def steps() -> Iterator[None]:
+        for inputs, index in loop.batches(run, run.feed.plan(0), Ranks()):
+            loop.step(run, run.network, inputs, index)
+            run.step += 1
+            yield
+
+    return run, steps()
 
 
-def losses_of_engine(a_job: Job, steps: int) -> Run:
+def by_engine(a_job: Job) -> tuple[Run, Lane]:
     run = Run(a_job, device=DEVICE)
-    driven = Lane(run, Nobody(), {}).steps()
-    for _ in range(steps):
-        next(driven)
+    return run, Lane(run, Nobody(), {})
+
+
+def settings(method: str) -> dict[str, object]:
+    return {"method": method, "parameters": {"queue_size": 1024} if method.endswith("ogc") else {}}
+
+
+def copy_state(source: Run, target: Run, lane: Lane) -> None:
+    """The engine's tensors are written in place: its graph reads them there."""
+    with torch.no_grad():
+        for name, value in target.state().items():
+            value.copy_(source.state()[name])
+        for name, value in (target.average or {}).items():
+            value.copy_((source.average or {})[name])
+        for mine, theirs in zip(target.network.parameters(), source.network.parameters(), strict=True):
+            momentum = source.optimizer.state[theirs].get("momentum_buffer")
+            if momentum is not None:
+                target.optimizer.state[mine]["momentum_buffer"].copy_(momentum)
+        for mine, theirs in zip(target.criterion.buffers(), source.criterion.buffers(), strict=True):
+            mine.copy_(theirs)
+        lane.flat.short.copy_(lane.flat.weight[: lane.flat.n_low])
     torch.cuda.synchronize()
-    return run
 
 
 @pytest.mark.parametrize("method", ["ce", "ce+ogc", "fl+ogc", "gce", "nce_rce"])
-@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.03), ("float32", 2e-3)])
-def test_the_engine_follows_the_plain_loop(method: str, precision: str, tolerance: float) -> None:
-    """50 steps, so that OGC updates: its queue is as small as 16 batches."""
-    parameters = {"queue_size": 1024} if method.endswith("ogc") else {}
-    a_job = job(method=method, precision=precision, parameters=parameters)
-    slow, fast = losses_of_loop(a_job, 50), losses_of_engine(a_job, 50)
-    assert slow.losses.isfinite().all()
-    difference = (slow.losses - fast.losses).abs() / slow.losses.abs().clamp(min=0.1)
-    assert difference.max() < tolerance, difference
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 4e-3), ("float32", 1e-4)])
+def test_every_step_of_the_engine_is_the_loops(method: str, precision: str, tolerance: float) -> None:
+    """50 steps, each from the loop's state, so that no rounding is amplified; OGC updates among them."""
+    a_job = job(precision=precision, **settings(method))
+    (slow, steps), (fast, lane) = by_loop(a_job), by_engine(a_job)
+    driven = lane.steps()
+    for number in range(50):
+        copy_state(slow, fast, lane)
+        before = {name: value.detach().clone() for name, value in slow.state().items()}
+        next(steps)
+        next(driven)
+        torch.cuda.synchronize()
+        assert fast.losses[number] == pytest.approx(float(slow.losses[number]), rel=tolerance)
+        for name, old in before.items():
+            moved = (slow.state()[name] - old).norm()
+            apart = (slow.state()[name] - fast.state()[name]).norm()
+            assert apart <= 0.05 * moved + 1e-6, (number, name, float(moved), float(apart))
+        for name, value in (slow.average or {}).items():
+            assert torch.allclose(value, (fast.average or {})[name], rtol=1e-2, atol=1e-3), name
     assert torch.equal(slow.H.isnan(), fast.H.isnan()), "the same samples were seen"
-    agree = (slow.predicted == fast.predicted).float().mean()
-    assert agree > 0.95
-    for name, value in slow.state().items():
-        assert torch.allclose(value, fast.state()[name], atol=0.1, rtol=0.1), name
-    assert slow.average is not None
-    assert fast.average is not None
-    for name, value in slow.average.items():
-        assert torch.allclose(value, fast.average[name], atol=0.1, rtol=0.1), name
+    assert (slow.predicted == fast.predicted).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("method", ["ce", "ce+ogc"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.05), ("float32", 0.02)])
+def test_the_engine_follows_the_plain_loop(method: str, precision: str, tolerance: float) -> None:
+    """50 steps each on its own, at a learning rate that does not amplify roundings."""
+    a_job = job(precision=precision, lr=1e-3, **settings(method))
+    (slow, steps), (fast, lane) = by_loop(a_job), by_engine(a_job)
+    driven = lane.steps()
+    for _ in range(50):
+        next(steps)
+        next(driven)
+    torch.cuda.synchronize()
+    difference = (slow.losses - fast.losses).abs() / slow.losses.abs()
+    assert difference.max() < tolerance, difference
+    assert slow.losses[-5:].mean() < slow.losses[:5].mean(), "it learns"
 
 
 def test_the_order_of_the_data_is_the_same() -> None:
-    slow, fast = losses_of_loop(job(method="ce"), 1), losses_of_engine(job(method="ce"), 1)
-    assert abs(float(slow.losses[0] - fast.losses[0])) < 2e-3
+    (slow, steps), (fast, lane) = by_loop(job(method="ce")), by_engine(job(method="ce"))
+    next(steps)
+    next(lane.steps())
+    torch.cuda.synchronize()
+    assert torch.equal(slow.H.isnan(), fast.H.isnan())
 
 
 @pytest.mark.parametrize("method", ["ce", "ce+ogc"])

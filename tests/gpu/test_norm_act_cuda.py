@@ -58,7 +58,7 @@ def fused(module: NormAct, x: Tensor, residual: Tensor | None, *, act: bool = Tr
     from ogc.models import fused_norm
 
     assert not CUDA or fused_norm.serves(module, x, residual)
-    return fused_norm.norm_act(module, x, residual, act=act)
+    return fused_norm.norm_act(module, x, residual, act=act)[0]
 
 
 def run(call: Any, module: NormAct, x: Tensor, residual: Tensor | None, dy: Tensor, act: bool) -> dict[str, Tensor]:
@@ -97,6 +97,25 @@ def check(shape: tuple[int, ...], dtype: torch.dtype, act: bool, residual: bool,
 @pytest.mark.parametrize("shape", SHAPES)
 def test_fused_is_plain(shape: tuple[int, ...], act: bool, residual: bool, dtype: torch.dtype) -> None:
     check(shape, dtype, act, residual, offset=1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_both_paths_are_added(residual: bool, dtype: torch.dtype) -> None:
+    """Bit for bit what their sum as one gradient gives."""
+    x, shortcut, dy = batch((4, 24, 5, 7), dtype)
+    other = dy.flip(0).contiguous(memory_format=torch.channels_last)
+
+    def both(module: NormAct, x: Tensor, residual: Tensor | None, *, act: bool) -> Tensor:
+        from ogc.models import fused_norm
+
+        y, again = fused_norm.norm_act(module, x, residual, act=act)
+        return torch.stack([y, again])
+
+    given = run(both, norm(24), x, shortcut if residual else None, torch.stack([dy, other]), True)
+    summed = run(fused, norm(24), x, shortcut if residual else None, dy + other, True)
+    for name, value in summed.items():
+        assert torch.equal(given[name][0] if name == "y" else given[name], value), name
 
 
 def test_a_mean_far_from_zero_costs_no_variance() -> None:

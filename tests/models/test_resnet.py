@@ -44,12 +44,14 @@ def test_names_are_those_of_torchvision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "small", "sides"), [(BasicBlock, True, [32, 32, 16, 8, 4]), (Bottleneck, False, [16, 8, 4, 2, 1])]
+    ("block", "small", "sides"), [(BasicBlock, True, [32, 32, 16, 8, 4]), (Bottleneck, False, [8, 8, 4, 2, 1])]
 )
 def test_sides(block: type[BasicBlock] | type[Bottleneck], small: bool, sides: list[int]) -> None:
     network, found = tiny(block, small=small), []
-    for name in ("bn1", "layer1", "layer2", "layer3", "layer4"):
-        network.get_submodule(name).register_forward_hook(lambda _, __, y: found.append(y.shape[-1]))
+    for name in ("layer1", "layer2", "layer3", "layer4"):
+        network.get_submodule(name).register_forward_hook(
+            lambda _, pair, y: found.extend([*([] if found else [pair[0][0].shape[-1]]), y[0].shape[-1]])
+        )
     assert network(torch.randn(2, 3, 32, 32)).shape == (2, 7)
     assert found == sides
 
@@ -69,7 +71,8 @@ def test_a_block_reads_like_the_paper(block: type[BasicBlock] | type[Bottleneck]
     for i, (convolution, _) in enumerate(parts):
         y = norm(module.get_submodule(convolution)(torch.relu(y) if i else y))
     shortcut = x if (before, stride) == (16, 1) else norm(module.downsample[0](x))
-    assert_close(module(x), torch.relu(y + shortcut), rtol=1e-4, atol=1e-5)
+    for result in module((x, x)):
+        assert_close(result, torch.relu(y + shortcut), rtol=1e-4, atol=1e-5)
 
 
 def test_initial_weights() -> None:
@@ -94,13 +97,19 @@ def test_channels_last_stays(small: bool) -> None:
     expected = network(images)
     last, layouts = network.to(memory_format=torch.channels_last), []
     for module in last.modules():
-        if isinstance(module, NormAct):
+        if isinstance(module, torch.nn.Conv2d):
             module.register_forward_hook(
                 lambda _, __, y: layouts.append(y.is_contiguous(memory_format=torch.channels_last))
             )
     assert_close(last(images.to(memory_format=torch.channels_last)), expected)
     assert all(layouts)
-    assert len(layouts) == 14
+    assert len(layouts) == 13, "all but the stem, which is called by its function"
+
+
+def test_channels_of_zeros_change_nothing() -> None:
+    network, images = tiny().double(), torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    more = torch.nn.functional.pad(images, (0, 0, 0, 0, 0, 5))
+    assert_close(network(more), network(images))
 
 
 def test_evaluation_takes_each_image_alone() -> None:

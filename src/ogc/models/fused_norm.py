@@ -36,10 +36,10 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    "moments": Shape(1, 256, 64, 16),
-    "apply": Shape(1, 128, 64, 16),
-    "sums": Shape(1, 128, 64, 16),
-    "gradient": Shape(1, 128, 64, 16),
+    "moments": Shape(2, 128, 32, 8),
+    "apply": Shape(2, 128, 32, 8),
+    "sums": Shape(2, 128, 32, 8),
+    "gradient": Shape(2, 128, 32, 8),
 }
 """16 bytes a load, 32 KB of them under way on a multiprocessor. Few programs reduce: each leaves parts to be read."""
 
@@ -82,8 +82,8 @@ def _alike(x: Tensor, other: Tensor) -> bool:
     return same and other.is_contiguous(memory_format=torch.channels_last)
 
 
-def norm_act(module: NormAct, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> Tensor:
-    """``module(x, residual, act=act)``, where :func:`serves` holds."""
+def norm_act(module: NormAct, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> tuple[Tensor, Tensor]:
+    """``module.fork(x, residual, act=act)``, where :func:`serves` holds."""
     if module.training:
         return _NormAct.apply(x, residual, module.weight, module.bias, module, act)  # type: ignore[no-any-return]
     M, C, processors = _matrix(x)
@@ -93,14 +93,14 @@ def norm_act(module: NormAct, x: Tensor, residual: Tensor | None = None, *, act:
         x, residual, y, module.weight, module.bias, *running, *running, None, M, C, part.rows, 0, 0, 0.0, module.eps,
         SOURCE="running", ACT=act, PARTS=1, **part.sizes,
     )  # fmt: skip
-    return y
+    return y, y
 
 
 class _NormAct(Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, module: NormAct, act: bool
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         M, C, processors = _matrix(x)
         momentum, eps = module.momentum or 0.0, module.eps
         running = module.running_mean, module.running_var
@@ -124,26 +124,32 @@ class _NormAct(Function):
         # Where there is a residual the sign of the result is not that of the norm.
         ctx.save_for_backward(x, mean, rstd, weight, bias, y if act and residual is not None else None)
         ctx.module, ctx.act, ctx.residual = module, act, residual is not None
-        return y
+        ctx.set_materialize_grads(False)
+        return y, y.detach()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor | None, other: Tensor | None) -> tuple[Tensor | None, ...]:
+        dy, other = (other, None) if dy is None else (dy, other)
+        if dy is None:
+            return (None,) * 6
         x, mean, rstd, weight, bias, y = ctx.saved_tensors
         M, C, processors = _matrix(x)
         dy = dy.contiguous(memory_format=torch.channels_last)
+        other = None if other is None else other.contiguous(memory_format=torch.channels_last)
         dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
-        g = dy if y is None else torch.empty_like(x)
+        g = dy if y is None and other is None else torch.empty_like(x)
 
         part = cut(SHAPES["sums"], M, C, processors)
         P = part.grid[0]
         partial = x.new_empty(2, P, C, dtype=torch.float32)
         parts = _parts(P)
         recompute = ctx.act and y is None
+        writes = g is not dy
         counter = ctx.module.counters(x.device)[1] if FINISH == "last" else None
         _sums[part.grid](
-            dy, x, y, g, mean, rstd, weight, bias, dweight, dbias, partial, counter, M, C, part.rows, P,
-            RECOMPUTE=recompute, PARTS=parts, **part.sizes,
+            dy, other, x, y, g, mean, rstd, weight, bias, dweight, dbias, partial, counter, M, C, part.rows, P,
+            RECOMPUTE=recompute, WRITES=writes, PARTS=parts, **part.sizes,
         )  # fmt: skip
         if FINISH == "own":
             grid, columns = (part.grid[1],), part.sizes["COLUMNS"]
@@ -151,7 +157,7 @@ class _NormAct(Function):
         use = cut(SHAPES["gradient"], M, C, processors)
         _gradient[use.grid](
             g, x, dx, mean, rstd, weight, bias, dweight, dbias, partial, M, C, use.rows, P,
-            RECOMPUTE=recompute, FROM_PARTIAL=FINISH == "user", PARTS=parts, **use.sizes,
+            RECOMPUTE=recompute and not writes, FROM_PARTIAL=FINISH == "user", PARTS=parts, **use.sizes,
         )  # fmt: skip
         return dx, g if ctx.residual else None, dweight, dbias, None, None
 
@@ -321,12 +327,12 @@ if triton is not None:
 
     @triton.jit
     def _sums(
-        dy, x, y, g, mean, rstd, weight, bias, dweight, dbias, partial, counter, M, C, ROWS, P,
-        RECOMPUTE: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+        dy, other, x, y, g, mean, rstd, weight, bias, dweight, dbias, partial, counter, M, C, ROWS, P,
+        RECOMPUTE: tl.constexpr, WRITES: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
-        """Parts of the sums of g and g (x - mean), with g = dy where relu let y through.
+        """Parts of the sums of g and g (x - mean), with g = dy, and the other one's, where relu let y through.
 
-        Given y, g is written as well: it is the residual's gradient, and the next pass then reads neither dy nor y.
+        With y or two gradients g is written as well, for the next pass to read in their place; it is the residual's.
         """
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         start = tl.program_id(0) * ROWS
@@ -338,14 +344,17 @@ if triton is not None:
         product = tl.zeros([STEP, COLUMNS], tl.float32)
         for row in range(start, tl.minimum(start + ROWS, M), STEP):
             at, inside = _place(row, M, C, STEP, COLUMNS)
-            given = tl.load(dy + at, mask=inside, other=0.0)
+            value = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
             distance = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - center[None, :]
+            if other is not None:
+                value += tl.load(other + at, mask=inside, other=0.0).to(tl.float32)
+                value = value.to(g.dtype.element_ty).to(tl.float32)  # as autograd's own sum would be
             if y is not None:
-                given = tl.where(tl.load(y + at, mask=inside, other=0.0) <= 0, 0.0, given).to(g.dtype.element_ty)
-                tl.store(g + at, given, mask=inside)
-            value = given.to(tl.float32)
+                value = tl.where(tl.load(y + at, mask=inside, other=0.0) <= 0, 0.0, value)
             if RECOMPUTE:
                 value = tl.where(distance * scale[None, :] + offset[None, :] <= 0, 0.0, value)
+            if WRITES:
+                tl.store(g + at, value.to(g.dtype.element_ty), mask=inside)
             total += value
             product += value * distance
         at = partial + tl.program_id(0) * C + column

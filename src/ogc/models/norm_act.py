@@ -27,6 +27,10 @@ class NormAct(nn.BatchNorm2d):
 
     def forward(self, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> Tensor:
         """:param act: False leaves out the ReLU."""
+        return self.fork(x, residual, act=act)[0]
+
+    def fork(self, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> tuple[Tensor, Tensor]:
+        """The result twice, for two paths whose gradients are to be added up here: a pass over memory less."""
         if x.is_cuda and not torch.compiler.is_compiling():
             from . import fused_norm
 
@@ -37,7 +41,8 @@ class NormAct(nn.BatchNorm2d):
             x, self.running_mean, self.running_var, self.weight, self.bias, self.training, momentum, self.eps
         )
         y = y if residual is None else y + residual
-        return F.relu(y) if act else y
+        y = F.relu(y) if act else y
+        return y, y
 
     def counters(self, device: torch.device) -> Tensor:
         """Zeros for the kernels' programs to count themselves, forwards and backwards; no two modules share them."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._require import require
 from .norm_act import NormAct
+
+Pair = tuple[Tensor, Tensor]
 
 
 def conv(before: int, after: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -32,7 +35,10 @@ class Shortcut(nn.Sequential):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut: (N, C, H, W) -> (N, width, H / stride, W / stride)."""
+    """Two 3x3 convolutions beside a shortcut: pairs of (N, C, H, W) -> (N, width, H / stride, W / stride).
+
+    A pair is the same images twice, for the convolutions and for the shortcut; see :meth:`NormAct.fork`.
+    """
 
     widening = 1
 
@@ -42,14 +48,15 @@ class BasicBlock(nn.Module):
         self.conv2, self.bn2 = conv(width, width, 3), NormAct(width)
         self.downsample = Shortcut(before, width, stride) if stride > 1 or before != width else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.downsample is None else self.downsample(x)
+    def forward(self, pair: Pair) -> Pair:
+        x, shortcut = pair
+        shortcut = shortcut if self.downsample is None else self.downsample(shortcut)
         x = self.bn1(self.conv1(x))
-        return self.bn2(self.conv2(x), shortcut)  # type: ignore[no-any-return]
+        return self.bn2.fork(self.conv2(x), shortcut)
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut: (N, C, H, W) -> (N, 4 width, H / stride, W / stride)."""
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut: pairs of (N, C, H, W) -> (N, 4 width, H / stride, W / stride)."""
 
     widening = 4
 
@@ -61,11 +68,12 @@ class Bottleneck(nn.Module):
         self.conv3, self.bn3 = conv(width, after, 1), NormAct(after)
         self.downsample = Shortcut(before, after, stride) if stride > 1 or before != after else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.downsample is None else self.downsample(x)
+    def forward(self, pair: Pair) -> Pair:
+        x, shortcut = pair
+        shortcut = shortcut if self.downsample is None else self.downsample(shortcut)
         x = self.bn1(self.conv1(x))
         x = self.bn2(self.conv2(x))
-        return self.bn3(self.conv3(x), shortcut)  # type: ignore[no-any-return]
+        return self.bn3.fork(self.conv3(x), shortcut)
 
 
 class ResNet(nn.Module):
@@ -106,8 +114,14 @@ class ResNet(nn.Module):
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.bn1(self.conv1(x)))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        """``x`` may have more channels than it should, of zeros: tensor cores like eight."""
+        more = x.shape[1] - self.conv1.in_channels
+        weight = F.pad(self.conv1.weight, (0, 0, 0, 0, 0, more)) if more else self.conv1.weight
+        x = F.conv2d(x, weight, stride=self.conv1.stride, padding=self.conv1.padding)
+        pair: Pair = self.bn1.fork(x)
+        if isinstance(self.maxpool, nn.MaxPool2d):
+            pair = (self.maxpool(pair[0]),) * 2
+        x, _ = self.layer4(self.layer3(self.layer2(self.layer1(pair))))
         return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
 
 

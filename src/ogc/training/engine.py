@@ -9,7 +9,7 @@ The plain loop does the same arithmetic.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..clipping import OGC
+from ..models.resnet import ResNet
 from . import checkpoint, fused
 from .evaluate import EvaluationSet, precision
 from .feed import Plan
@@ -28,7 +29,9 @@ from .stopping import Stop
 
 CHUNK = 64  # steps between two fillings of the tables
 WARM_UP = 3
+WORTH_COMPILING = 5000  # steps, to win back the seconds that it takes
 ALIGNED = 8  # numbers: 16 bytes in bf16, as wide as a load
+CHANNELS = 8  # of images, at least: with three, convolutions miss the tensor cores
 
 
 def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | None:
@@ -52,7 +55,7 @@ def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | No
     return None
 
 
-class CannotCapture(RuntimeError):
+class CaptureError(RuntimeError):
     """A network or loss that a CUDA graph cannot hold: one sentence."""
 
 
@@ -68,7 +71,7 @@ def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
                 raise
             except RuntimeError as error:
                 first = str(error).strip().partition("\n")[0]
-                raise CannotCapture(f"{run.recipe.network} cannot be captured in a CUDA graph ({first}).") from error
+                raise CaptureError(f"{run.recipe.network} cannot be captured in a CUDA graph ({first}).") from error
     return lanes
 
 
@@ -210,7 +213,8 @@ class Lane:
         self.pending: Any = None
 
         shape = feed.shape
-        memory = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
+        self.more = max(CHANNELS - shape[0], 0) if isinstance(run.network, ResNet) else 0
+        memory = (shape[1], shape[2], shape[0] + self.more) if len(shape) == 3 else shape
         self.inputs = torch.zeros(CHUNK, feed.batch, *memory, dtype=self.bits, device=device)
         self.rows = torch.zeros(CHUNK, 2, feed.batch, dtype=torch.int64, device=device)  # index, label
         self.rates = torch.zeros(CHUNK, 2, device=device)  # lr, decay of the average
@@ -219,10 +223,12 @@ class Lane:
         self.lr = torch.zeros((), device=device)
         for group in run.optimizer.param_groups:
             group["lr"] = self.lr
-        self.criterion = (
-            run.criterion if isinstance(run.criterion, OGC) else torch.compile(run.criterion, dynamic=False)
-        )
-        self.augment = torch.compile(feed.augment, dynamic=False) if feed.augment is not None else None
+        self.criterion: Callable[..., Tensor] = run.criterion
+        self.augment: Callable[..., Tensor] | None = feed.augment
+        if run.recipe.epochs * feed.steps >= WORTH_COMPILING:
+            self.augment = feed.augment and torch.compile(feed.augment, dynamic=False)
+            if not isinstance(run.criterion, OGC):  # which brings its own kernel
+                self.criterion = torch.compile(run.criterion, dynamic=False)
 
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream):
@@ -365,7 +371,7 @@ class Lane:
             draws = tuple(torch.cat([part, part.new_zeros((CHUNK - count) * run.feed.batch)]) for part in draws)
         inputs = run.feed(index.flatten(), draws, self.augment)
         inputs = inputs.permute(0, 2, 3, 1) if inputs.dim() == 4 else inputs
-        self.inputs.copy_(inputs.view(self.inputs.shape))
+        self.inputs[..., : inputs.shape[-1]].copy_(inputs.view(*self.inputs.shape[:-1], -1))
         self.rows[:, 0].copy_(index)
         self.rows[:, 1].copy_(run.feed.given[index])
         rates = torch.zeros(CHUNK, 2, pin_memory=True)

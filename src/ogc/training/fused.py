@@ -1,7 +1,7 @@
 """Kernels of the engine: the optimizer's step over flat memory, and a step's books. The plain loop is their twin.
 
-Sixty tensors as sixty slices of one make clipping, weight decay, momentum, the averaged weights and the bf16 copy for
-the next step two launches, each number read and written once.
+Weights that are slices of one tensor make clipping, weight decay, momentum, the averaged weights and the bf16 copy for
+the next step three launches, and each number is read and written once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ try:
 except ImportError:  # CPU builds of torch come without it
     triton = None
 
-BLOCK = 8192  # numbers a program
-INNER = 2048  # at a time
+BLOCK = 2048  # numbers a program
 
 if triton is not None:
 
@@ -37,40 +36,43 @@ if triton is not None:
         return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
 
     @triton.jit
-    def _squares(pointers, blocks, partial, n_low, BLOCK: tl.constexpr, INNER: tl.constexpr):
+    def _squares(pointers, blocks, partial, n_low, BLOCK: tl.constexpr):
         param, start, flat, count = _place(blocks)
-        total = tl.zeros([INNER], tl.float32)
-        for first in range(0, BLOCK, INNER):
-            i = first + tl.arange(0, INNER)
-            g = _gradient(pointers, param, start + i, i < count, flat < n_low)
-            total += g * g
-        tl.store(partial + tl.program_id(0), tl.sum(total, 0))
+        i = tl.arange(0, BLOCK)
+        g = _gradient(pointers, param, start + i, i < count, flat < n_low)
+        tl.store(partial + tl.program_id(0), tl.sum(g * g, 0))
+
+    @triton.jit
+    def _scale(partial, scale, parts, clip_norm, PARTS: tl.constexpr):
+        """What the gradient is multiplied by, so that its norm is at most clip_norm."""
+        part = tl.arange(0, PARTS)
+        norm = tl.sqrt(tl.sum(tl.load(partial + part, mask=part < parts, other=0.0), 0))
+        tl.store(scale, tl.minimum(clip_norm / (norm + 1e-6), 1.0))
 
     @triton.jit
     def _step(
-        weight, momentum, average, short, pointers, blocks, partial, rates, position, n_low, parts, clip_norm,
+        weight, momentum, average, short, pointers, blocks, scale, rates, position, n_low,
         MOMENTUM: tl.constexpr, DECAY: tl.constexpr, NESTEROV: tl.constexpr, AVERAGES: tl.constexpr,
-        PARTS: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
+        CLIPS: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         param, start, flat, count = _place(blocks)
-        part = tl.arange(0, PARTS)
-        norm = tl.sqrt(tl.sum(tl.load(partial + part, mask=part < parts, other=0.0), 0))
-        scale = tl.minimum(clip_norm / (norm + 1e-6), 1.0)
         row = rates + 2 * tl.load(position)
         lr, keep = tl.load(row), tl.load(row + 1)
-        for first in range(0, BLOCK, INNER):
-            i = first + tl.arange(0, INNER)
-            inside, at = i < count, flat + i
-            w = tl.load(weight + at, mask=inside)
-            g = scale * _gradient(pointers, param, start + i, inside, flat < n_low) + DECAY * w
-            m = MOMENTUM * tl.load(momentum + at, mask=inside) + g
-            w -= lr * (g + MOMENTUM * m if NESTEROV else m)
-            tl.store(momentum + at, m, mask=inside)
-            tl.store(weight + at, w, mask=inside)
-            tl.store(short + at, w.to(short.dtype.element_ty), mask=inside & (at < n_low))
-            if AVERAGES:
-                a = tl.load(average + at, mask=inside)
-                tl.store(average + at, a + (1 - keep) * (w - a), mask=inside)
+        i = tl.arange(0, BLOCK)
+        inside, at = i < count, flat + i
+        w = tl.load(weight + at, mask=inside)
+        g = _gradient(pointers, param, start + i, inside, flat < n_low)
+        if CLIPS:
+            g *= tl.load(scale)
+        g += DECAY * w
+        m = MOMENTUM * tl.load(momentum + at, mask=inside) + g
+        w -= lr * (g + MOMENTUM * m if NESTEROV else m)
+        tl.store(momentum + at, m, mask=inside)
+        tl.store(weight + at, w, mask=inside)
+        tl.store(short + at, w.to(short.dtype.element_ty), mask=inside & (at < n_low))
+        if AVERAGES:
+            a = tl.load(average + at, mask=inside)
+            tl.store(average + at, a + (1 - keep) * (w - a), mask=inside)
 
     @triton.jit
     def _books(
@@ -135,9 +137,11 @@ def sgd(
     :param blocks: a row a program: parameter, first number in it, in flat memory, and how many.
     """
     parts = len(blocks)
-    partial = torch.empty(parts, device=weight.device)
-    size = {"BLOCK": BLOCK, "INNER": INNER, "num_warps": 8}
-    _squares[(parts,)](pointers, blocks, partial, short.numel(), **size)
+    scale = torch.empty(1, device=weight.device)
+    if clip_norm is not None:
+        partial = torch.empty(parts, device=weight.device)
+        _squares[(parts,)](pointers, blocks, partial, short.numel(), BLOCK=BLOCK)
+        _scale[(1,)](partial, scale, parts, clip_norm, PARTS=triton.next_power_of_2(parts), num_warps=8)
     _step[(parts,)](
         weight,
         momentum,
@@ -145,18 +149,16 @@ def sgd(
         short,
         pointers,
         blocks,
-        partial,
+        scale,
         rates,
         position,
         short.numel(),
-        parts,
-        float("inf") if clip_norm is None else clip_norm,
         MOMENTUM=beta,
         DECAY=decay,
         NESTEROV=nesterov,
         AVERAGES=average is not None,
-        PARTS=triton.next_power_of_2(parts),
-        **size,
+        CLIPS=clip_norm is not None,
+        BLOCK=BLOCK,
     )
 
 
