@@ -202,7 +202,7 @@ def test_titles_tell_runs_apart():
     assert titles({}) == ["ce+ogc"]
     assert titles({"seed": 0}, {"seed": 1}) == ["seed 0", "seed 1"]
     assert titles({"method": "ce"}, {}) == ["ce", "ce+ogc"]
-    assert titles({"noise": "symmetric:0.2", "seed": 1}, {"seed": 2}) == ["symmetric:0.2", "no noise"]
+    assert titles({"noise": "symmetric:0.2", "seed": 1}, {"seed": 2}) == ["symmetric:0.2", "no noise added"]
     assert titles({"epsilon": 1}, {"epsilon": 2.0})[0].startswith("epsilon 1 ")
 
 

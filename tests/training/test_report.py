@@ -21,6 +21,7 @@ from ogc.cli import build
 from ogc.data import load_digits
 from ogc.drawing import figure_of, spread, svg
 from ogc.training import RECIPES, Epoch, Job, override, report, train
+from ogc.training.checkpoint import FORMAT
 from ogc.training.history import summary
 from ogc.training.next_steps import train_command
 from ogc.training.pictures import lr_drops
@@ -70,7 +71,13 @@ def run_folder(
     history = [epoch(i, clips="+" in method, lr=recipe.lr_at(i - 1), **kinds) for i in range(1, done + 1)]
     info = {"kind": noise, "rate_asked": 0.5, "rate_got": 0.4498, "seed": 0, "num_classes": 4, "sha256": "5ha" * 21}
     facts = {"samples": samples, "classes": list(classes), "noise": info if noise else None, "device": "cpu"}
-    facts |= {"network": "mlp, 1,234 parameters", "versions": {"torch": "2.9"}, "commit": None, "started": "today"}
+    facts |= {
+        "from_python": [],
+        "network": "mlp, 1,234 parameters",
+        "versions": {"torch": "2.9"},
+        "commit": None,
+        "started": "today",
+    }
     run = {"recipe": recipe.model_dump(mode="json"), "source": {"kind": "digits"}, "facts": facts}
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(run))
@@ -87,7 +94,8 @@ def run_folder(
     predicted = torch.where(torch.rand(samples, generator=generator) < 0.8, label[0], label[2])
     H[:nan], predicted[:nan] = torch.nan, -1
     tensors = {"H": H, "predicted": predicted, "given": given}
-    save_file(tensors | ({"true": label[0]} if kinds.get("true", 1) else {}), folder / "samples.safetensors")
+    tensors |= {"true": label[0]} if kinds.get("true", 1) else {}
+    save_file(tensors, folder / "samples.safetensors", metadata={"ogc": json.dumps({"format": FORMAT})})
     return folder
 
 
@@ -253,7 +261,31 @@ def test_a_real_run_from_python(tmp_path):
     page = Page((tmp_path / "report.html").read_text())
     assert "1,437 samples of 10 classes" in page.text
     assert "ogc train" not in page.text  # there is no command for data from Python
-    assert f"load_network(Path('{tmp_path}'))" in page.text
+    [code] = re.findall(r"from pathlib.*load_network\(.*?\)\)", page.text, re.DOTALL)
+    names = {}
+    exec(code, names)
+    assert names["network"](torch.zeros(2, 64)).shape == (2, 10)
+
+
+def test_a_run_whose_turn_never_came(tmp_path):
+    folder = run_folder(tmp_path / "run", done=0)
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(run | {"facts": None}))
+    (folder / "metrics.jsonl").unlink()
+    assert f"ogc train --resume {folder}" in Page(write_report(folder)[-1].read_text()).text
+
+
+def test_accuracy_by_doubtful_labels_is_called_that(tmp_path):
+    folder = run_folder(tmp_path / "run", noise=None, true=False)
+    run = json.loads((folder / "run.json").read_text())
+    doubt = "where they are wrong, a right prediction counts as an error"
+    for source, doubtful in (
+        ({"kind": "digits"}, False),
+        ({"kind": "table", "path": "a.csv", "label": "y"}, True),
+        ({"kind": "table", "path": "a.csv", "label": "y", "true": "z"}, False),
+    ):
+        (folder / "run.json").write_text(json.dumps(run | {"source": source}))
+        assert (doubt in " ".join(sentences(read_run(folder)))) == doubtful
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

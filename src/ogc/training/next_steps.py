@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from .recipe import RECIPES, Recipe, override
@@ -12,22 +13,28 @@ LOAD = """\
 from pathlib import Path
 from ogc.training import load_network
 
-network = load_network(Path({folder!r}))"""
+network = load_network(Path({folder!r}){given})"""
 
 
 def next_steps(
-    folder: Path, source: Source | None, recipe: Recipe, *, epochs: int, finished: bool
+    folder: Path, source: Source | None, recipe: Recipe, *, from_python: Sequence[str], epochs: int, finished: bool
 ) -> list[tuple[str, str]]:
-    """A sentence, and the command or the code that does it. ``epochs``: how many are done."""
+    """A sentence, and the command or the code that does it.
+
+    :param from_python: what no command has: "data", "network".
+    :param epochs: how many are done.
+    """
     steps = []
     if not finished:
         command = f"ogc train --resume {shlex.quote(str(folder))}"
-        steps.append(
-            ("Go on where it stopped:", command if source else "train(jobs, resume=True)  # with the same jobs")
-        )
+        code = "ogc.training.train(jobs, resume=True)  # the same jobs"
+        steps.append(("Go on where it stopped:", code if from_python else command))
     if epochs:
         averaged = ", with its averaged weights" if recipe.average else ""
-        steps.append((f"Use the network in Python{averaged}:", LOAD.format(folder=str(folder))))
+        given = ", network=one_like_yours" if "network" in from_python else ""
+        steps.append((f"Use the network in Python{averaged}:", LOAD.format(folder=str(folder), given=given)))
+    if source is None or from_python:
+        return steps
     other = "ce+ogc" if recipe.method == "ce" else "ce"
     for sentence, changes in (
         (f"Train the same with {other}, to compare:", {"method": other}),
@@ -38,9 +45,9 @@ def next_steps(
     return steps
 
 
-def train_command(source: Source | None, recipe: Recipe) -> str | None:
-    """What to type for such a run; ``None`` where the data came from Python, or the recipe from a file of its own."""
-    if source is None or recipe.name not in RECIPES:
+def train_command(source: Source, recipe: Recipe) -> str | None:
+    """What to type for such a run; ``None`` where the recipe came from a file of its own."""
+    if recipe.name not in RECIPES:
         return None
     named = source.kind in NAMED
     words = ["ogc", "train", source.kind if named else str(source.path)]

@@ -17,13 +17,15 @@ from .history import Epoch, summary
 from .next_steps import next_steps
 from .pictures import Picture, mixture_of, pictures
 from .recipe import Recipe
-from .source import Source
+from .source import NAMED, OPTIONS, Source
 from .table import clock, table
 
 __all__ = ["table", "write_report"]
 
 TEMPLATE = Path(__file__).with_name("report.html")
 LONGEST_NAME = 40  # of a class, in characters
+NOT_BEGUN: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
+NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # facts of a run whose turn never came
 FIRST_CLASSES = 20  # of the table of classes, that are shown unfolded
 
 
@@ -45,11 +47,12 @@ def read_run(folder: Path) -> Finding:
     run = json.loads((folder / RUN).read_text(encoding="utf-8"))
     lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if (folder / METRICS).exists() else []
     epochs = [Epoch(**json.loads(line)) for line in lines]
+    facts = run["facts"] or NOT_BEGUN | {"from_python": ["data"] if run["source"] is None else []}
     recipe, source = Recipe(**run["recipe"]), None if run["source"] is None else Source(**run["source"])
     finished = (folder / RESULT).exists() and len(epochs) >= recipe.epochs
     samples = read(folder / SAMPLES)[0] if finished and (folder / SAMPLES).exists() else {}
     told = summary(epochs, recipe.report_epochs)
-    return Finding(folder, recipe, source, run["facts"], epochs, samples, told, finished)
+    return Finding(folder, recipe, source, facts, epochs, samples, told, finished)
 
 
 def write_report(folder: Path) -> list[Path]:
@@ -87,7 +90,14 @@ def page(run: Finding, drawn: Sequence[Picture]) -> str:
         recipe=recipe_rows(run.recipe),
         noise=noise_rows(run),
         provenance=provenance_rows(run),
-        next_steps=next_steps(run.folder, run.source, run.recipe, epochs=len(run.epochs), finished=run.finished),
+        next_steps=next_steps(
+            run.folder,
+            run.source,
+            run.recipe,
+            from_python=run.facts["from_python"],
+            epochs=len(run.epochs),
+            finished=run.finished,
+        ),
     )
     return html.replace(" %", "\u00a0%")  # a number stays with its sign
 
@@ -110,8 +120,9 @@ def headline(run: Finding) -> list[tuple[str, str]]:
 def sentences(run: Finding) -> list[str]:
     """The outcome in words."""
     recipe, told, epochs = run.recipe, run.summary, run.epochs
-    what = f"{run.facts['network']}, trained with {recipe.method} on {run.facts['samples']:,} samples of "
-    what += f"{len(run.facts['classes']):,} classes"
+    what = f"{run.facts['network']}, trained with {recipe.method}"
+    if run.facts["samples"]:
+        what += f" on {run.facts['samples']:,} samples of {len(run.facts['classes']):,} classes"
     if not epochs:
         return [what + ": no epoch is finished yet."]
     said = [f"{what}, for {len(epochs)} of {recipe.epochs} epochs in {clock(sum(e.seconds for e in epochs))}."]
@@ -120,14 +131,18 @@ def sentences(run: Finding) -> list[str]:
     if told["set"] is None:
         said.append("There was no held-out set, so how well it generalises is not known.")
     else:
-        accuracy = f"Accuracy on {told['set']} {over}: {_mean(told, '')}"
+        accuracy = f"Accuracy on {told['set']} {over}: {_mean(told, '', n)}"
         if "averaged_last" in told:
-            accuracy += f"; with the averaged weights {_mean(told, 'averaged_')}"
-        best = max(("averaged_", "") if "averaged_best" in told else ("",), key=lambda kind: told[f"{kind}best"])
-        said.append(
-            f"{accuracy}. The best epoch, {told[f'{best}best_epoch']}, had {100 * told[f'{best}best']:.1f} %"
-            f"{' (averaged)' if best else ''}, but it was picked on that very set."
-        )
+            accuracy += f"; with the averaged weights {_mean(told, 'averaged_', n)}"
+        if len(epochs) > 1:
+            best = max(("averaged_", "") if "averaged_best" in told else ("",), key=lambda kind: told[f"{kind}best"])
+            accuracy += f". The best epoch, {told[f'{best}best_epoch']}, had {100 * told[f'{best}best']:.1f} %"
+            accuracy += f"{' (averaged)' if best else ''}, but it was picked on that very set"
+        said.append(f"{accuracy}.")
+        if run.source is not None and run.source.kind not in NAMED and run.source.true is None and not recipe.noise:
+            said.append(
+                "That is by the labels of your data: where they are wrong, a right prediction counts as an error."
+            )
     last = epochs[-1]
     if last.memorised is not None:
         recovered = "" if last.recovered is None else f", and the true one for {100 * last.recovered:.1f} %"
@@ -143,8 +158,9 @@ def sentences(run: Finding) -> list[str]:
     return said
 
 
-def _mean(told: Mapping[str, Any], kind: str) -> str:
-    return f"{100 * told[f'{kind}last']:.1f} % (standard deviation {100 * told[f'{kind}std']:.1f})"
+def _mean(told: Mapping[str, Any], kind: str, epochs: int) -> str:
+    deviation = f" (standard deviation {100 * told[f'{kind}std']:.1f})" if epochs > 1 else ""
+    return f"{100 * told[f'{kind}last']:.1f} %{deviation}"
 
 
 def _true_rate(run: Finding) -> float | None:
@@ -232,8 +248,10 @@ def noise_rows(run: Finding) -> list[tuple[str, str]]:
 
 def provenance_rows(run: Finding) -> list[tuple[str, str]]:
     facts = run.facts
-    source = dict(run.source or {"kind": "from Python"})
-    rows = [(f"data: {name}", str(value)) for name, value in source.items() if value not in (None, False)]
+    rows: list[tuple[str, str]] = [("data", "from Python" if run.source is None else run.source.kind)]
+    for option in () if run.source is None else OPTIONS[run.source.kind]:
+        if (value := getattr(run.source, option)) not in (None, False):
+            rows.append((f"data: {option}", str(value)))
     rows += [(name, facts[name]) for name in ("network", "device", "started")]
     rows += [(f"version of {name}", version) for name, version in facts["versions"].items()]
     rows.append(("commit", facts["commit"] or "not known"))

@@ -36,7 +36,7 @@ def tell_apart(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
 def _named(field: str, recipe: Mapping[str, Any]) -> str:
     value = recipe[field]
     if field in ("method", "name", "network", "noise"):
-        return str(value) if value is not None else f"no {field}"
+        return str(value) if value is not None else f"no {field} added"
     if isinstance(value, Mapping):
         return " ".join(f"{name} {number:g}" for name, number in value.items())
     return f"{field} {value}"
@@ -55,11 +55,11 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     fields = [field for field in telling_fields(recipes) if field not in ("seed", "noise_seed")]
     sets = {result["summary"]["set"] for result in results} - {None}
     held_out = sets.pop() if len(sets) == 1 else "held-out"
-    epochs = {recipe["report_epochs"] for recipe in recipes}
+    epochs = {min(result["recipe"]["report_epochs"], len(result["epochs"])) for result in results}
     last = f"last {epochs.pop()} epochs" if len(epochs) == 1 else "last epochs"
     shown = Table(
         title=_title(recipes),
-        caption=f"{held_out} and averaged: accuracy of the weights and of their average, mean over the {last}. {BEST}",
+        caption=f"Accuracy of the weights, and of their running average: mean over the {last}. {BEST}",
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
