@@ -1,5 +1,8 @@
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +17,8 @@ def ogc(*arguments):
 def test_help_lists_the_commands():
     result = ogc("--help")
     assert result.exit_code == 0
-    assert "demo" in result.output
+    for command in ("demo", "train", "noise"):
+        assert command in result.output
 
 
 def test_help_of_a_command_has_examples():
@@ -64,6 +68,13 @@ def test_ctrl_c_is_one_line_and_130(tmp_path, monkeypatch):
     result = ogc("demo", "--out", str(tmp_path))
     assert result.exit_code == 130
     assert result.stderr == f"Stopped before the end: nothing was written to {tmp_path}.\n"
+
+
+def test_what_the_command_line_asks_for_is_what_the_extra_installs():
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", requirement)[0] for requirement in project["optional-dependencies"]["cli"]]
+    modules = {"scikit-learn": "sklearn", "pillow": "PIL"}
+    assert tuple(modules.get(name, name) for name in names) == cli.NEEDED
 
 
 def test_without_the_extra_one_sentence_names_it():

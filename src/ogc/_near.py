@@ -14,5 +14,5 @@ def meant(name: str, known: Iterable[str]) -> str:
     """
     known = list(known)
     close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
-    close = close or [other for other in known if name and other.startswith(name.lower())][:3]
+    close = close or [other for other in known if len(name) > 2 and other.startswith(name.lower())][:3]
     return f" Did you mean {' or '.join(close)}?" if close else ""

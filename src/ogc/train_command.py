@@ -14,11 +14,16 @@ import torch
 
 from ._require import require
 from .models import check_name
-from .training.checkpoint import RUN, CheckpointError
+from .noise_command import download_bar
+from .training.checkpoint import RESULT, RUN, CheckpointError
+from .training.progress import Progress
 from .training.recipe import Recipe, by_name, from_toml, override
+from .training.report import write_report
 from .training.run import Job, NonFinite
 from .training.session import job_of, pick_device, train
 from .training.source import OPTIONS, Source, check, load
+from .training.stopping import Interrupted
+from .training.table import table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -149,20 +154,21 @@ def run(request: Request, console: Console) -> None:
         if plan is not None and request.show:
             _show(plan, console)
             return
-        jobs = [job_of(folder) for folder in request.resume] if plan is None else _load(plan, request.download)
-        from .training.progress import Progress
-
-        with Progress(console, jobs) as watch:
-            results = train(
-                jobs,
-                device=request.device,
-                engine=request.engine,
-                tensorboard=request.tensorboard,
-                watch=watch,
-                resume=plan is None,
-            )
-        if first:
-            _report(jobs, results, console)
+        jobs = _jobs(request, plan)
+        try:
+            with Progress(console, jobs) as watch:
+                results = train(
+                    jobs,
+                    device=request.device,
+                    engine=request.engine,
+                    tensorboard=request.tensorboard,
+                    watch=watch,
+                    resume=plan is None,
+                )
+            console.print(table(results))
+        finally:  # of several runs some may have come to their end
+            if first:
+                _report(jobs, console)
 
 
 def _show(plan: Plan, console: Console) -> None:
@@ -173,28 +179,26 @@ def _show(plan: Plan, console: Console) -> None:
     console.print("\n".join([plan.recipes[0].show(), "", *lines]), markup=False, soft_wrap=True)
 
 
-def _load(plan: Plan, download: bool) -> list[Job]:
-    """One job a seed; all share the data, the noise among them."""
-    from .noise_command import download_bar
-
+def _jobs(request: Request, plan: Plan | None) -> list[Job]:
+    """Those of the folders to go on with, or one a seed, which share the data and their noise."""
     try:
+        if plan is None:
+            return [job_of(folder) for folder in request.resume]
         with download_bar() as progress:
-            data, info = load(plan.source, plan.recipes[0], download=download, progress=progress)
+            data, info = load(plan.source, plan.recipes[0], download=request.download, progress=progress)
     except ValueError as error:  # a broken file, a column that is not there
         raise CommandError(str(error), 1) from None
     return [Job(recipe, plan.source, data, info, out) for recipe, out in zip(plan.recipes, plan.folders, strict=True)]
 
 
-def _report(jobs: list[Job], results: list[dict[str, object]], console: Console) -> None:
-    from .training.report import table, write_report
-
-    console.print(table(results))
-    for job in jobs:
-        assert job.out is not None
-        write_report(job.out)
-        console.print(f"Report:  {job.out / 'report.html'}", markup=False, soft_wrap=True)
-    load = f'load_network(Path("{jobs[0].out}"))'
-    console.print(f"Network: from ogc.training import load_network; {load}", markup=False, soft_wrap=True)
+def _report(jobs: list[Job], console: Console) -> None:
+    """A report in the folder of every run that is done, and where it is."""
+    folders = [job.out for job in jobs if job.out is not None and (job.out / RESULT).exists()]
+    for folder in folders:
+        write_report(folder)
+        console.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    if folders:
+        console.print("It shows what was learnt, and has the commands and the code to go on with.")
 
 
 @contextmanager
@@ -208,14 +212,12 @@ def _notes(console: Console) -> Iterator[None]:
 @contextmanager
 def _one_sentence() -> Iterator[None]:
     """What a user can do something about: 2 for a bad value, 1 for files and for training that failed, 128 + signal."""
-    from .training.stopping import Interrupted
-
     try:
         yield
     except Interrupted as stop:
         raise CommandError(str(stop), 128 + stop.signal) from None
     except KeyboardInterrupt:
-        raise CommandError("Stopped before training began: nothing was written.", 130) from None
+        raise CommandError("Stopped at once. A run that was saved goes on with ogc train --resume RUN.", 130) from None
     except torch.OutOfMemoryError:
         raise CommandError(
             "The GPU's memory is not enough: try --set accumulate=2, or a smaller batch_size.", 1

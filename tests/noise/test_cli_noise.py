@@ -210,7 +210,8 @@ def test_human_labels(monkeypatch):
         ("digits symmetric 0.5 --seed -1", "`seed` should be at least 0"),
         (
             "digits symmetry 0.5",
-            "`kind` should be one of symmetric, asymmetric, blocks, pairflip, instance, human:KIND",
+            "`kind` should be one of symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file. "
+            "Found `kind = 'symmetry'`. Did you mean symmetric",
         ),
         ("mnist symmetric 0.5", "`source` should be one of digits, cifar10, cifar100, or a .npy or .csv file"),
         ("digits", "`source` should be a .npy or .csv file where no KIND is given"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -109,8 +110,9 @@ def _kind(text: str) -> str:
     kinds = f"{', '.join(NAMED)}, a folder of images, a table ({', '.join(TABLES)}), arrays ({', '.join(ARRAYS)})"
     if path.exists():
         raise ValueError(f"`{text}` is no data that can be trained on. There are {kinds}.")
-    beside = [str(path.with_name(other.name)) for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    sentence = f"There is no `{text}`.{meant(text, [*NAMED, *beside])} Data are {kinds}."
+    beside = islice(path.parent.iterdir() if path.parent.is_dir() else (), 1000)
+    near = meant(text, [*NAMED, *(str(path.with_name(other.name)) for other in beside)])
+    sentence = f"There is no `{text}`.{near} Data are {kinds}."
     raise FileNotFoundError(sentence) if kind or len(path.parts) > 1 else ValueError(sentence)
 
 

@@ -1,0 +1,296 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ogc import cli, train_command
+from ogc.training.recipe import RECIPES, override
+from ogc.training.run import NonFinite
+from ogc.training.source import Source
+from ogc.training.stopping import Interrupted
+
+SHORT = ["digits", "--epochs", "2", "--set", "hidden=16"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def train(*arguments):
+    result = CliRunner().invoke(cli.build(), ["train", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def fails(result, code, message):
+    assert result.exit_code == code, result.output
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    return True
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The jobs and options that reach training, which does nothing."""
+    found = []
+
+    def note(jobs, **options):
+        found.append((jobs, options))
+        return []
+
+    monkeypatch.setattr(train_command, "train", note)
+    monkeypatch.setattr(train_command, "table", lambda results: f"{len(results)} results")
+    return found
+
+
+def test_from_digits_to_a_report():
+    result = train(*SHORT, "--noise", "symmetric:0.5", "--method", "gce", "--set", "q=0.5")
+    assert result.exit_code == 0, result.output
+    folder = Path("runs/digits-gce-symmetric-0.5-0")
+    assert f"Report: {folder / 'report.html'}" in result.output
+    assert (folder / "report.html").stat().st_size > 10_000
+    recorded = json.loads((folder / "run.json").read_text())
+    assert recorded["recipe"]["parameters"] == {"q": 0.5}
+    assert recorded["facts"]["noise"]["rate_asked"] == 0.5
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_table_and_arrays():
+    rng = np.random.default_rng(0)
+    lines = [f"{a:.3f},{b:.3f},{'yes' if a + b > 0 else 'no'}" for a, b in rng.normal(size=(200, 2))]
+    Path("rows.csv").write_text("a,b,label\n" + "\n".join(lines) + "\n")
+    result = train("rows.csv", "--label", "label", "--epochs", 5, "--set", "hidden=8", "--set", "batch_size=16")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(Path("runs/rows-ce+ogc-0/result.json").read_text())["summary"]
+    assert summary["set"] == "val"
+    assert summary["best"] > 0.8
+    np.savez("x.npz", X=rng.normal(size=(40, 3)), y=np.arange(40) % 2)
+    assert train("x.npz", "--epochs", 1, "--out", "here").exit_code == 0
+    assert Path("here/result.json").exists()
+
+
+def test_resumed_it_goes_on_to_the_end():
+    assert train(*SHORT, "--out", "a").exit_code == 0
+    before = json.loads(Path("a/result.json").read_text())
+    Path("a/result.json").unlink()
+    result = train("--resume", "a", "--device", "cpu", "--engine", "loop")
+    assert result.exit_code == 0, result.output
+    assert json.loads(Path("a/result.json").read_text())["epochs"] == before["epochs"]
+    assert "Report: a/report.html" in result.output
+
+
+def test_options_reach_training(calls):
+    result = train(*SHORT, "--seed", 3, "--seeds", 2, "--noise", "pairflip:0.2", "--engine", "loop", "--tensorboard")
+    assert result.exit_code == 0, result.output
+    [(jobs, options)] = calls
+    expected = override(RECIPES["digits"], {"epochs": 2, "hidden": "16", "noise": "pairflip:0.2"})
+    assert [job.recipe for job in jobs] == [override(expected, {"seed": seed}) for seed in (3, 4)]
+    assert [job.out for job in jobs] == [Path(f"runs/digits-ce+ogc-pairflip-0.2-{seed}") for seed in (3, 4)]
+    assert jobs[0].data is jobs[1].data
+    assert jobs[0].source == Source.parse("digits")
+    assert jobs[0].info.rate_asked == 0.2
+    watch = options.pop("watch")
+    assert len(watch.rows) == 2
+    assert options == {"device": "auto", "engine": "loop", "tensorboard": True, "resume": False}
+
+
+def test_options_reach_the_source(calls, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        train_command, "load", lambda source, recipe, **options: read.append((source, options)) or (0, None)
+    )
+    Path("photos").mkdir()
+    Path("t.csv").touch()
+    Path("r.csv").touch()
+    train("photos", "--val", 0.3, "--skip-bad", "--true", "t.csv")
+    train("r.csv", "--label", "l", "--true", "t", "--id", "i", "--test", "t.csv")
+    train("cifar10", "--data", "there", "--labels", "t.csv", "--download")
+    train("webvision", "--data", "there", "--ilsvrc", "photos")
+    here = Path.cwd()
+    assert [source for source, _ in read] == [
+        Source(kind="folder", path=here / "photos", val=0.3, skip_bad=True, true=str(here / "t.csv")),
+        Source(kind="table", path=here / "r.csv", label="l", true="t", id="i", test=here / "t.csv"),
+        Source(kind="cifar10", path=here / "there", labels=here / "t.csv"),
+        Source(kind="webvision", path=here / "there", ilsvrc=here / "photos"),
+    ]
+    assert [options["download"] for _, options in read] == [False, False, True, False]
+    assert [jobs[0].recipe.name for jobs, _ in calls] == ["folder", "table", "cifar10", "webvision"]
+
+
+def test_a_recipe_by_name_or_from_a_file(calls):
+    Path("mine.toml").write_text('base = "digits"\nlr = 0.01\n')
+    assert train("digits", "--recipe", "mine.toml", "--set", "epochs=3").exit_code == 0
+    assert train("digits", "--recipe", "table").exit_code == 0
+    recipes = [jobs[0].recipe for jobs, _ in calls]
+    assert recipes == [override(RECIPES["digits"], {"lr": 0.01, "epochs": 3}), RECIPES["table"]]
+
+
+def test_folders_are_new_ones(calls):
+    for name in ("digits-ce+ogc-0", "digits-ce+ogc-0-2", "mine"):
+        Path("runs", name).mkdir(parents=True)
+        Path("runs", name, "run.json").touch()
+    assert train("digits").exit_code == 0
+    assert calls[0][0][0].out == Path("runs/digits-ce+ogc-0-3")
+    assert fails(
+        train("digits", "--out", "runs/mine"), 2, "runs/mine holds a run already: go on with ogc train --resume"
+    )
+    assert train("digits", "--out", "runs", "--seeds", 2).exit_code == 0
+    assert [job.out for job in calls[1][0]] == [Path("runs/seed-0"), Path("runs/seed-1")]
+
+
+def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
+    monkeypatch.setattr(train_command, "load", None)
+    result = train("cifar10", "--noise", "symmetric:0.5", "--epochs", 30, "--data", "d", "--seeds", 2, "--print")
+    assert result.exit_code == 0
+    lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line)
+    assert (lines["epochs"], lines["milestones"], lines["epsilon0"]) == ("30", "10, 20", "20.0")
+    assert lines["path"] == str(Path("d").absolute())
+    assert result.output.endswith("cifar10-ce+ogc-symmetric-0.5-0\nout           runs/cifar10-ce+ogc-symmetric-0.5-1\n")
+    assert not calls
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("", 2, "Parameter `SOURCE` should be given"),
+        ("digit", 2, "There is no `digit`. Did you mean digits?"),
+        ("no/such.csv", 1, "There is no `no/such.csv`."),
+        ("digits --set lrr=1", 2, "There is no parameter 'lrr'. Did you mean lr?"),
+        ("digits --set lr", 2, "Parameter `set` should be KEY=VALUE, as in lr=0.05. Found `set = 'lr'`."),
+        ("digits --set =3", 2, "Parameter `set` should be KEY=VALUE"),
+        (
+            "digits --set epochs=3 --epochs 4",
+            2,
+            "Parameter `epochs` should be given once. Found `epochs = 'epochs=3'`.",
+        ),
+        ("digits --epochs 0", 2, "Parameter `epochs` should be greater than or equal to 1. Found `epochs = 0`."),
+        ("digits --seed -1", 2, "Parameter `seed` should be"),
+        ("digits --seeds 0", 2, "Parameter `seeds` should be at least 1. Found `seeds = 0`."),
+        ("digits --seed 4294967295 --seeds 2", 2, "Parameter `seed` should be less than 4294967296"),
+        ("digits --method ce+ogx", 2, "There is no method named 'ce+ogx'. Did you mean ce+ogc"),
+        ("digits --noise symmetric:2", 2, "Parameter `rate` should be in [0, 1]. Found `rate = 2.0`."),
+        ("digits --noise asymmetric:0.2", 2, "`source` should be cifar10 or cifar100 with asymmetric"),
+        ("digits --recipe digitz", 2, "There is no recipe named 'digitz'. Did you mean digits?"),
+        ("digits --recipe no.toml", 1, "Cannot use no.toml: No such file or directory."),
+        ("digits --set network=timm:none_such", 1, "timm"),
+        ("digits --device tpu", 2, "Parameter `device` should be auto, cpu, cuda or cuda:N. Found `device = 'tpu'`."),
+        ("digits --engine fast", 2, "Parameter `engine` should be one of auto, loop, graph. Found `engine = 'fast'`."),
+        ("digits --device cpu --engine graph", 2, "Parameter `engine` should be auto or loop without a GPU"),
+        ("cifar10 --data nowhere", 1, "CIFAR-10 is not in `"),
+        ("--resume nowhere", 1, "nowhere holds no run"),
+        ("digits --resume here", 2, "Parameter `source` should be left out with --resume: the run has a recipe"),
+        ("--resume here --set lr=1", 2, "Parameter `set` should be left out with --resume"),
+        ("--resume here --epochs 9", 2, "Parameter `epochs` should be left out with --resume"),
+        ("--resume here --print", 2, "Parameter `print` should be left out with --resume"),
+    ],
+)
+def test_a_bad_value_gets_one_sentence_before_any_work(calls, arguments, code, message):
+    assert fails(train(*arguments.split()), code, message)
+    assert not calls
+    assert not Path("runs").exists()
+
+
+def test_data_that_cannot_be_read_is_trouble_with_a_file(calls):
+    Path("rows.csv").write_text("a,label\n1,x\n2,y\n")
+    assert fails(train("rows.csv", "--label", "z"), 1, "has no column `z`, but `a`, `label`.")
+    Path("broken").mkdir()
+    Path("broken/run.json").write_text("{")
+    assert fails(train("--resume", "broken"), 1, "broken")
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (Interrupted(signal.SIGINT, [Path("a")]), 130, "ogc train --resume a"),
+        (Interrupted(signal.SIGTERM, [Path("a")]), 143, "ogc train --resume a"),
+        (KeyboardInterrupt(), 130, "Stopped at once. A run that was saved goes on with ogc train --resume RUN."),
+        (NonFinite("The loss is nan at step 3."), 1, "The loss is nan at step 3."),
+        (torch.OutOfMemoryError("CUDA out of memory"), 1, "try --set accumulate=2, or a smaller batch_size"),
+        (OSError(28, "No space left on device", "a/last"), 1, "Cannot use a/last: No space left on device."),
+        (ImportError("TensorBoard is missing"), 1, "TensorBoard is missing"),
+        (ValueError("The engine cannot serve here."), 2, "The engine cannot serve here."),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_how_training_can_end(monkeypatch, error, code, message):
+    def stop(*args, **options):
+        raise error
+
+    monkeypatch.setattr(train_command, "train", stop)
+    assert fails(train("digits"), code, message)
+
+
+def test_what_is_no_users_fault_is_not_hidden(monkeypatch):
+    def crash(*args, **options):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(train_command, "train", crash)
+    result = CliRunner().invoke(cli.build(), ["train", "digits"])
+    assert isinstance(result.exception, RuntimeError)
+
+
+def test_of_several_runs_those_that_are_done_get_a_report(monkeypatch):
+    written = []
+    monkeypatch.setattr(train_command, "write_report", written.append)
+
+    def stop(jobs, **options):
+        jobs[0].out.mkdir(parents=True)
+        (jobs[0].out / "result.json").touch()
+        raise NonFinite("The loss is nan.")
+
+    monkeypatch.setattr(train_command, "train", stop)
+    assert fails(train("digits", "--seeds", 2, "--out", "a"), 1, "The loss is nan.")
+    assert written == [Path("a/seed-0")]
+
+
+def test_warnings_are_notes(calls, monkeypatch):
+    def warn(jobs, **options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("a class is small.", stacklevel=1)
+        return []
+
+    monkeypatch.setattr(train_command, "train", warn)
+    result = train("digits")
+    assert "Note: a class is small.\n" in result.output
+    assert result.stderr == ""
+
+
+def test_only_the_first_process_speaks_and_reports(calls, monkeypatch):
+    monkeypatch.setattr(train_command, "write_report", None)
+    monkeypatch.setenv("RANK", "1")
+    result = train("digits")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_help_has_examples():
+    result = train("--help")
+    assert result.exit_code == 0
+    for part in ("ogc train digits --noise symmetric:0.5", "--resume", "--set", "runs/SOURCE-METHOD-NOISE-SEED"):
+        assert part in result.output
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_names_the_command_that_goes_on(tmp_path, number, code):
+    command = [sys.executable, "-m", "ogc", "train", "digits", "--epochs", "100000", "--set", "hidden=8", "--out", "a"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "a" / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert b"ogc train --resume a" in stderr
+    assert stderr.count(b"\n") == 1
+    assert (tmp_path / "a" / "last.safetensors").exists()

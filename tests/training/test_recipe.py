@@ -1,0 +1,253 @@
+import json
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from ogc.training.method import METHODS
+from ogc.training.recipe import RECIPES, Recipe, by_name, from_toml, override
+
+PAPER = RECIPES["cifar10"]
+
+
+def refused(change, recipe=PAPER):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        override(recipe, change)
+    assert not isinstance(caught.value, ValidationError)  # whose message has four lines
+    return str(caught.value)
+
+
+def changed(change, recipe=PAPER):
+    """The fields that are not as before."""
+    return {name: value for name, value in override(recipe, change) if value != getattr(recipe, name)}
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "epochs", "milestones", "report"),
+    [
+        ("cifar10", "resnet18-cifar", 150, (50, 100), 10),
+        ("cifar100", "resnet34-cifar", 150, (50, 100), 10),
+        ("webvision", "resnet18", 120, (40, 80), 1),
+    ],
+)
+def test_the_papers_protocols(name, network, epochs, milestones, report):
+    recipe = RECIPES[name]
+    assert (recipe.network, recipe.epochs, recipe.milestones, recipe.report_epochs) == (
+        network,
+        epochs,
+        milestones,
+        report,
+    )
+    assert (recipe.optimizer, recipe.lr, recipe.momentum, recipe.weight_decay) == ("sgd", 0.1, 0.9, 5e-4)
+    assert (recipe.batch_size, recipe.clip_norm, recipe.factor, recipe.average) == (128, 5.0, 0.1, None)
+    assert recipe.nesterov == (name == "webvision")
+    assert (recipe.augment, recipe.size) == (("large", 224) if name == "webvision" else ("cifar", None))
+
+
+def test_outside_the_papers_protocols_weights_are_averaged():
+    assert {name for name, recipe in RECIPES.items() if recipe.average is None} == {"cifar10", "cifar100", "webvision"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_called_what_it_is_found_by(name):
+    assert RECIPES[name].name == name
+    assert by_name(name) is RECIPES[name]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"lr": -1}, "Parameter `lr` should be greater than 0. Found `lr = -1`."),
+        ({"lr": "fast"}, "Parameter `lr` should be a valid number. Found `lr = 'fast'`."),
+        ({"lr": "nan"}, "Parameter `lr` should be a finite number. Found `lr = 'nan'`."),
+        ({"lr": "inf"}, "Parameter `lr` should be a finite number. Found `lr = 'inf'`."),
+        ({"epochs": 0}, "Parameter `epochs` should be greater than or equal to 1. Found `epochs = 0`."),
+        ({"epochs": 1.5}, "Parameter `epochs` should be a valid integer"),
+        ({"epochs": "many"}, "Parameter `epochs` should be a valid integer. Found `epochs = 'many'`."),
+        ({"batch_size": 1}, "Parameter `batch_size` should be greater than or equal to 2"),
+        ({"accumulate": 3}, "Parameter `accumulate` should be a divisor of batch_size = 128. Found `accumulate = 3`."),
+        ({"momentum": 1}, "Parameter `momentum` should be less than 1"),
+        ({"weight_decay": -0.1}, "Parameter `weight_decay` should be greater than or equal to 0"),
+        ({"factor": 0}, "Parameter `factor` should be greater than 0"),
+        ({"clip_norm": 0}, "Parameter `clip_norm` should be greater than 0. Found `clip_norm = 0`."),
+        ({"average": 1}, "Parameter `average` should be less than 1. Found `average = 1`."),
+        ({"average": 0}, "Parameter `average` should be greater than 0. Found `average = 0`."),
+        ({"seed": -1}, "Parameter `seed` should be greater than or equal to 0. Found `seed = -1`."),
+        ({"seed": 2**32}, "Parameter `seed` should be less than 4294967296"),
+        ({"size": 0}, "Parameter `size` should be greater than or equal to 1"),
+        ({"report_epochs": 0}, "Parameter `report_epochs` should be greater than or equal to 1"),
+        ({"optimizer": "sdg"}, "should be sgd or adamw. Found `optimizer = 'sdg'`. Did you mean sgd?"),
+        (
+            {"schedule": "cosin"},
+            "should be steps, cosine or constant. Found `schedule = 'cosin'`. Did you mean cosine?",
+        ),
+        ({"precision": "fp16"}, "Parameter `precision` should be auto, float32 or bf16"),
+        ({"augment": "cifra"}, "Did you mean cifar?"),
+        ({"milestones": (100, 50)}, "Parameter `milestones` should be rising, and below epochs = 150"),
+        ({"milestones": (50, 50)}, "Parameter `milestones` should be rising"),
+        ({"milestones": "50,150"}, "Parameter `milestones` should be rising, and below epochs = 150"),
+        ({"milestones": "50,x"}, "Parameter `milestones[1]` should be a valid integer. Found `milestones[1] = 'x'`."),
+        ({"milestones": (5,), "schedule": "cosine"}, "Parameter `milestones` should be left out"),
+        ({"nesterov": True, "momentum": 0}, "Parameter `nesterov` should be false without SGD and a momentum above 0"),
+        ({"nesterov": True, "optimizer": "adamw"}, "Parameter `nesterov` should be false without SGD"),
+        ({"hidden": (5, 0)}, "Parameter `hidden[1]` should be greater than or equal to 1"),
+        ({"augment": "large"}, "Parameter `size` should be given with augment = large. Found `size = None`."),
+        ({"network": "resnet8"}, "There is no network named 'resnet8'"),
+        ({"noise": "symetric:0.5"}, "Found `kind = 'symetric'`. Did you mean symmetric or asymmetric?"),
+        ({"noise": "symmetric:1.5"}, "Parameter `rate` should be in [0, 1]. Found `rate = 1.5`."),
+        ({"noise": "symmetric"}, "Parameter `rate` should be given with symmetric"),
+        ({"noise": "symmetric:half"}, "Parameter `noise` should be KIND:RATE, as in symmetric:0.5"),
+        ({"noise": "human:best"}, "Parameter `kind` should be human: and one of clean, aggregate"),
+        ({"lrr": 1}, "There is no parameter 'lrr'. Did you mean lr? There are name, network, "),
+        ({"quelle_size": 1}, "Did you mean queue_size?"),
+        ({"method": "gcee"}, "There is no method named 'gcee'. Did you mean gce"),
+        ({"method": "gce", "q": 1.4}, "Parameter `q` should be in (0, 1]. Found `q = 1.4`."),
+        ({"method": "gce", "q": "much"}, "Parameter `q` should be a number. Found `q = 'much'`."),
+        ({"parameters": {"q": 0.5}}, "The method ce+ogc has no parameter 'q'. It takes epsilon, epsilon0, follow_lr"),
+        ({"parameters": 3}, "Parameter `parameters` should be numbers by name. Found `parameters = 3`."),
+        ({"epsilon": 2, "epsilon0": 20}, "Parameter `epsilon` should be left out with epsilon0. Found `epsilon = 2`."),
+        ({"follow_lr": False}, "Parameter `follow_lr` should be True with epsilon0"),
+    ],
+    ids=str,
+)
+def test_a_bad_value_gets_one_sentence(change, sentence):
+    found = refused(change)
+    assert sentence in found
+    assert "\n" not in found
+
+
+def test_what_is_missing_or_unknown_is_named():
+    with pytest.raises(ValueError, match=r"^Parameter `network` should be given\.$"):
+        Recipe(name="mine")
+    with pytest.raises(ValueError, match=r"There is no parameter 'epoch'\. Did you mean epochs\?"):
+        Recipe(**{**dict(PAPER), "epoch": 3})
+    with pytest.raises(ValueError, match=r"There is no recipe named 'cifar'\. Did you mean cifar10 or cifar100\?"):
+        by_name("cifar")
+
+
+def test_it_is_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        PAPER.lr = 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"lr": "0.05"}, {"lr": 0.05}),
+        ({"milestones": "30, 60"}, {"milestones": (30, 60)}),
+        ({"milestones": "none"}, {"milestones": ()}),
+        ({"clip_norm": "none"}, {"clip_norm": None}),
+        ({"average": "0.99"}, {"average": 0.99}),
+        ({"hidden": "64"}, {"hidden": (64,)}),
+        ({"nesterov": "true"}, {"nesterov": True}),
+        ({"size": "64", "augment": "large"}, {"size": 64, "augment": "large"}),
+        ({"noise": "symmetric:0.5"}, {"noise": "symmetric:0.5"}),
+        ({"noise": "none"}, {}),
+        ({"epochs": "30"}, {"epochs": 30, "milestones": (10, 20)}),
+        ({"epochs": 300}, {"epochs": 300, "milestones": (100, 200)}),
+        ({"epochs": 2}, {"epochs": 2, "milestones": (1,)}),
+        ({"epochs": 1}, {"epochs": 1, "milestones": ()}),
+        ({"epochs": 30, "milestones": "25"}, {"epochs": 30, "milestones": (25,)}),
+        ({"schedule": "cosine"}, {"schedule": "cosine", "milestones": ()}),
+        ({"method": "gce"}, {"method": "gce", "parameters": {"q": 0.9}}),
+        ({"method": "gce", "q": "0.5"}, {"method": "gce", "parameters": {"q": 0.5}}),
+        ({"method": "taylor_ce", "t": "4"}, {"method": "taylor_ce", "parameters": {"t": 4}}),
+        ({"name": "mine", "method": "gce"}, {"name": "mine", "method": "gce", "parameters": {"q": 0.9}}),
+    ],
+    ids=str,
+)
+def test_changes_as_the_command_line_gives_them(change, expected):
+    assert changed(change) == expected
+
+
+def test_epsilon_and_epsilon0_displace_each_other():
+    rest = {"follow_lr": True, "every": 32, "queue_size": 4096}
+    assert PAPER.parameters == {"epsilon0": 20.0, **rest}
+    assert override(PAPER, {"epsilon": "0.5"}).parameters == {"epsilon": 0.5, **rest}
+    assert RECIPES["digits"].parameters == {"epsilon": 2.0, **rest}
+    assert override(RECIPES["digits"], {"epsilon0": 10}).parameters == {"epsilon0": 10, **rest}
+    fixed = override(PAPER, {"epsilon": 0.5, "follow_lr": "false"})
+    assert fixed.parameters == {"epsilon": 0.5, **rest, "follow_lr": False}
+    assert override(fixed, {"queue_size": 64}).parameters == {**fixed.parameters, "queue_size": 64}  # the rest is kept
+
+
+def test_another_name_looks_its_own_parameters_up():
+    assert override(PAPER, {"name": "webvision"}).parameters["epsilon0"] == 250.0
+    assert "epsilon0" not in override(PAPER, {"name": "mine"}).parameters
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_recorded_is_the_recipe(method):
+    for recipe in RECIPES.values():
+        changed = override(recipe, {"method": method})
+        assert Recipe(**json.loads(json.dumps(changed.model_dump(mode="json")))) == changed
+
+
+@pytest.mark.parametrize("schedule", ["steps", "cosine", "constant"])
+def test_the_learning_rate_is_torchs(schedule):
+    recipe = override(PAPER, {"schedule": schedule, "epochs": 30})
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=recipe.lr)
+    twin = {
+        "steps": lambda: torch.optim.lr_scheduler.MultiStepLR(optimizer, recipe.milestones, gamma=recipe.factor),
+        "cosine": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30 * 4),
+        "constant": lambda: torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1),
+    }[schedule]()
+    for epoch in range(30):
+        for step in range(4):
+            assert recipe.lr_at(epoch, step / 4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+            optimizer.step()
+            if schedule == "cosine":
+                twin.step()
+        if schedule != "cosine":
+            twin.step()
+
+
+def toml(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_recipe_from_a_file(tmp_path):
+    path = toml(tmp_path, 'base = "cifar10"\nepochs = 30\nclip_norm = "none"\nmethod = "gce"\n[parameters]\nq = 0.5\n')
+    expected = {"epochs": 30, "milestones": (10, 20), "clip_norm": None, "method": "gce", "parameters": {"q": 0.5}}
+    assert from_toml(path) == override(PAPER, expected)
+
+
+def test_a_file_can_be_whole(tmp_path):
+    text = (
+        'name = "mine"\nnetwork = "mlp"\nhidden = [8, 8]\nepochs = 3\nbatch_size = 4\nlr = 1\n'
+        'weight_decay = 0\nschedule = "constant"\n'
+    )
+    recipe = from_toml(toml(tmp_path, text))
+    assert (recipe.name, recipe.hidden, recipe.lr, recipe.average) == ("mine", (8, 8), 1.0, 0.999)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('base = "cifar10"\nepoch = 3', "There is no parameter 'epoch'. Did you mean epochs?"),
+        ('base = "cifar1"', "There is no recipe named 'cifar1'. Did you mean cifar10 or cifar100?"),
+        ('base = "cifar10"\n[parameters]\nqueue = 3', "has no parameter 'queue'"),
+        ('base = "cifar10"\nlr = [1]', "Parameter `lr` should be a valid number. Found `lr = [1]`."),
+        ("epochs = 3", "Parameter `name` should be given."),
+        ("epochs = ", "Invalid value"),
+        ("\x00", "Invalid statement"),
+    ],
+)
+def test_what_is_wrong_in_a_file_names_the_file(tmp_path, text, sentence):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        from_toml(toml(tmp_path, text))
+    assert str(caught.value).startswith(f"{tmp_path / 'mine.toml'}: ")
+    assert sentence in str(caught.value)
+
+
+def test_it_prints_as_it_can_be_typed():
+    """What ``show`` says of a field is what ``--set`` takes for it."""
+    for recipe in (PAPER, RECIPES["digits"], override(RECIPES["table"], {"method": "sce", "noise": "pairflip:0.2"})):
+        lines = recipe.show().splitlines()
+        typed = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in lines}
+        assert len(typed) == len(lines) == len(Recipe.model_fields) - 1 + len(recipe.parameters)
+        assert len({len(line) - len(line.split(maxsplit=1)[1]) for line in lines}) == 1  # aligned
+        assert override(PAPER, typed) == recipe
