@@ -106,7 +106,7 @@ def alternate(methods: list[str], rounds: int, measure) -> dict[str, list[float]
 def loop_rate(run: Run, steps: int) -> float:
     run.step = 0
     batches = plain.batches(run, run.feed.plan(0), Ranks())
-    return timed(lambda: plain.step(run, run.network, *next(batches)), steps, 1, run.feed.batch)
+    return timed(lambda: plain.step(run, run.network, *next(batches), Ranks()), steps, 1, run.feed.batch)
 
 
 def engine_rate(lanes: list[Lane], steps: int) -> float:

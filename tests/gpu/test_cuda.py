@@ -115,7 +115,8 @@ def test_a_step_is_one_launch(dtype: torch.dtype) -> None:
     """Books, loss and gradient; not in float64, whose losses are torch's."""
     from overhead import launches
 
-    criterion = OGC("fl", optimizer_with(torch.tensor(0.1, device="cuda")), every=2, queue_size=64).cuda()
+    optimizer = optimizer_with(torch.tensor(0.1, device="cuda"))
+    criterion = OGC("fl", optimizer, every=2, queue_size=64).cuda()
     logits, labels = batches(1)[0]
     logits = logits.to(dtype).requires_grad_()
     assert (launches(lambda: criterion(logits, labels)) == 1) is (dtype != torch.float64)

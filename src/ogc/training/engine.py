@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -27,10 +28,10 @@ from .ranks import Ranks
 from .run import Job, NonFinite, Run, Snapshot, decay_at
 from .stopping import Stop
 
+EVALUATION_BATCH = 2000
 CHUNK = 64  # steps between two fillings of the tables
 WARM_UP = 3
 WORTH_COMPILING = 5000  # steps, to win back the seconds that it takes
-ALIGNED = 8  # numbers: 16 bytes in bf16, as wide as a load
 CHANNELS = 8  # of images, at least: with three, convolutions miss the tensor cores
 
 
@@ -38,7 +39,7 @@ def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | No
     """What keeps the engine from serving these jobs, in words."""
     if device.type != "cuda":
         return "there is no GPU"
-    if fused.triton is None:
+    if not fused.HAVE_TRITON:
         return "Triton is not installed"
     if ranks.size > 1:
         return "there are several processes"
@@ -122,6 +123,10 @@ def drive(lanes: Sequence[Lane], stop: Stop, save_every: float) -> NonFinite | N
     return trouble
 
 
+def new_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class Flat:
     """A run's weights, momentum and averages as slices of flat memory; the run's own tensors become views of it.
 
@@ -136,7 +141,7 @@ class Flat:
             id(p) for module in run.network.modules() if isinstance(module, cast) for p in module.parameters(False)
         }
         named = sorted(run.network.named_parameters(), key=lambda item: id(item[1]) not in casts)
-        sizes = [-(-value.numel() // ALIGNED) * ALIGNED for _, value in named]
+        sizes = [-(-value.numel() // fused.ALIGNED) * fused.ALIGNED for _, value in named]
         self.offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         self.names = [name for name, _ in named]
         self.params = [value for _, value in named]
@@ -145,9 +150,9 @@ class Flat:
         self.short = torch.zeros(self.n_low, device=device, dtype=torch.bfloat16)
         self.average = None if run.average is None else torch.zeros_like(self.weight)
         rows = [
-            (i, start, offset + start, min(fused.BLOCK, value.numel() - start))
-            for i, (offset, value) in enumerate(zip(self.offsets, self.params, strict=True))
-            for start in range(0, value.numel(), fused.BLOCK)
+            (i, start, offset + start, min(fused.BLOCK, size - start))
+            for i, (offset, size) in enumerate(zip(self.offsets, sizes, strict=True))
+            for start in range(0, size, fused.BLOCK)
         ]
         self.blocks = torch.tensor(rows, dtype=torch.int32, device=device)
         self.pointers = torch.zeros(len(named), dtype=torch.int64, device=device)
@@ -167,13 +172,13 @@ class Flat:
         self.average_stats = None if run.average is None else torch.zeros_like(self.stats)
         self.buffers: dict[str, tuple[int, torch.Size]] = {}
         at = 0
-        for name, value in buffers.items():
-            self.buffers[name] = (at, value.shape)
+        for name, buffer in buffers.items():
+            self.buffers[name] = (at, buffer.shape)
             owner, _, last = name.rpartition(".")
             run.network.get_submodule(owner)._buffers[last] = self.buffer(self.stats, name)
             if run.average is not None and self.average_stats is not None:
                 run.average[name] = self.buffer(self.average_stats, name).copy_(run.average[name])
-            at += value.numel()
+            at += buffer.numel()
 
     def view(self, flat: Tensor, i: int) -> Tensor:
         """Parameter i's slice, in its shape; images' weights channels-last."""
@@ -196,9 +201,11 @@ class Flat:
         return {name: self.buffer(stats, name) for name in self.buffers}
 
     def in_memory_order(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Each gradient as its weight lies in memory; nearly all do already."""
+        """Each gradient as its weight lies in memory, gap included; nearly all do already."""
         like = [torch.channels_last if gradient.dim() == 4 else torch.contiguous_format for gradient in gradients]
-        return [gradient.contiguous(memory_format=order) for gradient, order in zip(gradients, like, strict=True)]
+        laid = [gradient.contiguous(memory_format=order) for gradient, order in zip(gradients, like, strict=True)]
+        gaps = [-gradient.numel() % fused.ALIGNED for gradient in gradients]
+        return [F.pad(part.flatten(), (0, gap)) if gap else part for part, gap in zip(laid, gaps, strict=True)]
 
 
 class Lane:
@@ -208,8 +215,8 @@ class Lane:
         self.run, self.watch, self.flat = run, watch, Flat(run)
         device, feed = run.device, run.feed
         self.bits = torch.bfloat16 if run.recipe.precision == "bf16" else torch.float32
-        self.stream, self.aside = torch.cuda.Stream(device), torch.cuda.Stream(device)
-        self.finished_aside = torch.cuda.Event()
+        self.stream, self.aside = new_stream(device), new_stream(device)
+        self.finished_aside = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.pending: Any = None
 
         shape = feed.shape
@@ -331,7 +338,7 @@ class Lane:
         self.watch.began(run.number, epoch=run.epoch, epochs=run.recipe.epochs, steps=run.feed.steps)
         while not run.done:
             plan = self.load(run.epoch)
-            self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             self.begin.record(self.stream)
             began, first = time.perf_counter(), run.step
             while run.step < run.feed.steps:
@@ -357,8 +364,10 @@ class Lane:
         """The epoch's plan on the device."""
         plan = self.run.feed.plan(epoch)
         with torch.cuda.stream(self.stream):
-            to = lambda part: part.pin_memory().to(self.run.device, non_blocking=True)  # noqa: E731
-            return Plan(to(plan.order), tuple(map(to, plan.draws)))
+            order, *draws = (
+                part.pin_memory().to(self.run.device, non_blocking=True) for part in (plan.order, *plan.draws)
+            )
+            return Plan(order, tuple(draws))
 
     @torch.no_grad()
     def fill(self, plan: Plan, step: int, count: int) -> None:
@@ -388,7 +397,7 @@ class Lane:
         """Held-out data as the network takes it, shared by all lanes; and its labels."""
         key = id(part.dataset_inputs)
         if key not in ready:
-            inputs = part.feed.plain(part.inputs).to(self.bits)
+            inputs = part.feed.plain(cast(Tensor, part.inputs)).to(self.bits)
             ready[key] = inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
         return ready[key], part.labels
 
@@ -404,7 +413,9 @@ class Lane:
             weights = flat.network_weights(self.frozen[weight], short) | flat.network_buffers(self.frozen[stats])
             for name, (inputs, labels) in self.sets.items():
                 hits = torch.zeros_like(self.hits[kind][name])
-                for batch, truth in zip(inputs.split(2000), labels.split(2000), strict=True):
+                for batch, truth in zip(
+                    torch.split(inputs, EVALUATION_BATCH), torch.split(labels, EVALUATION_BATCH), strict=True
+                ):
                     with precision(run.recipe.precision, run.device):
                         hits += (functional_call(run.network, weights, (batch,)).argmax(1) == truth).sum()
                 self.hits[kind][name].copy_(hits)
@@ -437,7 +448,7 @@ class Lane:
 
     def look(self, wait: bool = False) -> None:
         """Record the last epoch, once its evaluation has come home."""
-        if self.pending is None or not (wait or self.finished_aside.query()):
+        if self.pending is None or not (wait or self.finished_aside.query()):  # type: ignore[no-untyped-call]
             return
         self.finished_aside.synchronize()
         snapshot, begin, end = self.pending
@@ -450,7 +461,8 @@ class Lane:
 
     def frozen_weights(self) -> dict[str, Tensor]:
         """The weights that were copied aside, by name."""
-        flat, found = self.flat, {}
+        flat = self.flat
+        found: dict[str, Tensor] = {}
         for prefix, weight, stats in (("network.", "weight", "stats"), ("averaged.", "average", "average_stats")):
             if weight in self.frozen:
                 found |= {f"{prefix}{name}": flat.view(self.frozen[weight], i) for i, name in enumerate(flat.names)}

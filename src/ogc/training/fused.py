@@ -15,7 +15,9 @@ try:
 except ImportError:  # CPU builds of torch come without it
     triton = None
 
+HAVE_TRITON = triton is not None
 BLOCK = 2048  # numbers a program
+ALIGNED = 8  # numbers: 16 bytes in bf16, as wide as a load
 
 if triton is not None:
 
@@ -24,16 +26,22 @@ if triton is not None:
         """A parameter's gradient at i, from where autograd has left it."""
         address = tl.load(pointers + param)
         if low:
-            g = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + i, mask=inside, other=0.0).to(tl.float32)
+            start = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
+            g = tl.load(start + i, mask=inside, other=0.0).to(tl.float32)
         else:
-            g = tl.load(address.to(tl.pointer_type(tl.float32)) + i, mask=inside, other=0.0)
+            start = tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
+            g = tl.load(start + i, mask=inside, other=0.0)
         return g
 
     @triton.jit
     def _place(blocks):
-        """Which parameter this program works on, from where in it, where that is in flat memory, how many numbers."""
+        """Which parameter this program works on, from where in it, where that is in flat memory, how many numbers.
+
+        All but the first are multiples of ALIGNED, which is what makes loads wide.
+        """
         row = blocks + 4 * tl.program_id(0)
-        return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+        start, flat, count = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+        return tl.load(row), tl.multiple_of(start, 8), tl.multiple_of(flat, 8), tl.multiple_of(count, 8)
 
     @triton.jit
     def _squares(pointers, blocks, partial, n_low, BLOCK: tl.constexpr):
@@ -133,8 +141,8 @@ def sgd(
     """One step of SGD over flat memory, (n,) float32 each, at this step's row of ``rates``: lr, the average's decay.
 
     :param short: the first weights in bf16, for the network's next step.
-    :param pointers: the addresses of the parameters' gradients, (P,); in bf16 where the weights are.
-    :param blocks: a row a program: parameter, first number in it, in flat memory, and how many.
+    :param pointers: the addresses of the parameters' gradients, (P,); in bf16 where the weights are, of aligned sizes.
+    :param blocks: a row a program: parameter, first number in it, in flat memory, and how many; the last three aligned.
     """
     parts = len(blocks)
     scale = torch.empty(1, device=weight.device)
