@@ -6,6 +6,7 @@ One file is one state, written under another name, synced and renamed: a run tha
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._files import write_whole
+from .._files import remove_leftovers, write_whole
 from ..noise.files import labels_sha256
 from .history import Epoch
 from .ranks import Ranks
@@ -22,47 +23,57 @@ from .run import Run, get_rng
 FORMAT = 1
 LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
 RUN, METRICS, RESULT = "run.json", "metrics.jsonl", "result.json"
+BOOKS = ("H", "predicted", "losses")
 
 
 class CheckpointError(ValueError):
     """A checkpoint that is broken, or belongs to another run: one sentence that names it."""
 
 
+def claim(folder: Path, *, resume: bool) -> None:
+    """Make a run's folder ready to write to: what a killed process had begun goes, and so does an older run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = (LAST, BEST, SAMPLES, METRICS, RESULT)
+    remove_leftovers(folder, (*names, RUN))
+    for name in names if not resume else ():
+        (folder / name).unlink(missing_ok=True)
+
+
 def save(run: Run, ranks: Ranks) -> None:
-    """Write ``last.safetensors``, ``metrics.jsonl`` and, if there is a new one, ``best.safetensors``."""
-    states = ranks.gather(get_rng(run.device))  # everyone takes part in this
-    if run.job.out is None or not ranks.first:
-        return
+    """Write ``last.safetensors`` and, if there is a new one, ``best.safetensors``. Every rank waits until it is done."""
+    states = ranks.gather(get_rng(run.device))
+    if run.job.out is not None and ranks.first:
+        _save(run, run.job.out, states, ranks)
+    ranks.highest(0)
+
+
+def _save(run: Run, folder: Path, states: list[Tensor], ranks: Ranks) -> None:
     if run.best is not None:
         best = max(run.history, key=lambda epoch: run.score(epoch) or 0.0)
-        _write(run.job.out / BEST, run.best, {"epoch": best.epoch, "score": run.score(best)})
+        _write(folder / BEST, run.best, {"epoch": best.epoch, "score": run.score(best)})
         run.best = None
-    extra = {}
-    tensors = {f"network.{name}": value for name, value in run.network.state_dict().items()}
-    tensors |= {f"averaged.{name}": value for name, value in (run.average or {}).items()}
-    for number, state in run.optimizer.state_dict()["state"].items():
-        for name, value in state.items():
-            tensors[f"optimizer.{number}.{name}"] = torch.as_tensor(value)
-    for name, value in run.criterion.state_dict().items():
-        if isinstance(value, Tensor):
-            tensors[f"criterion.{name}"] = value
-        else:
-            extra[name] = value
-    tensors |= {f"books.{name}": getattr(run, name) for name in ("H", "predicted", "losses")}
-    tensors |= {f"rng.{rank}": state for rank, state in enumerate(states)}
+    network, network_facts = _apart(run.network.state_dict())
+    criterion, criterion_facts = _apart(run.criterion.state_dict())
+    slots = run.optimizer.state_dict()["state"].items()
+    tensors = {
+        **_named("network", network),
+        **_named("averaged", run.average or {}),
+        **_named("criterion", criterion),
+        **{f"optimizer.{slot}.{name}": value for slot, state in slots for name, value in state.items()},
+        **_named("books", {name: getattr(run, name) for name in BOOKS}),
+        **{f"rng.{rank}": state for rank, state in enumerate(states)},
+    }
     facts = {
-        "format": FORMAT,
         "epoch": run.epoch,
         "step": run.step,
         "seconds": run.seconds,
         "started": run.started,
         "history": [asdict(epoch) for epoch in run.history],
-        "criterion": extra,
-        "belongs_to": _fingerprint(run),
-        "ranks": ranks.size,
+        "network": network_facts,
+        "criterion": criterion_facts,
+        "belongs_to": _fingerprint(run, ranks),
     }
-    write_metrics(run)
-    _write(run.job.out / LAST, tensors, facts)
+    _write(folder / LAST, tensors, facts)
 
 
 def load(run: Run, ranks: Ranks) -> None:
@@ -70,41 +81,50 @@ def load(run: Run, ranks: Ranks) -> None:
     assert run.job.out is not None
     path = run.job.out / LAST
     tensors, facts = read(path)
-    if facts.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has the format {facts.get('format')}; this version of ogc reads {FORMAT}.")
-    own, found = _fingerprint(run), facts["belongs_to"]
-    for name, value in own.items():
-        if found.get(name) != value:
-            raise CheckpointError(
-                f"{path} belongs to another run: its {name} is {found.get(name)!r}, but here it is {value!r}."
-            )
-    if facts["ranks"] != ranks.size:
-        raise CheckpointError(f"{path} was saved by {facts['ranks']} processes; go on with as many, not {ranks.size}.")
+    try:
+        for name, here in _fingerprint(run, ranks).items():
+            there = facts["belongs_to"].get(name)
+            if there != here:
+                raise CheckpointError(f"{path} is of another run: {name} is {there!r} there, and {here!r} here.")
+        _take_up(run, tensors, facts, ranks)
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{path} does not fit this run: {_first_line(error)}") from error
 
-    def part(prefix: str) -> dict[str, Tensor]:
-        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
-    run.network.load_state_dict(part("network."))
+def _take_up(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], ranks: Ranks) -> None:
+    run.network.load_state_dict(part_of(tensors, "network") | facts["network"])
+    run.criterion.load_state_dict(part_of(tensors, "criterion") | facts["criterion"])
     with torch.no_grad():
         for name, value in (run.average or {}).items():
             value.copy_(tensors[f"averaged.{name}"])
-        for name in ("H", "predicted", "losses"):
+        for name in BOOKS:
             getattr(run, name).copy_(tensors[f"books.{name}"])
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in part("optimizer.").items():
-        number, name = key.split(".", 1)
-        state.setdefault(int(number), {})[name] = value
-    run.optimizer.load_state_dict(run.optimizer.state_dict() | {"state": state})
-    run.criterion.load_state_dict({**part("criterion."), **facts["criterion"]})
+    weights = [value for group in run.optimizer.param_groups for value in group["params"]]
+    slots: dict[int, dict[str, Tensor]] = {}
+    for key, value in part_of(tensors, "optimizer").items():
+        slot, name = key.split(".", 1)
+        like = weights[int(slot)]  # laid out in memory as before: kernels round by the way they go through it
+        slots.setdefault(int(slot), {})[name] = torch.empty_like(like).copy_(value) if value.dim() else value
+    run.optimizer.load_state_dict(run.optimizer.state_dict() | {"state": slots})
     run.rng = tensors[f"rng.{ranks.rank}"]
-    run.epoch, run.step, run.seconds, run.started = facts["epoch"], facts["step"], facts["seconds"], facts["started"]
+    run.epoch, run.step = facts["epoch"], facts["step"]
+    run.seconds, run.started = facts["seconds"], facts["started"]
     run.history = [Epoch(**epoch) for epoch in facts["history"]]
 
 
-def write_metrics(run: Run) -> None:
+def begin_metrics(run: Run) -> None:
+    """``metrics.jsonl`` as far as the run has got."""
     if run.job.out is not None:
-        lines = "".join(epoch.to_json() + "\n" for epoch in run.history)
-        write_whole(run.job.out / METRICS, lines.encode())
+        write_whole(run.job.out / METRICS, "".join(epoch.to_json() + "\n" for epoch in run.history).encode())
+
+
+def write_metrics(run: Run) -> None:
+    """Append the last epoch to ``metrics.jsonl``."""
+    if run.job.out is not None:
+        with (run.job.out / METRICS).open("ab", buffering=0) as file:  # one write: a line is whole or not there
+            file.write((run.history[-1].to_json() + "\n").encode())
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -129,22 +149,49 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get("ogc", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} is broken: {error}.") from None
+            facts = json.loads((file.metadata() or {}).get("ogc", "null"))
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path} is broken: {_first_line(error)}") from None
+    if not isinstance(facts, dict):
+        raise CheckpointError(f"{path} was not written by ogc.")
+    if facts.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {facts.get('format')}; this version of ogc reads {FORMAT}.")
+    return tensors, facts
 
 
-def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
+    """What a file holds of the network, say, by its own names."""
+    return {name[len(prefix) + 1 :]: value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
+
+
+def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": value for name, value in tensors.items()}
+
+
+def _apart(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A module's state: tensors, and the rest, which has to be JSON."""
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    return tensors, {name: value for name, value in state.items() if name not in tensors}
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     from safetensors.torch import save
 
     content = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
-    write_whole(path, save(content, metadata={"ogc": json.dumps(facts)}))
+    write_whole(path, save(content, metadata={"ogc": json.dumps({"format": FORMAT, **facts})}))
 
 
-def _fingerprint(run: Run) -> dict[str, Any]:
+def _fingerprint(run: Run, ranks: Ranks) -> dict[str, Any]:
+    """What has to be the same for a run to go on."""
     return {
-        "recipe": run.recipe.model_dump(mode="json"),
-        "samples": len(run.train_set),
-        "labels_sha256": labels_sha256(run.train_set.given.numpy()),
+        **run.recipe.model_dump(mode="json"),
+        "number of samples": len(run.train_set),
+        "sha256 of the labels": labels_sha256(run.train_set.given.cpu().numpy()),
+        "number of processes": ranks.size,
     }
+
+
+def _first_line(error: Exception) -> str:
+    """Of its message: torch's have many."""
+    return f"{error}".strip().partition("\n")[0].rstrip(":.") + "."

@@ -16,7 +16,7 @@ from ..clipping.ratio import noisy_to_clean_ratio
 from ..data.dataset import Dataset
 from ..given_label import P_MIN
 from ..losses import Pointwise
-from .feed import EVALUATION_BATCH, Feed
+from .feed import EVALUATION_BATCH, Feed, on_device
 
 
 def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
@@ -29,22 +29,22 @@ class EvaluationSet:
 
     def __init__(self, dataset: Dataset, feed: Feed) -> None:
         self.feed, self.samples, self.dataset_inputs = feed, len(dataset), dataset.inputs
-        small = isinstance(dataset.inputs, Tensor)
-        self.inputs = dataset.inputs.to(feed.device) if small else dataset.inputs  # type: ignore[attr-defined]
+        self.inputs = on_device(dataset.inputs, feed.device)
         self.labels = (dataset.given if dataset.true is None else dataset.true).to(feed.device)
 
     @torch.no_grad()
     def hits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Tensor:
         """How many predictions are right, with these weights in place of the network's own: () int64, no host read."""
-        was = network.training
+        training = network.training
         network.eval()
         hits = torch.zeros((), dtype=torch.int64, device=self.feed.device)
-        for index in torch.arange(self.samples, device=getattr(self.inputs, "device", None)).split(EVALUATION_BATCH):
+        for start in range(0, self.samples, EVALUATION_BATCH):
+            index = torch.arange(start, min(start + EVALUATION_BATCH, self.samples))
             inputs = self.feed.plain(self.inputs[index].to(self.feed.device))
             with precision(bits, self.feed.device):
                 logits = functional_call(network, dict(weights), (inputs,))
-            hits += (logits.argmax(1) == self.labels[index]).sum()
-        network.train(was)
+            hits += (logits.argmax(1) == self.labels[start : start + EVALUATION_BATCH]).sum()
+        network.train(training)
         return hits
 
 

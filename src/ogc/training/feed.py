@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -31,7 +31,13 @@ class Feed:
     sit the epoch out.
 
     :param augment: ``none``, ``cifar`` (crop, flip, rotation) or ``large`` (resized crop, flip, colour jitter).
+    :param size: side of the images that ``large`` makes.
+    :param like: another feed, whose images on the device are shared where they are the same.
     """
+
+    inputs: Inputs
+    statistics: Statistics | None
+    augment: Cifar | Large | None
 
     def __init__(
         self,
@@ -44,40 +50,33 @@ class Feed:
         device: torch.device,
         like: Feed | None = None,
     ) -> None:
-        self.batch = min(batch_size, len(dataset))
-        self.steps = len(dataset) // max(self.batch, 1)
         require(len(dataset) >= 2, "data", "at least 2 samples", len(dataset))
         self.samples, self.seed, self.device = len(dataset), seed, device
+        self.batch = min(batch_size, self.samples)
+        self.steps = self.samples // self.batch
         self.given = dataset.given.to(device)
-        if like is not None and like.inputs_id == id(dataset.inputs) and like.device == device:  # share the images
-            self.inputs_id, self.inputs, self.statistics, self.augment = (
-                like.inputs_id,
-                like.inputs,
-                like.statistics,
-                like.augment,
-            )
-            return
-        self.inputs_id = id(dataset.inputs)
-        self.inputs: Inputs = dataset.inputs.to(device) if isinstance(dataset.inputs, Tensor) else dataset.inputs
-        self.statistics = statistics(dataset.inputs)
-        self.augment: Cifar | Large | None = None
-        if self.statistics is not None and augment == "cifar":
-            require(isinstance(self.inputs, Tensor), "augment", "large for images that stay on the disk", augment)
-            assert isinstance(self.inputs, Tensor)
-            self.augment = Cifar(self.inputs, mean=self.statistics.mean, std=self.statistics.std)
-        elif self.statistics is not None and augment == "large":
-            assert size is not None
-            self.augment = Large(size, mean=self.statistics.mean, std=self.statistics.std).to(device)
+        self.origin, self.options = dataset.inputs, (augment, size, device)
+        if like is not None and like.origin is self.origin and like.options == self.options:
+            self.inputs, self.statistics, self.augment = like.inputs, like.statistics, like.augment
+        else:
+            self.inputs, self.statistics = on_device(dataset.inputs, device), statistics(dataset.inputs)
+            self.augment = self._augmentation(augment, size)
+        self.origin_shape = tuple(dataset.inputs[torch.zeros(1, dtype=torch.int64)].shape[1:])
+
+    def _augmentation(self, name: str, size: int | None) -> Cifar | Large | None:
+        if self.statistics is None or name == "none":
+            return None
+        mean, std = self.statistics
+        if name == "large":
+            require(size is not None, "size", "given with augment = large", size)
+            return Large(cast(int, size), mean=mean, std=std).to(self.device)
+        require(isinstance(self.inputs, Tensor), "augment", "large for images that stay on the disk", name)
+        return Cifar(cast(Tensor, self.inputs), mean=mean, std=std)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one sample as the network sees it."""
-        one = self.inputs[torch.zeros(1, dtype=torch.int64, device=self._index_device)]
-        return (3, self.augment.size, self.augment.size) if isinstance(self.augment, Large) else tuple(one.shape[1:])
-
-    @property
-    def _index_device(self) -> torch.device:
-        return self.inputs.device if isinstance(self.inputs, Tensor) else torch.device("cpu")
+        return (3, self.augment.size, self.augment.size) if isinstance(self.augment, Large) else self.origin_shape
 
     def plan(self, epoch: int) -> Plan:
         """The epoch's batches and draws, epochs counted from 0."""
@@ -89,7 +88,7 @@ class Feed:
         if isinstance(self.augment, Cifar):
             draws = self.augment.draw(n, generator)
         elif isinstance(self.augment, Large):
-            height, width = self.inputs[torch.zeros(1, dtype=torch.int64, device=self._index_device)].shape[2:]
+            _, height, width = self.origin_shape
             draws = self.augment.draw(n, height, width, generator)
         shape = (self.steps, self.batch)
         return Plan(order.view(shape), tuple(part.view(shape) for part in draws))
@@ -101,20 +100,24 @@ class Feed:
 
         :param compiled: the augmentation, compiled.
         """
-        augment = self.augment if compiled is None else compiled
+        augment = cast(Callable[..., Tensor], self.augment if compiled is None else compiled)
         draws = tuple(part.to(self.device, non_blocking=True) for part in draws)
         if isinstance(self.augment, Cifar):
             return augment(index.to(self.device, non_blocking=True), CifarDraws(*draws))
-        inputs = self.inputs[index.to(self._index_device)].to(self.device, non_blocking=True)
-        if isinstance(self.augment, Large):
-            return augment(inputs, LargeDraws(*draws))
-        return self.plain(inputs)
+        at = index.to(self.inputs.device, non_blocking=True) if isinstance(self.inputs, Tensor) else index.cpu()
+        inputs = self.inputs[at].to(self.device, non_blocking=True)
+        return augment(inputs, LargeDraws(*draws)) if isinstance(self.augment, Large) else self.plain(inputs)
 
     def plain(self, inputs: Tensor) -> Tensor:
         """Without augmentation: images are normalised, features stay as they are."""
         if self.statistics is None:
             return inputs
         return normalise(inputs, self.statistics.mean, self.statistics.std)
+
+
+def on_device(inputs: Inputs, device: torch.device) -> Inputs:
+    """There, if they are in memory; images on the disk stay where they are."""
+    return inputs.to(device) if isinstance(inputs, Tensor) else inputs
 
 
 def statistics(inputs: Inputs) -> Statistics | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,16 +11,18 @@ from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from . import checkpoint
 from .evaluate import precision
 from .feed import Plan
-from .history import Watch
+from .history import Epoch, Watch
 from .ranks import Ranks
-from .run import Run, get_rng, set_rng
+from .run import Run, random_numbers
 from .stopping import Stop
 
 AHEAD = 2  # batches that are read from the disk while others are trained on
+STEPS_APART = 16  # how long GPUs run on before their processes agree whether to stop or to save
 
 
 def train(run: Run, *, ranks: Ranks, watch: Watch, stop: Stop, save_every: float) -> None:
@@ -26,45 +30,34 @@ def train(run: Run, *, ranks: Ranks, watch: Watch, stop: Stop, save_every: float
 
     :param save_every: seconds from save to save.
     """
-    network = run.network
-    if ranks.size > 1:
-        network = nn.parallel.DistributedDataParallel(network)
-    before, saved = get_rng(run.device), time.monotonic()
-    set_rng(run.device, run.rng)
+    network = run.network if ranks.size == 1 else DistributedDataParallel(run.network)
+    apart = STEPS_APART if ranks.size > 1 and run.device.type == "cuda" else 1
+    saved = time.monotonic()
     watch.began(run.number, epoch=run.epoch, epochs=run.recipe.epochs, steps=run.feed.steps)
-    try:
-        while not run.done and not stop:
+    with random_numbers(run):
+        while not run.done:
             plan, began = run.feed.plan(run.epoch), time.perf_counter() - run.seconds
             for inputs, index in batches(run, plan, ranks):
-                step(run, network, inputs, index)
-                run.step += 1
+                step(run, network, inputs, index, ranks)
                 run.seconds = time.perf_counter() - began
                 watch.moved(run.number, step=run.step, images_per_second=run.step * run.feed.batch / run.seconds)
-                if run.step < run.feed.steps and run.step % TALK == 0:
-                    halt, due = ranks.any(bool(stop), time.monotonic() - saved > save_every)
-                    if halt or due:
-                        save(run, plan, ranks)
-                        saved = time.monotonic()
-                    if halt:
-                        return
-            end_epoch(run, plan, ranks, watch, began)
-            halt, due = ranks.any(bool(stop), time.monotonic() - saved > save_every)
-            if halt or due or run.done:
-                save(run, plan, ranks)
-                saved = time.monotonic()
-            if halt:
-                return
-    finally:
-        set_rng(run.device, before)
-
-
-TALK = 1  # steps from one look at the clock to the next
+                if run.step == run.feed.steps:
+                    end_epoch(run, plan, ranks, watch, began)
+                elif run.step % apart:
+                    continue
+                halt, due = ranks.highest(stop.signal, time.monotonic() - saved >= save_every)
+                if halt or due or run.done:
+                    settle(run, plan, ranks)
+                    checkpoint.save(run, ranks)
+                    saved = time.monotonic()
+                if halt:
+                    stop.signal = halt  # on every rank, whoever was asked
+                    return
 
 
 def batches(run: Run, plan: Plan, ranks: Ranks) -> Iterator[tuple[list[Tensor], Tensor]]:
     """What is left of an epoch: this rank's inputs in micro-batches, and their indices (accumulate, samples)."""
-    order = ranks.parts(plan.order, run.recipe.accumulate)[:, :, ranks.rank]
-    draws = [ranks.parts(part, run.recipe.accumulate)[:, :, ranks.rank] for part in plan.draws]
+    order, *draws = (ranks.parts(part, run.recipe.accumulate)[:, :, ranks.rank] for part in (plan.order, *plan.draws))
 
     def load(step: int) -> tuple[list[Tensor], Tensor]:
         micro = range(run.recipe.accumulate)
@@ -82,55 +75,62 @@ def batches(run: Run, plan: Plan, ranks: Ranks) -> Iterator[tuple[list[Tensor], 
             yield waiting.pop(0).result()
 
 
-def step(run: Run, network: nn.Module, inputs: list[Tensor], index: Tensor) -> None:
+def step(run: Run, network: nn.Module, inputs: list[Tensor], index: Tensor, ranks: Ranks) -> None:
     """One step of the optimizer, on the micro-batches given."""
     run.set_lr()
     index = index.to(run.device, non_blocking=True)
-    total = torch.zeros((), device=run.device)
-    for i, part in enumerate(inputs):
-        last = i == len(inputs) - 1
-        with nullcontext() if last or network is run.network else network.no_sync():
+    loss = torch.zeros((), device=run.device)
+    for i, (part, at) in enumerate(zip(inputs, index, strict=True)):
+        more = i < len(inputs) - 1
+        with network.no_sync() if more and isinstance(network, DistributedDataParallel) else nullcontext():
             with precision(run.recipe.precision, run.device):
                 logits = network(part)
-            loss = run.criterion(logits, run.feed.given[index[i]]) / len(inputs)
-            loss.backward()
-        run.watch_batch(logits, index[i])
-        total += loss.detach()
-    run.losses[run.step] = total
-    if run.device.type == "cpu":  # elsewhere, looking would wait for the device: the epoch's end does
-        run.require_finite(run.losses[: run.step + 1], run.epoch + 1)
+            require_finite(run, logits, ranks)
+            labels = run.feed.given[at]
+            share = run.criterion(logits, labels) / len(inputs)
+            share.backward()
+        run.watch_batch(logits.detach(), labels, at)
+        loss += share.detach()
+    require_finite(run, loss, ranks)
+    run.losses[run.step] = loss
     if run.recipe.clip_norm is not None:
         nn.utils.clip_grad_norm_(run.network.parameters(), run.recipe.clip_norm)
     run.optimizer.step()
     run.optimizer.zero_grad()
     run.follow()
+    run.step += 1
+
+
+def require_finite(run: Run, values: Tensor, ranks: Ranks) -> None:
+    """Nothing like NaN for anyone, on the CPU. Elsewhere looking would wait for the device: ``settle`` does."""
+    if run.device.type == "cpu":
+        total = float(values.detach().sum())
+        if ranks.highest(not total < math.inf)[0]:  # a class may be ruled out by a logit of -inf
+            run.losses[run.step] = math.nan
+            run.require_finite(run.losses[: run.step + 1], run.epoch + 1)
+
+
+def settle(run: Run, plan: Plan, ranks: Ranks) -> None:
+    """Put together what each rank has seen of this epoch, and wait for the device. All losses have to be finite."""
+    run.losses.copy_(torch.stack(ranks.gather(run.losses.cpu())).mean(0))
+    run.require_finite(run.losses[: run.step].cpu(), run.epoch + 1)
+    if ranks.size > 1:
+        parts = ranks.parts(plan.order, run.recipe.accumulate)[: run.step]
+        for books in (run.H, run.predicted):
+            for rank, seen in enumerate(ranks.gather(books.cpu())):
+                own = parts[:, :, rank].flatten()
+                books[own.to(run.device)] = seen[own].to(run.device)
 
 
 def end_epoch(run: Run, plan: Plan, ranks: Ranks, watch: Watch, began: float) -> None:
-    merge(run, plan, ranks)
-    seconds = time.perf_counter() - began  # merge has read from the device, so it is done
+    """Evaluate and record, by the first rank; the others are told."""
+    settle(run, plan, ranks)
+    seconds = time.perf_counter() - began
     run.epoch, run.step, run.seconds = run.epoch + 1, 0, 0.0
     if ranks.first:
-        epoch = run.record(run.snapshot().to_host(), seconds)
+        run.record(run.snapshot().to_host(), seconds)
         checkpoint.write_metrics(run)
-        watch.ended_epoch(run.number, epoch)
-
-
-def save(run: Run, plan: Plan, ranks: Ranks) -> None:
-    merge(run, plan, ranks)
-    run.require_finite(run.losses[: run.step].cpu(), run.epoch + 1)
-    checkpoint.save(run, ranks)
-
-
-def merge(run: Run, plan: Plan, ranks: Ranks) -> None:
-    """Put together what each rank has seen of this epoch."""
-    done = run.step
-    losses = torch.stack(ranks.gather(run.losses.cpu())).mean(0)
-    run.losses.copy_(losses)
-    if ranks.size == 1:
-        return
-    owner = ranks.parts(plan.order[:done], run.recipe.accumulate)
-    for books in (run.H, run.predicted):
-        for rank, seen in enumerate(ranks.gather(books.cpu())):
-            own = owner[:, :, rank].flatten()
-            books[own.to(run.device)] = seen[own].to(run.device)
+    told = ranks.hear(run.history[-1].to_json() if ranks.first else "")
+    if not ranks.first:
+        run.history.append(Epoch(**json.loads(told)))
+    watch.ended_epoch(run.number, run.history[-1])

@@ -22,13 +22,13 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
-    def any(self, *flags: bool) -> list[bool]:
-        """Each flag, raised by anyone."""
+    def highest(self, *values: int) -> list[int]:
+        """Of each value, the highest that anyone has."""
         if self.size == 1:
-            return list(flags)
-        raised = torch.tensor(flags, dtype=torch.uint8)
-        dist.all_reduce(raised, dist.ReduceOp.MAX, group=self.talk)
-        return [bool(flag) for flag in raised.tolist()]
+            return list(values)
+        found = torch.tensor(values)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.talk)
+        return [int(value) for value in found]
 
     def gather(self, value: Tensor) -> list[Tensor]:
         """Everyone's tensor, all of one shape and on the CPU, in rank order."""
@@ -38,20 +38,32 @@ class Ranks:
         dist.all_gather(found, value, group=self.talk)
         return found
 
+    def hear(self, text: str) -> str:
+        """What the first one says."""
+        if self.size == 1:
+            return text
+        said = text.encode() if self.first else b""
+        letters = torch.zeros(self.highest(len(said))[0], dtype=torch.uint8)
+        letters[: len(said)] = torch.tensor(list(said), dtype=torch.uint8)
+        dist.broadcast(letters, 0, group=self.talk)
+        return bytes(letters.tolist()).decode()
+
     def parts(self, order: Tensor, accumulate: int) -> Tensor:
         """Each rank's part of batches in micro-batches: (..., batch) -> (..., accumulate, ranks, samples)."""
-        return order.unflatten(-1, (accumulate, self.size, -1))
+        return order.view(*order.shape[:-1], accumulate, self.size, -1)
 
 
 @contextmanager
 def ranks(device: torch.device) -> Iterator[Ranks]:
-    """Join the processes that ``torchrun`` has started, if it has."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    """Join the processes that ``torchrun`` has started, if it has, or the caller's group."""
+    ours = not (dist.is_available() and dist.is_initialized())
+    if ours and not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         yield Ranks()
         return
-    ours = not dist.is_initialized()
-    if ours:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if ours and device.type == "cuda":
+        dist.init_process_group("nccl", device_id=device)
+    elif ours:
+        dist.init_process_group("gloo")
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import __version__
+from .._provenance import commit, device_name
 from .._require import require
 from ..clipping import OGC
 from ..data.dataset import Loaded
@@ -42,7 +42,13 @@ class Job(NamedTuple):
     network: nn.Module | None = None  # instead of the recipe's; changed in place
 
 
-class NonFinite(RuntimeError):
+def described(job: Job) -> dict[str, Any]:
+    """Recipe and source, as JSON."""
+    source = None if job.source is None else job.source.model_dump(mode="json")
+    return {"recipe": job.recipe.model_dump(mode="json"), "source": source}
+
+
+class NonFinite(RuntimeError):  # noqa: N818, what it says is what it is
     """The loss became infinite or NaN."""
 
 
@@ -76,16 +82,21 @@ class Snapshot:
 class Run:
     """Network, optimizer, loss and books of one run, and where it stands: ``epoch`` epochs and ``step`` steps are done.
 
+    :param number: of the job.
+    :param rank: of this process, whose dropout draws random numbers of its own.
     :param like: another run, whose images on the device are shared where they are the same.
     """
 
-    def __init__(self, job: Job, *, number: int = 0, device: torch.device, like: Run | None = None) -> None:
+    def __init__(
+        self, job: Job, *, number: int = 0, device: torch.device, rank: int = 0, like: Run | None = None
+    ) -> None:
         self.job, self.number, self.device = job, number, device
         self.recipe = recipe = job.recipe
         self.train_set, sets = job.data
+        classes = self.train_set.num_classes
         for name, part in sets.items():
-            require(part.num_classes == self.train_set.num_classes, name, "of the same classes", part.num_classes)
-        self.feed = Feed(
+            require(part.num_classes == classes, name, f"of {classes} classes, as in training", part.num_classes)
+        self.feed: Feed = Feed(
             self.train_set,
             batch_size=recipe.batch_size,
             augment=recipe.augment,
@@ -98,18 +109,21 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(recipe.seed)
             network = job.network or build(
-                recipe.network, inputs=self.feed.shape, classes=self.train_set.num_classes, hidden=recipe.hidden
+                recipe.network, inputs=self.feed.shape, classes=classes, hidden=recipe.hidden
             )
-            self.rng = get_rng(device)  # for layers that draw in training: dropout
+        self.rng = new_rng(device, recipe.seed + (rank << 32))  # for layers that draw in training: dropout
         images = len(self.feed.shape) == 3
-        self.network = network.to(device, memory_format=torch.channels_last if images else torch.preserve_format)
+        self.network: nn.Module = cast(Any, network).to(
+            device, memory_format=torch.channels_last if images else torch.preserve_format
+        )
         self.network.train()
-        names, tensors = zip(*self.state().items(), strict=True)
-        self.average = dict(zip(names, (t.detach().clone() for t in tensors), strict=True)) if recipe.average else None
+        self.average: dict[str, Tensor] | None = None
+        if recipe.average is not None:
+            self.average = {name: value.detach().clone() for name, value in self.state().items()}
         self.optimizer = make_optimizer(recipe, self.network)
         self.criterion = make_criterion(
             recipe,
-            classes=self.train_set.num_classes,
+            classes=classes,
             optimizer=self.optimizer,
             total_steps=recipe.epochs * self.feed.steps * recipe.accumulate,
         ).to(device)
@@ -124,10 +138,9 @@ class Run:
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
 
     def state(self) -> dict[str, Tensor]:
-        """The network's floating-point weights and buffers: what is averaged."""
-        return {
-            name: value for name, value in self.network.state_dict(keep_vars=True).items() if value.is_floating_point()
-        }
+        """The network's floating-point weights and buffers, each once: what is averaged."""
+        named = (*self.network.named_parameters(), *self.network.named_buffers())
+        return {name: value for name, value in named if value.is_floating_point()}
 
     @property
     def done(self) -> bool:
@@ -143,10 +156,9 @@ class Run:
             group["lr"] = lr
 
     @torch.no_grad()
-    def watch_batch(self, logits: Tensor, index: Tensor) -> None:
+    def watch_batch(self, logits: Tensor, labels: Tensor, index: Tensor) -> None:
         """Keep H and the prediction of each training sample as last seen."""
-        log_p = F.log_softmax(logits.detach().float(), 1)
-        self.H[index] = -log_p.gather(1, self.feed.given[index].unsqueeze(1)).squeeze(1)
+        self.H[index] = F.cross_entropy(logits.float(), labels, reduction="none")
         self.predicted[index] = logits.argmax(1)
 
     @torch.no_grad()
@@ -174,9 +186,9 @@ class Run:
             predicted=self.predicted,
             solution=self.criterion.solution if isinstance(self.criterion, OGC) else None,
             hits={name: part.hits(self.network, raw, bits) for name, part in self.sets.items()},
-            averaged_hits={name: part.hits(self.network, averaged, bits) for name, part in self.sets.items()}
-            if averaged
-            else {},
+            averaged_hits={}
+            if averaged is None
+            else {name: part.hits(self.network, averaged, bits) for name, part in self.sets.items()},
             weights=weights,
         )
 
@@ -184,7 +196,7 @@ class Run:
         """What the epoch was, from a snapshot on the host. The loss has to be finite."""
         self.require_finite(snapshot.losses, snapshot.epoch)
         train, images = self.train_set, self.feed.steps * self.feed.batch
-        known = isinstance(self.criterion, OGC)
+        base = self.criterion.base if isinstance(self.criterion, OGC) else None
         epoch = Epoch(
             epoch=snapshot.epoch,
             lr=self.recipe.lr_at(snapshot.epoch - 1, 1 - 1 / self.feed.steps),
@@ -192,9 +204,7 @@ class Run:
             accuracy={name: int(hits) / self.sets[name].samples for name, hits in snapshot.hits.items()},
             averaged={name: int(hits) / self.sets[name].samples for name, hits in snapshot.averaged_hits.items()},
             **cast(Any, training_shares(snapshot.predicted, train.given, train.true)),
-            **clipping_facts(
-                cast(OGC, self.criterion).base if known else None, snapshot.solution, snapshot.H, train.wrong
-            ),
+            **clipping_facts(base, snapshot.solution, snapshot.H, train.wrong),
             seconds=seconds,
             images_per_second=images / max(seconds, 1e-9),
         )
@@ -229,15 +239,17 @@ class Run:
         count = sum(value.numel() for value in self.network.parameters())
         noise = None if info is None else {k: v for k, v in vars(info).items() if k != "confusion"}
         name = self.recipe.network if self.job.network is None else type(self.network).__name__
+        given_here = {"data": self.job.source is None, "network": self.job.network is not None}
         return {
             "samples": len(self.train_set),
             "classes": list(self.train_set.class_names),
             "inputs": list(self.feed.shape),
             "noise": noise,
             "network": f"{name}, {count:,} parameters",
-            "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
+            "from_python": [part for part, given in given_here.items() if given],
+            "device": device_name(self.device),
             "versions": {"ogc": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            "commit": _commit(),
+            "commit": commit(),
             "started": self.started,
         }
 
@@ -245,26 +257,42 @@ class Run:
         seconds = sum(epoch.seconds for epoch in self.history)
         images = len(self.history) * self.feed.steps * self.feed.batch
         return {
-            "recipe": self.recipe.model_dump(mode="json"),
-            "source": None if self.job.source is None else self.job.source.model_dump(mode="json"),
+            **described(self.job),
             "facts": self.facts(),
-            "epochs": [vars(epoch) for epoch in self.history],
+            "epochs": [asdict(epoch) for epoch in self.history],
             "summary": summary(self.history, self.recipe.report_epochs),
             "seconds": seconds,
             "images_per_second": images / max(seconds, 1e-9),
         }
 
 
+@contextmanager
+def random_numbers(run: Run) -> Iterator[None]:
+    """The run's own, and then those of the caller again."""
+    before = get_rng(run.device)
+    set_rng(run.device, run.rng)
+    try:
+        yield
+    finally:
+        set_rng(run.device, before)
+
+
+def new_rng(device: torch.device, seed: int) -> Tensor:
+    """The state of random numbers at their beginning: those of the CPU, then the device's, in bytes."""
+    devices = [torch.device("cpu")] if device.type == "cpu" else [torch.device("cpu"), device]
+    return torch.cat([torch.Generator(each).manual_seed(seed).get_state() for each in devices])
+
+
 def get_rng(device: torch.device) -> Tensor:
-    """The state of the random numbers that a network draws: those of the CPU, then the device's, in bytes."""
-    parts = [torch.get_rng_state()]
-    return torch.cat([*parts, torch.cuda.get_rng_state(device)] if device.type == "cuda" else parts)
+    """As :func:`new_rng`, of the random numbers that a network draws now."""
+    own = torch.get_rng_state()
+    return torch.cat([own, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else own
 
 
 def set_rng(device: torch.device, state: Tensor) -> None:
     size = torch.get_rng_state().numel()
     torch.set_rng_state(state[:size])
-    if device.type == "cuda" and state.numel() > size:
+    if device.type == "cuda":
         torch.cuda.set_rng_state(state[size:], device)
 
 
@@ -284,14 +312,3 @@ def make_optimizer(recipe: Recipe, network: nn.Module) -> torch.optim.Optimizer:
         nesterov=recipe.nesterov,
         weight_decay=recipe.weight_decay,
     )
-
-
-def _commit() -> str | None:
-    """Of the source tree, ending in + where files differ; from OGC_COMMIT outside of a clone."""
-    if "OGC_COMMIT" in os.environ:
-        return os.environ["OGC_COMMIT"]
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from . import engine as graph
 from .history import Epoch, Nobody, Watch
 from .ranks import Ranks, ranks
 from .recipe import Recipe
-from .run import Job, Run
+from .run import Job, NonFinite, Run, described
 from .stopping import Interrupted, Stop, stopping
 
 Result = dict[str, Any]
@@ -40,7 +40,9 @@ def train(
     """Train the jobs, side by side where the engine serves them, and else one after the other.
 
     Where a job has a folder, ``run.json``, ``metrics.jsonl``, ``last.safetensors`` and ``best.safetensors`` are written
-    there, and ``samples.safetensors`` and ``result.json`` at the end. Ctrl-C and SIGTERM save and raise ``Interrupted``.
+    there, and ``samples.safetensors`` and ``result.json`` at the end. An older run in it goes, unless it is resumed.
+    Ctrl-C and SIGTERM save and raise ``Interrupted``. Under torchrun, batches are shared out among the processes, and
+    the first one writes.
 
     :param engine: ``loop``, ``graph`` (steps as CUDA graphs), or ``auto``.
     :param save_every: seconds from checkpoint to checkpoint.
@@ -49,23 +51,17 @@ def train(
     require(engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", engine)
     chosen = pick_device(device)
     jobs = [job._replace(recipe=resolve(job.recipe, chosen)) for job in jobs]
-    told: Watch = Nobody() if watch is None else watch
-    with ranks(chosen) as world, stopping() as stop, _tensorboard(told, jobs, tensorboard and world.first) as told:
-        for job in jobs:
-            require(
-                job.recipe.batch_size % (job.recipe.accumulate * world.size) == 0,
-                "batch_size",
-                f"a multiple of {job.recipe.accumulate * world.size}, micro-batches times processes",
-                job.recipe.batch_size,
-            )
-            if job.out is not None and world.first:
-                job.out.mkdir(parents=True, exist_ok=True)
+    folders = [job.out.resolve() for job in jobs if job.out is not None]
+    require(len(set(folders)) == len(folders), "out", "another folder for each job", [str(path) for path in folders])
+    with ranks(chosen) as world, stopping() as stop, _told(watch, jobs, tensorboard, world) as told:
         objection = "the loop is asked for" if engine == "loop" else graph.why_not(jobs, chosen, world)
         if engine == "graph" and objection is not None:
             raise ValueError(f"The engine cannot serve here: {objection}.")
         if engine == "auto" and objection is not None and chosen.type == "cuda":
             told.said(f"The plain loop trains, not the engine: {objection}.")
         go = Going(chosen, world, told, stop, save_every, resume, engine == "graph")
+        for job in jobs:
+            _claim(job, go)
         return _one_by_one(jobs, go) if objection is not None else _side_by_side(jobs, go)
 
 
@@ -82,15 +78,22 @@ class Going(NamedTuple):
 
 
 def _one_by_one(jobs: Sequence[Job], go: Going) -> list[Result]:
+    """A run that breaks leaves the others alone; its complaint comes at the end."""
     results: list[Result] = []
-    run: Run | None = None
+    run, trouble = None, None
     for number, job in enumerate(jobs):
         run = _begin(job, number, run, go)
-        with _threads(run):
-            loop.train(run, ranks=go.world, watch=go.watch, stop=go.stop, save_every=go.save_every)
+        try:
+            with _threads(run):
+                loop.train(run, ranks=go.world, watch=go.watch, stop=go.stop, save_every=go.save_every)
+        except NonFinite as error:
+            trouble = trouble or error
+            continue
         if not run.done:
-            raise Interrupted(go.stop.signal or 0, [each.out for each in jobs[number:] if each.out is not None])
+            raise Interrupted(go.stop.signal, [each.out for each in jobs[number:] if each.out is not None])
         results.append(_finish(run, go.world))
+    if trouble is not None:
+        raise trouble
     return results
 
 
@@ -100,7 +103,7 @@ def _side_by_side(jobs: Sequence[Job], go: Going) -> list[Result]:
         runs.append(_begin(job, number, runs[0] if runs else None, go))
     try:
         lanes = graph.prepare(runs, go.watch)
-    except graph.CannotCapture as error:
+    except graph.CaptureError as error:
         if go.must:
             raise ValueError(str(error)) from error
         go.watch.said(f"{error} The plain loop trains instead.")
@@ -109,19 +112,32 @@ def _side_by_side(jobs: Sequence[Job], go: Going) -> list[Result]:
     results = [_finish(run, go.world) for run in runs if run.done]
     if len(results) < len(runs):
         unfinished = [run.job.out for run in runs if not run.done and run.job.out is not None]
-        raise Interrupted(go.stop.signal or 0, unfinished)
+        raise Interrupted(go.stop.signal, unfinished)
     return results
 
 
+def _is_saved(job: Job, go: Going) -> bool:
+    return go.resume and job.out is not None and (job.out / checkpoint.LAST).exists()
+
+
+def _claim(job: Job, go: Going) -> None:
+    """Take the job's folder, and note there what it is for: it can be gone on with even if its turn never comes."""
+    if job.out is not None and go.world.first:
+        checkpoint.claim(job.out, resume=go.resume)
+        if not _is_saved(job, go):
+            checkpoint.write_json(job.out / checkpoint.RUN, {**described(job), "facts": None})
+
+
 def _begin(job: Job, number: int, like: Run | None, go: Going) -> Run:
-    run = Run(job, number=number, device=go.device, like=like)
-    if job.out is None:
-        return run
-    if go.resume and (job.out / checkpoint.LAST).exists():
+    run = Run(job, number=number, device=go.device, rank=go.world.rank, like=like)
+    parts = job.recipe.accumulate * go.world.size
+    rule = f"a multiple of {parts} (accumulate times processes) and no more than there are samples"
+    require(run.feed.batch % parts == 0, "batch_size", rule, job.recipe.batch_size)
+    if _is_saved(job, go):
         checkpoint.load(run, go.world)
-    elif go.world.first:
-        result = run.result()
-        checkpoint.write_json(job.out / checkpoint.RUN, {name: result[name] for name in ("recipe", "source", "facts")})
+    if job.out is not None and go.world.first:
+        checkpoint.write_json(job.out / checkpoint.RUN, {**described(job), "facts": run.facts()})
+        checkpoint.begin_metrics(run)
     return run
 
 
@@ -156,34 +172,53 @@ def resume(
 
 def job_of(folder: Path) -> Job:
     """The job that was trained in a folder, its data loaded again."""
-    path = folder / checkpoint.RUN
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no run: there is no {checkpoint.RUN} in it.")
-    try:
-        found = json.loads(path.read_text())
-        recipe, where = Recipe(**found["recipe"]), found["source"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise checkpoint.CheckpointError(f"{path} is broken: {error}") from None
-    if where is None:
-        raise ValueError(f"The data of {folder} came from Python: go on with ogc.training.train(jobs, resume=True).")
-    origin = source.Source(**where)
+    recipe, found = _read_run(folder)
+    foreign = (found["facts"] or {}).get("from_python") or (["data"] if found["source"] is None else [])
+    if foreign:
+        what = " and ".join(foreign)
+        raise ValueError(f"The {what} of {folder} came from Python: go on with ogc.training.train(jobs, resume=True).")
+    origin = source.Source(**found["source"])
     data, info = source.load(origin, recipe)
     return Job(recipe, origin, data, info, folder)
 
 
-def load_network(folder: Path, which: str = "averaged") -> nn.Module:
+def _read_run(folder: Path) -> tuple[Recipe, dict[str, Any]]:
+    """``run.json``, its recipe checked."""
+    path = folder / checkpoint.RUN
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no run: there is no {checkpoint.RUN} in it.")
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict) or not found.keys() >= {"recipe", "source", "facts"}:
+            raise ValueError("a recipe, a source and facts should be in it.")
+        return Recipe(**found["recipe"]), found
+    except (ValueError, TypeError) as error:
+        raise checkpoint.CheckpointError(f"{path} is broken: {error}") from None
+
+
+def load_network(folder: Path, which: str = "averaged", network: nn.Module | None = None) -> nn.Module:
     """A trained network from a run's folder, in evaluation mode on the CPU.
 
     :param which: ``last``, ``averaged`` (the last ones, averaged; the raw ones where there are none) or ``best``.
+    :param network: one to load the weights into, where the run's came from Python.
     """
     require(which in ("last", "averaged", "best"), "which", "one of last, averaged, best", which)
-    run = json.loads((folder / checkpoint.RUN).read_text())
-    recipe, facts = Recipe(**run["recipe"]), run["facts"]
-    network = build(recipe.network, inputs=tuple(facts["inputs"]), classes=len(facts["classes"]), hidden=recipe.hidden)
-    tensors, _ = checkpoint.read(folder / (checkpoint.BEST if which == "best" else checkpoint.LAST))
-    for prefix in ("network.",) if which == "last" else ("network.", "averaged."):
-        part = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        network.load_state_dict(part, strict=False)  # averages hold no integers
+    recipe, found = _read_run(folder)
+    path = folder / (checkpoint.BEST if which == "best" else checkpoint.LAST)
+    tensors, _ = checkpoint.read(path)
+    facts = found["facts"]
+    if network is None:
+        own = "network" not in facts["from_python"]
+        require(own, "network", f"given: that of {folder} came from Python", network)
+        inputs, classes = tuple(facts["inputs"]), len(facts["classes"])
+        network = build(recipe.network, inputs=inputs, classes=classes, hidden=recipe.hidden)
+    state = network.state_dict()
+    for part in ("network",) if which == "last" else ("network", "averaged"):
+        state |= {name: value for name, value in checkpoint.part_of(tensors, part).items() if name in state}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise checkpoint.CheckpointError(f"{path} does not fit {type(network).__name__}: {error}") from None
     return network.eval()
 
 
@@ -228,28 +263,40 @@ def _threads(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def _tensorboard(watch: Watch, jobs: Sequence[Job], wanted: bool) -> Iterator[Watch]:
-    if not wanted:
-        yield watch
+def _told(watch: Watch | None, jobs: Sequence[Job], tensorboard: bool, world: Ranks) -> Iterator[Watch]:
+    """Who is told how it goes: of several processes the first one's watch alone, and TensorBoard if wanted."""
+    told: Watch = Nobody() if watch is None or not world.first else watch
+    if not tensorboard or not world.first:
+        yield told
         return
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError('TensorBoard is missing: pip install "ogc[tensorboard]"') from error
-    board = Board(watch, {n: SummaryWriter(str(job.out)) for n, job in enumerate(jobs) if job.out is not None})
-    try:
+    with Board(told, SummaryWriter, [job.out for job in jobs]) as board:
         yield board
-    finally:
-        for writer in board.writers.values():
-            writer.close()
 
 
 class Board:
     """A watch that also writes scalars for TensorBoard."""
 
-    def __init__(self, watch: Watch, writers: dict[int, Any]) -> None:
-        self.watch, self.writers = watch, writers
-        self.began, self.moved, self.said = watch.began, watch.moved, watch.said
+    def __init__(self, watch: Watch, writer: Callable[..., Any], folders: Sequence[Path | None]) -> None:
+        self.watch, self.writer, self.folders = watch, writer, folders
+        self.moved, self.said = watch.moved, watch.said
+        self.writers: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self.writers.values():
+            writer.close()
+
+    def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
+        self.watch.began(run, epoch=epoch, epochs=epochs, steps=steps)
+        folder = self.folders[run]
+        if folder is not None:  # what was written after the save that is gone on from is to be forgotten
+            self.writers[run] = self.writer(str(folder), purge_step=epoch + 1)
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
         self.watch.ended_epoch(run, epoch)

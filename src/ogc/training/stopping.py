@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -13,19 +14,20 @@ from types import FrameType
 class Interrupted(KeyboardInterrupt):
     """Training was stopped from outside; what was trained is saved in ``folders``."""
 
-    def __init__(self, signal_number: int, folders: list[Path]) -> None:
-        self.signal, self.folders = signal.Signals(signal_number), folders
-        go_on = " ".join(f"Go on with: ogc train --resume {folder}" for folder in folders)
-        super().__init__(f"Stopped by {self.signal.name}. {go_on or 'Nothing was saved: there is no run folder.'}")
+    def __init__(self, signal_number: int, folders: Sequence[Path]) -> None:
+        self.signal, self.folders = signal.Signals(signal_number), list(folders)
+        command = " ".join(["ogc train", *(f"--resume {shlex.quote(str(folder))}" for folder in folders)])
+        go_on = f"Go on with: {command}" if folders else "Nothing was saved: there is no run folder."
+        super().__init__(f"Stopped by {self.signal.name}. {go_on}")
 
 
 class Stop:
-    """Whether somebody wants us to stop."""
+    """Whether somebody wants us to stop, and by which signal."""
 
-    signal: int | None = None
+    signal: int = 0
 
     def __bool__(self) -> bool:
-        return self.signal is not None
+        return self.signal != 0
 
 
 @contextmanager
@@ -41,7 +43,9 @@ def stopping() -> Iterator[Stop]:
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, note)
     try:
         yield stop
     finally:

@@ -1,0 +1,181 @@
+"""Runs of a second or less, how to stop them where one wants, and what of two runs has to be equal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ogc.data.dataset import Dataset
+from ogc.training import Interrupted, Job, Recipe, train
+from ogc.training.checkpoint import BEST, LAST, METRICS, SAMPLES, read
+from ogc.training.history import Nobody
+from ogc.training.method import METHODS
+
+TESTS = Path(__file__).parent
+CLASSES = 3
+TIMES = ("seconds", "images_per_second")
+
+
+def images(n=80, *, seed=0, flipped=0.3):
+    """Noise that is a little brighter in the class's own channel; some given labels are wrong."""
+    draw = torch.Generator().manual_seed(seed)
+    true = torch.randint(CLASSES, (n,), generator=draw)
+    pixels = torch.randint(140, (n, 3, 8, 8), generator=draw)
+    pixels[torch.arange(n), true] += 60
+    wrong = torch.rand(n, generator=draw) < flipped
+    given = torch.where(wrong, (true + 1) % CLASSES, true)
+    ids = [f"image {i}" for i in range(n)]
+    return Dataset(pixels.to(torch.uint8), given, tuple("abc"), ids, true)
+
+
+def features(n=80, *, seed=0, flipped=0.3):
+    data = images(n, seed=seed, flipped=flipped)
+    return Dataset(data.inputs.flatten(1) / 255, data.given, data.class_names, data.ids, data.true)
+
+
+def network(*, normed=True, drop=0.2, seed=7):
+    """For the images: convolutions, with batch statistics and dropout if wanted."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        norm = nn.BatchNorm2d(8) if normed else nn.Identity()
+        pooled = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(drop))
+        return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), norm, nn.ReLU(), pooled, nn.Linear(32, CLASSES))
+
+
+def recipe(method="ce+ogc", **changes):
+    parameters = {"queue_size": 48, "every": 2} if method.endswith("+ogc") else {}
+    plain = dict(name="small", network="mlp", hidden=(16,), epochs=4, batch_size=16, lr=0.05, weight_decay=1e-3)
+    plain |= dict(schedule="cosine", precision="float32", method=method, parameters=parameters)
+    return Recipe(**plain | changes)
+
+
+def job(out=None, method="ce+ogc", *, n=80, net=None, **changes):
+    """A job on the images, or on features if no network is given."""
+    make = features if net is None else images
+    sets = {"test": make(30, seed=1, flipped=0), "again": make(16, seed=2)}
+    return Job(recipe(method, **changes), None, (make(n), sets), None, out, net)
+
+
+class StopAt(Nobody):
+    """Asks to stop by a signal, after a step of an epoch (both from 1), or at its end if the step is None."""
+
+    def __init__(self, epoch, step, signal=signal.SIGTERM):
+        self.at, self.signal = (epoch, step), signal
+
+    def began(self, run, *, epoch, epochs, steps):
+        self.epoch = epoch + 1
+
+    def moved(self, run, *, step, images_per_second):
+        if (self.epoch, step) == self.at:
+            signal.raise_signal(self.signal)
+
+    def ended_epoch(self, run, epoch):
+        self.epoch = epoch.epoch + 1
+        if (epoch.epoch, None) == self.at:
+            signal.raise_signal(self.signal)
+
+
+def train_in_pieces(make_job, stops, **options):
+    """Train, stopping and resuming at each of ``stops``; the result, and where it stood at each stop."""
+    stood = []
+    for stop in stops:
+        one = make_job()
+        try:
+            train([one], watch=StopAt(*stop), resume=True, **options)
+        except Interrupted:
+            facts = read(one.out / LAST)[1]
+            stood.append((facts["epoch"], facts["step"]))
+    return train([make_job()], resume=True, **options)[0], stood
+
+
+def assert_equal_runs(one, other):
+    """Every tensor of the last, the best and the samples' file, bit for bit, and all that is recorded but times."""
+    for name in (LAST, BEST, SAMPLES):
+        tensors, facts = read(one / name)
+        others, other_facts = read(other / name)
+        assert tensors.keys() == others.keys()
+        for key, value in tensors.items():
+            assert value.dtype == others[key].dtype, (name, key)
+            assert value.numpy().tobytes() == others[key].numpy().tobytes(), (str(one), name, key)
+        assert _timeless(facts) == _timeless(other_facts)
+    assert metrics(one) == metrics(other)
+
+
+def metrics(folder):
+    lines = (folder / METRICS).read_text().splitlines()
+    return [_timeless(json.loads(line)) for line in lines]
+
+
+def _timeless(facts):
+    facts = {name: value for name, value in facts.items() if name not in (*TIMES, "started")}
+    if "history" in facts:
+        facts["history"] = [_timeless(epoch) for epoch in facts["history"]]
+    return facts
+
+
+# --- every method, in one process or in two --------------------------------------------------------------------------
+
+STOPS = ((1, 2), (2, None), (3, 3))  # before the first update, at an epoch's end, after some updates
+
+
+def variants():
+    """Every method in both precisions; what else there is takes turns."""
+    for number, method in enumerate(METHODS):
+        for bits in ("float32", "bf16"):
+            odd = (number + (bits == "bf16")) % 2
+            optimizer = dict(optimizer="adamw", lr=0.01) if odd else dict(nesterov=True)
+            rest = dict(average=(0.99, 0.9, None)[number % 3], accumulate=1 + (number // 2) % 2)
+            rest |= dict(clip_norm=(None, 1.0)[odd], augment=("none", "cifar")[(number // 2) % 2])
+            yield f"{method}-{bits}", dict(method=method, precision=bits, **optimizer, **rest)
+
+
+def resume_matrix(folder):
+    """Each variant as a whole and in pieces, under ``folder``: whole/NAME and pieces/NAME."""
+    for name, options in variants():
+        train([job(folder / "whole" / name, net=network(), **options)])
+        _, stood = train_in_pieces(lambda: job(folder / "pieces" / name, net=network(), **options), STOPS)  # noqa: B023
+        assert stood == [(0, 2), (2, 0), (2, 3)]
+
+
+def assert_matrix(folder):
+    for name, options in variants():
+        assert_equal_runs(folder / "whole" / name, folder / "pieces" / name)
+        if options["method"].endswith("+ogc"):
+            assert read(folder / "whole" / name / LAST)[0]["criterion.solution"].isfinite().all()  # it was fitted
+
+
+def two_processes(code, folder, *arguments, env=None, fail=False, timeout=240):
+    """Run ``code`` in two processes that form a group; what each has said. If one fails, the other is ended."""
+    start = "import os, sys; from pathlib import Path; folder = Path(sys.argv[1])\n"
+    if env is None:
+        env = {"MEET": f"file://{folder}/meet"}
+        start += "import torch.distributed as dist; dist.init_process_group('gloo', init_method=os.environ['MEET'], "
+        start += "rank=int(os.environ['RANK']), world_size=2)\n"
+    env = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **env}
+    command = [sys.executable, "-W", "error", "-c", start + code, str(folder), *map(str, arguments)]
+    logs = [Path(folder) / f"said by {rank}" for rank in range(2)]
+    processes = []
+    for rank, log in enumerate(logs):
+        with log.open("w") as file:
+            ranked = {**env, "RANK": str(rank), "WORLD_SIZE": "2"}
+            processes.append(subprocess.Popen(command, env=ranked, stdout=file, stderr=file))
+    try:
+        end = time.monotonic() + timeout
+        while time.monotonic() < end and any(process.poll() is None for process in processes):
+            if any(process.poll() for process in processes) and not fail:
+                break
+            time.sleep(0.05)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    said = [log.read_text() for log in logs]
+    if not fail:
+        assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
+    return said

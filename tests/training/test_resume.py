@@ -1,0 +1,42 @@
+"""Resumed equals uninterrupted, bit for bit: every method, any position, float32 and bf16, one process and two."""
+
+import pytest
+from small_runs import assert_equal_runs, assert_matrix, job, network, resume_matrix, train_in_pieces, two_processes
+
+from ogc.training import train
+
+
+@pytest.mark.slow
+def test_every_method_in_one_process(tmp_path):
+    resume_matrix(tmp_path)
+    assert_matrix(tmp_path)
+
+
+@pytest.mark.slow
+def test_every_method_in_two_processes(tmp_path):
+    two_processes("from small_runs import resume_matrix; resume_matrix(folder)", tmp_path)
+    assert_matrix(tmp_path)
+
+
+@pytest.mark.parametrize("stops", [[(1, step) for step in (1, 2, 3, 4, None)], [(4, 4)], [(3, None), (4, 1)]])
+def test_any_position(tmp_path, stops):
+    train([job(tmp_path / "whole", net=network())])
+    _, stood = train_in_pieces(lambda: job(tmp_path / "pieces", net=network()), stops)
+    assert len(stood) == len(stops)
+    assert_equal_runs(tmp_path / "whole", tmp_path / "pieces")
+
+
+def test_stopped_after_the_last_epoch_is_done(tmp_path):
+    train([job(tmp_path / "whole")])
+    result, stood = train_in_pieces(lambda: job(tmp_path / "pieces"), [(4, None), (4, 5)])
+    assert stood == []
+    assert len(result["epochs"]) == 4
+    assert_equal_runs(tmp_path / "whole", tmp_path / "pieces")
+
+
+def test_results_are_those_of_one_run(tmp_path):
+    [whole] = train([job(tmp_path / "whole")])
+    pieces, _ = train_in_pieces(lambda: job(tmp_path / "pieces"), [(2, 3)])
+    assert pieces["summary"] == whole["summary"]
+    assert pieces["recipe"] == whole["recipe"]
+    assert len(pieces["epochs"]) == 4
