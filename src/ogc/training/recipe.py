@@ -56,7 +56,7 @@ def _listed(value: object) -> object:
     """What the command line gives for a list: "30,60", or "none"."""
     if not isinstance(value, str):
         return value
-    return [] if _none(value) is None else [part for part in value.split(",") if part.strip()]
+    return [] if _none(value) is None else [part.strip() for part in value.split(",") if part.strip()]
 
 
 Nothing = BeforeValidator(_none)
