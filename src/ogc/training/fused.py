@@ -26,11 +26,11 @@ if triton is not None:
         """A parameter's gradient at i, from where autograd has left it."""
         address = tl.load(pointers + param)
         if low:
-            start = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
-            g = tl.load(start + i, mask=inside, other=0.0).to(tl.float32)
+            short = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
+            g = tl.load(short + i, mask=inside, other=0.0).to(tl.float32)
         else:
-            start = tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
-            g = tl.load(start + i, mask=inside, other=0.0)
+            long = tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
+            g = tl.load(long + i, mask=inside, other=0.0)
         return g
 
     @triton.jit
