@@ -7,7 +7,7 @@ fixed order: the same input gives the same bits.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,43 +22,29 @@ try:
 except ImportError:  # CPU builds of torch come without it
     triton = None
 
-FINISH: Literal["user", "last", "own"] = "user"
-"""Who adds up the partial results: each program that uses them, the last one to leave its part, or an own kernel."""
+PROGRAMS, STEP, COLUMNS, WARPS = 2, 128, 32, 8
+"""Programs a multiprocessor, and what each holds at a time: the fastest of forty ways on an H200 (docs/log.md).
 
-
-class Shape(NamedTuple):
-    """How a kernel cuts a matrix: so many programs a multiprocessor, each with ``columns``, ``step`` rows at a time."""
-
-    programs: int
-    step: int
-    columns: int
-    warps: int
-
-
-SHAPES = {
-    "moments": Shape(2, 128, 32, 8),
-    "apply": Shape(2, 128, 32, 8),
-    "sums": Shape(2, 128, 32, 8),
-    "gradient": Shape(2, 128, 32, 8),
-}
-"""16 bytes a load, 32 KB of them under way on a multiprocessor. Few programs reduce: each leaves parts to be read."""
+16 bytes a thread and load. Few programs: each leaves a part that all others have to read.
+"""
 
 
 class Cut(NamedTuple):
+    """How a matrix is shared out: rows a program, programs, and what is compiled in."""
+
     rows: int
     grid: tuple[int, int]
     sizes: dict[str, int]
 
 
-def cut(shape: Shape, M: int, C: int, processors: int) -> Cut:
-    """Rows a program, the grid, and what is compiled in. A power of two of programs, for parts that fill a block."""
-    columns = min(max(triton.next_power_of_2(C), 16), shape.columns)
+def cut(M: int, C: int, processors: int) -> Cut:
+    """A power of two of programs, for parts that fill a block."""
+    columns = min(max(triton.next_power_of_2(C), 16), COLUMNS)
     blocks = triton.cdiv(C, columns)
-    programs = shape.programs * 2 ** (processors.bit_length() - 1)
-    rows = triton.cdiv(M * blocks, programs)
-    step = min(max(triton.next_power_of_2(rows), 16), shape.step)
+    rows = triton.cdiv(M * blocks, PROGRAMS * 2 ** (processors.bit_length() - 1))
+    step = min(max(triton.next_power_of_2(rows), 16), STEP)
     rows = triton.cdiv(rows, step) * step
-    return Cut(rows, (triton.cdiv(M, rows), blocks), {"STEP": step, "COLUMNS": columns, "num_warps": shape.warps})
+    return Cut(rows, (triton.cdiv(M, rows), blocks), {"STEP": step, "COLUMNS": columns, "num_warps": WARPS})
 
 
 def serves(module: NormAct, x: Tensor, residual: Tensor | None) -> bool:
@@ -86,12 +72,11 @@ def norm_act(module: NormAct, x: Tensor, residual: Tensor | None = None, *, act:
     """``module.fork(x, residual, act=act)``, where :func:`serves` holds."""
     if module.training:
         return _NormAct.apply(x, residual, module.weight, module.bias, module, act)  # type: ignore[no-any-return]
-    M, C, processors = _matrix(x)
-    part, y = cut(SHAPES["apply"], M, C, processors), torch.empty_like(x)
+    (M, C, part), y = _matrix(x), torch.empty_like(x)
     running = module.running_mean, module.running_var
     _apply[part.grid](
-        x, residual, y, module.weight, module.bias, *running, *running, None, M, C, part.rows, 0, 0, 0.0, module.eps,
-        SOURCE="running", ACT=act, PARTS=1, **part.sizes,
+        x, residual, y, module.weight, module.bias, *running, *running, None, M, C, part.rows, 0, 0.0, module.eps,
+        FINISHED=True, ACT=act, PARTS=1, **part.sizes,
     )  # fmt: skip
     return y, y
 
@@ -101,29 +86,19 @@ class _NormAct(Function):
     def forward(
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, module: NormAct, act: bool
     ) -> tuple[Tensor, Tensor]:
-        M, C, processors = _matrix(x)
-        momentum, eps = module.momentum or 0.0, module.eps
-        running = module.running_mean, module.running_var
-        y, mean, rstd = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
-
-        part = cut(SHAPES["moments"], M, C, processors)
+        M, C, part = _matrix(x)
         P = part.grid[0]
+        y, mean, rstd = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
         partial = x.new_empty(2, P, C, dtype=torch.float32)
-        results = mean, rstd, *running, partial
-        counts = M, C, part.rows, P
-        parts = _parts(P)
-        counter = module.counters(x.device)[0] if FINISH == "last" else None
-        _moments[part.grid](x, *results, counter, *counts, momentum, eps, PARTS=parts, **part.sizes)
-        if FINISH == "own":
-            _own_moments[(part.grid[1],)](*results, *counts, momentum, eps, PARTS=parts, COLUMNS=part.sizes["COLUMNS"])
-        use = cut(SHAPES["apply"], M, C, processors)
-        _apply[use.grid](
-            x, residual, y, weight, bias, *results[:4], partial, M, C, use.rows, part.rows, P, momentum, eps,
-            SOURCE="partial" if FINISH == "user" else "given", ACT=act, PARTS=parts, **use.sizes,
+        _moments[part.grid](x, partial, M, C, part.rows, P, **part.sizes)
+        _apply[part.grid](
+            x, residual, y, weight, bias, mean, rstd, module.running_mean, module.running_var, partial,
+            M, C, part.rows, P, module.momentum or 0.0, module.eps,
+            FINISHED=False, ACT=act, PARTS=_parts(P), **part.sizes,
         )  # fmt: skip
         # Where there is a residual the sign of the result is not that of the norm.
         ctx.save_for_backward(x, mean, rstd, weight, bias, y if act and residual is not None else None)
-        ctx.module, ctx.act, ctx.residual = module, act, residual is not None
+        ctx.act, ctx.residual = act, residual is not None
         ctx.set_materialize_grads(False)
         return y, y.detach()
 
@@ -134,38 +109,31 @@ class _NormAct(Function):
         if dy is None:
             return (None,) * 6
         x, mean, rstd, weight, bias, y = ctx.saved_tensors
-        M, C, processors = _matrix(x)
+        M, C, part = _matrix(x)
+        P = part.grid[0]
         dy = dy.contiguous(memory_format=torch.channels_last)
         other = None if other is None else other.contiguous(memory_format=torch.channels_last)
         dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
         g = dy if y is None and other is None else torch.empty_like(x)
 
-        part = cut(SHAPES["sums"], M, C, processors)
-        P = part.grid[0]
         partial = x.new_empty(2, P, C, dtype=torch.float32)
-        parts = _parts(P)
-        recompute = ctx.act and y is None
-        writes = g is not dy
-        counter = ctx.module.counters(x.device)[1] if FINISH == "last" else None
+        recompute, writes = ctx.act and y is None, g is not dy
         _sums[part.grid](
-            dy, other, x, y, g, mean, rstd, weight, bias, dweight, dbias, partial, counter, M, C, part.rows, P,
-            RECOMPUTE=recompute, WRITES=writes, PARTS=parts, **part.sizes,
+            dy, other, x, y, g, mean, rstd, weight, bias, partial, M, C, part.rows, P,
+            RECOMPUTE=recompute, WRITES=writes, **part.sizes,
         )  # fmt: skip
-        if FINISH == "own":
-            grid, columns = (part.grid[1],), part.sizes["COLUMNS"]
-            _own_sums[grid](dweight, dbias, rstd, partial, C, P, PARTS=parts, COLUMNS=columns)
-        use = cut(SHAPES["gradient"], M, C, processors)
-        _gradient[use.grid](
-            g, x, dx, mean, rstd, weight, bias, dweight, dbias, partial, M, C, use.rows, P,
-            RECOMPUTE=recompute and not writes, FROM_PARTIAL=FINISH == "user", PARTS=parts, **use.sizes,
+        _gradient[part.grid](
+            g, x, dx, mean, rstd, weight, bias, dweight, dbias, partial, M, C, part.rows, P,
+            RECOMPUTE=recompute and not writes, PARTS=_parts(P), **part.sizes,
         )  # fmt: skip
         return dx, g if ctx.residual else None, dweight, dbias, None, None
 
 
-def _matrix(x: Tensor) -> tuple[int, int, int]:
-    """M, C and the multiprocessors at hand."""
+def _matrix(x: Tensor) -> tuple[int, int, Cut]:
+    """M, C, and how the programs share them."""
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 4
-    return x.numel() // x.shape[1], x.shape[1], processors
+    M, C = x.numel() // x.shape[1], x.shape[1]
+    return M, C, cut(M, C, processors)
 
 
 def _parts(P: int) -> int:
@@ -180,15 +148,6 @@ if triton is not None:
         """Offsets of a block of the matrix, and which of them are inside."""
         row, column = start + tl.arange(0, STEP), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         return row[:, None] * C + column[None, :], (row < M)[:, None] & (column < C)[None, :]
-
-    @triton.jit
-    def _is_last(counter):
-        """Whether all other programs of these columns have written their parts; the counter is back at 0 then."""
-        tl.debug_barrier()
-        last = tl.atomic_add(counter + tl.program_id(1), 1, sem="acq_rel") == tl.num_programs(0) - 1
-        if last:
-            tl.store(counter + tl.program_id(1), 0)
-        return last
 
     @triton.jit
     def _finish_moments(
@@ -223,19 +182,8 @@ if triton is not None:
         return mean, rstd
 
     @triton.jit
-    def _own_moments(
-        mean, rstd, running_mean, running_var, partial,
-        M, C, ROWS, P, momentum, eps, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
-    ):  # fmt: skip
-        column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-        _finish_moments(
-            mean, rstd, running_mean, running_var, partial, column, True, M, C, ROWS, P, momentum, eps, PARTS, COLUMNS
-        )
-
-    @triton.jit
     def _moments(
-        x, mean, rstd, running_mean, running_var, partial, counter, M, C, ROWS, P, momentum, eps,
-        PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+        x, partial, M, C, ROWS, P, STEP: tl.constexpr, COLUMNS: tl.constexpr
     ):  # fmt: skip
         """Mean and squared distances of ROWS rows, by sums around the first of them, which is near enough."""
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -256,18 +204,12 @@ if triton is not None:
         at = partial + tl.program_id(0) * C + column
         tl.store(at, shift + total / rows, mask=column < C)
         tl.store(at + P * C, squares, mask=column < C)
-        if counter is not None:  # noqa: SIM102 - the outer one is decided when this is compiled
-            if _is_last(counter):
-                _finish_moments(
-                    mean, rstd, running_mean, running_var, partial, column, True,
-                    M, C, ROWS, P, momentum, eps, PARTS, COLUMNS,
-                )  # fmt: skip
 
     @triton.jit
     def _apply(
         x, residual, y, weight, bias, mean, rstd, running_mean, running_var, partial,
-        M, C, ROWS, PART_ROWS, P, momentum, eps,
-        SOURCE: tl.constexpr, ACT: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+        M, C, ROWS, P, momentum, eps,
+        FINISHED: tl.constexpr, ACT: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """y = relu((x - mean) weight / std + bias + residual). Loads run a block ahead, the first beside the parts'."""
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -279,16 +221,14 @@ if triton is not None:
             next_residual = tl.load(residual + at, mask=inside, other=0.0)
         scale = tl.load(weight + column, mask=column < C, other=0.0)
         offset = tl.load(bias + column, mask=column < C, other=0.0)
-        if SOURCE == "partial":
+        if FINISHED:  # evaluation: the running statistics stand for the batch's
+            center = tl.load(mean + column, mask=column < C, other=0.0)
+            scaling = tl.rsqrt(tl.load(rstd + column, mask=column < C, other=0.0) + eps)
+        else:
             center, scaling = _finish_moments(
                 mean, rstd, running_mean, running_var, partial, column, tl.program_id(0) == 0,
-                M, C, PART_ROWS, P, momentum, eps, PARTS, COLUMNS,
+                M, C, ROWS, P, momentum, eps, PARTS, COLUMNS,
             )  # fmt: skip
-        else:
-            center = tl.load(mean + column, mask=column < C, other=0.0)
-            scaling = tl.load(rstd + column, mask=column < C, other=0.0)
-            if SOURCE == "running":
-                scaling = tl.rsqrt(scaling + eps)
         scale *= scaling
         for row in range(start, end, STEP):
             here, inside_here = at, inside
@@ -321,14 +261,9 @@ if triton is not None:
         return total, product
 
     @triton.jit
-    def _own_sums(dweight, dbias, rstd, partial, C, P, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
-        column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-        _finish_sums(dweight, dbias, rstd, partial, column, True, C, P, PARTS, COLUMNS)
-
-    @triton.jit
     def _sums(
-        dy, other, x, y, g, mean, rstd, weight, bias, dweight, dbias, partial, counter, M, C, ROWS, P,
-        RECOMPUTE: tl.constexpr, WRITES: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+        dy, other, x, y, g, mean, rstd, weight, bias, partial, M, C, ROWS, P,
+        RECOMPUTE: tl.constexpr, WRITES: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Parts of the sums of g and g (x - mean), with g = dy, and the other one's, where relu let y through.
 
@@ -360,15 +295,11 @@ if triton is not None:
         at = partial + tl.program_id(0) * C + column
         tl.store(at, tl.sum(total, 0), mask=column < C)
         tl.store(at + P * C, tl.sum(product, 0), mask=column < C)
-        if counter is not None:  # noqa: SIM102 - the outer one is decided when this is compiled
-            if _is_last(counter):
-                _finish_sums(dweight, dbias, rstd, partial, column, True, C, P, PARTS, COLUMNS)
 
     @triton.jit
     def _gradient(
         g, x, dx, mean, rstd, weight, bias, dweight, dbias, partial, M, C, ROWS, P,
-        RECOMPUTE: tl.constexpr, FROM_PARTIAL: tl.constexpr, PARTS: tl.constexpr,
-        STEP: tl.constexpr, COLUMNS: tl.constexpr,
+        RECOMPUTE: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """dx = weight / std (g - mean of g - (x - mean) / std * mean of g (x - mean) / std)."""
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -381,12 +312,8 @@ if triton is not None:
         scaling = tl.load(rstd + column, mask=column < C, other=0.0)
         scale = tl.load(weight + column, mask=column < C, other=0.0) * scaling
         offset = tl.load(bias + column, mask=column < C, other=0.0)
-        if FROM_PARTIAL:
-            write = tl.program_id(0) == 0
-            total, product = _finish_sums(dweight, dbias, rstd, partial, column, write, C, P, PARTS, COLUMNS)
-        else:
-            total = tl.load(dbias + column, mask=column < C, other=0.0)
-            product = tl.load(dweight + column, mask=column < C, other=0.0)
+        first = tl.program_id(0) == 0
+        total, product = _finish_sums(dweight, dbias, rstd, partial, column, first, C, P, PARTS, COLUMNS)
         total /= M
         product *= scaling / M
         for row in range(start, end, STEP):

@@ -23,7 +23,6 @@ class NormAct(nn.BatchNorm2d):
     def __init__(self, channels: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__(channels, eps=eps, momentum=momentum)
         self.register_buffer("num_batches_tracked", None)
-        self._counters: Tensor | None = None
 
     def forward(self, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> Tensor:
         """:param act: False leaves out the ReLU."""
@@ -43,12 +42,6 @@ class NormAct(nn.BatchNorm2d):
         y = y if residual is None else y + residual
         y = F.relu(y) if act else y
         return y, y
-
-    def counters(self, device: torch.device) -> Tensor:
-        """Zeros for the kernels' programs to count themselves, forwards and backwards; no two modules share them."""
-        if self._counters is None or self._counters.device != device:
-            self._counters = torch.zeros(2, self.num_features, dtype=torch.int32, device=device)
-        return self._counters
 
     def reset_running_stats(self) -> None:
         """Mean 0, variance 1."""

@@ -56,7 +56,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut: pairs of (N, C, H, W) -> (N, 4 width, H / stride, W / stride)."""
+    """1x1, 3x3, 1x1 convolutions beside a shortcut: pairs of (N, C, H, W) -> (N, 4 width, H / stride, W / stride)."""
 
     widening = 4
 
