@@ -2,16 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check lint format bench clean
+.PHONY: demo test test-all check lint format bench clean
 
 demo: .venv/cli
 	$(BIN)/ogc demo
 
 test: lint  ## everything CI runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not kill"
+
+test-all: lint  ## and a hundred kills
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: lint  ## format, lint, types and the fast tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not kill"
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

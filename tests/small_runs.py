@@ -14,6 +14,7 @@ from torch import nn
 from ogc.data.dataset import Dataset
 from ogc.training import Interrupted, Job, Recipe, train
 from ogc.training.checkpoint import BEST, LAST, METRICS, SAMPLES, read
+from ogc.training.feed import Feed
 from ogc.training.history import Nobody
 from ogc.training.method import METHODS
 
@@ -39,6 +40,30 @@ def features(n=80, *, seed=0, flipped=0.3):
     return Dataset(data.inputs.flatten(1) / 255, data.given, data.class_names, data.ids, data.true)
 
 
+def feed(data, **changes):
+    return Feed(
+        data, **{"batch_size": 16, "augment": "none", "size": None, "seed": 3, "device": torch.device("cpu")} | changes
+    )
+
+
+class OnDisk:
+    """Images that are made when asked for."""
+
+    def __init__(self, pixels):
+        self.pixels, self.asked = pixels, 0
+
+    def __len__(self):
+        return len(self.pixels)
+
+    def __getitem__(self, index):
+        self.asked += len(index)
+        return self.pixels[index]
+
+
+def on_disk(data):
+    return Dataset(OnDisk(data.inputs), data.given, data.class_names, data.ids, data.true)
+
+
 def network(*, normed=True, drop=0.2, seed=7):
     """For the images: convolutions, with batch statistics and dropout if wanted."""
     with torch.random.fork_rng(devices=[]):
@@ -50,8 +75,16 @@ def network(*, normed=True, drop=0.2, seed=7):
 
 def recipe(method="ce+ogc", **changes):
     parameters = {"queue_size": 48, "every": 2} if method.endswith("+ogc") else {}
-    plain = dict(name="small", network="mlp", hidden=(16,), epochs=4, batch_size=16, lr=0.05, weight_decay=1e-3)
-    plain |= dict(schedule="cosine", precision="float32", method=method, parameters=parameters)
+    plain = {
+        "name": "small",
+        "network": "mlp",
+        "hidden": (16,),
+        "epochs": 4,
+        "batch_size": 16,
+        "lr": 0.05,
+        "weight_decay": 1e-3,
+    }
+    plain |= {"schedule": "cosine", "precision": "float32", "method": method, "parameters": parameters}
     return Recipe(**plain | changes)
 
 
@@ -129,9 +162,9 @@ def variants():
     for number, method in enumerate(METHODS):
         for bits in ("float32", "bf16"):
             odd = (number + (bits == "bf16")) % 2
-            optimizer = dict(optimizer="adamw", lr=0.01) if odd else dict(nesterov=True)
-            rest = dict(average=(0.99, 0.9, None)[number % 3], accumulate=1 + (number // 2) % 2)
-            rest |= dict(clip_norm=(None, 1.0)[odd], augment=("none", "cifar")[(number // 2) % 2])
+            optimizer = {"optimizer": "adamw", "lr": 0.01} if odd else {"nesterov": True}
+            rest = {"average": (0.99, 0.9, None)[number % 3], "accumulate": 1 + (number // 2) % 2}
+            rest |= {"epochs": 3, "clip_norm": (None, 1.0)[odd], "augment": ("none", "cifar")[(number // 2) % 2]}
             yield f"{method}-{bits}", dict(method=method, precision=bits, **optimizer, **rest)
 
 

@@ -1,9 +1,9 @@
 """Resumed equals uninterrupted, bit for bit: every method, any position, float32 and bf16, one process and two."""
 
 import pytest
-from small_runs import assert_equal_runs, assert_matrix, job, network, resume_matrix, train_in_pieces, two_processes
 
 from ogc.training import train
+from small_runs import assert_equal_runs, assert_matrix, job, network, resume_matrix, train_in_pieces, two_processes
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
-        self.talk = dist.new_group(backend="gloo") if size > 1 else None
+        self.talk = dist.new_group(backend="gloo") if size > 1 and dist.get_backend() != "gloo" else None
 
     @property
     def first(self) -> bool:

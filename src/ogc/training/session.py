@@ -212,11 +212,14 @@ def load_network(folder: Path, which: str = "averaged", network: nn.Module | Non
         require(own, "network", f"given: that of {folder} came from Python", network)
         inputs, classes = tuple(facts["inputs"]), len(facts["classes"])
         network = build(recipe.network, inputs=inputs, classes=classes, hidden=recipe.hidden)
+    weights = checkpoint.part_of(tensors, "network")
+    if which != "last":
+        weights |= checkpoint.part_of(tensors, "averaged")
     state = network.state_dict()
-    for part in ("network",) if which == "last" else ("network", "averaged"):
-        state |= {name: value for name, value in checkpoint.part_of(tensors, part).items() if name in state}
     try:
-        network.load_state_dict(state)
+        if lost := dict(network.named_parameters()).keys() - weights.keys():
+            raise RuntimeError(f"it has no {min(lost)}.")
+        network.load_state_dict(state | {name: value for name, value in weights.items() if name in state})
     except RuntimeError as error:
         raise checkpoint.CheckpointError(f"{path} does not fit {type(network).__name__}: {error}") from None
     return network.eval()

@@ -1,0 +1,199 @@
+"""Checkpoints say in one sentence what is wrong with them, and a failing disk leaves the last good one."""
+
+import errno
+import json
+import os
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ogc._files import remove_leftovers, write_whole
+from ogc.training import CheckpointError, Interrupted, train
+from ogc.training.checkpoint import BEST, LAST, METRICS, RESULT, RUN, SAMPLES, read
+from small_runs import StopAt, assert_equal_runs, features, job, network
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """The folder of a run that was stopped in its second epoch."""
+    with pytest.raises(Interrupted):
+        train([job(tmp_path / "run")], watch=StopAt(2, 2))
+    return tmp_path / "run"
+
+
+def refusal(folder, **changes):
+    with pytest.raises(CheckpointError) as info:
+        train([job(folder, **changes)], resume=True)
+    said = str(info.value)
+    assert said.startswith(str(folder / LAST))
+    assert "\n" not in said
+    return said.removeprefix(str(folder / LAST)).strip()
+
+
+def test_another_recipe(stopped):
+    assert refusal(stopped, lr=0.5) == "is of another run: lr is 0.05 there, and 0.5 here."
+    assert refusal(stopped, method="gce").startswith("is of another run: method is 'ce+ogc' there, and 'gce' here")
+    assert refusal(stopped, seed=3).startswith("is of another run: seed is 0 there, and 3 here")
+
+
+def test_other_data(stopped):
+    assert refusal(stopped, n=81) == "is of another run: number of samples is 80 there, and 81 here."
+    one = job(stopped)
+    other = one.data[0].with_given(1 - one.data[0].given.clamp(max=1))
+    with pytest.raises(CheckpointError, match=r"sha256 of the labels is '.*' there, and '.*' here"):
+        train([one._replace(data=(other, one.data[1]))], resume=True)
+
+
+def test_another_network(stopped):
+    assert refusal(stopped, net=network()).startswith("does not fit this run: Error(s) in loading state_dict for")
+
+
+@pytest.mark.parametrize("share", [0, 0.0001, 0.3, 0.999])
+def test_cut_off(stopped, share):
+    content = (stopped / LAST).read_bytes()
+    (stopped / LAST).write_bytes(content[: int(share * len(content))])
+    assert refusal(stopped).startswith("is broken: ")
+
+
+@pytest.mark.parametrize("content", [b"\x80\x04N.", b"PK\x03\x04" + bytes(200), bytes(1000), b"\xff" * 1000])
+def test_something_else(stopped, content):
+    (stopped / LAST).write_bytes(content)
+    assert refusal(stopped).startswith("is broken: ")
+
+
+def test_of_another_program(stopped):
+    save_file({"a": torch.zeros(3)}, stopped / LAST)
+    assert refusal(stopped) == "was not written by ogc."
+    save_file({"a": torch.zeros(3)}, stopped / LAST, metadata={"ogc": "{"})
+    assert refusal(stopped).startswith("is broken: ")
+    save_file({"a": torch.zeros(3)}, stopped / LAST, metadata={"ogc": '{"format": 99}'})
+    assert refusal(stopped) == "has format 99; this version of ogc reads 1."
+    save_file({"a": torch.zeros(3)}, stopped / LAST, metadata={"ogc": '{"format": 1}'})
+    assert refusal(stopped).startswith("does not fit this run: ")
+
+
+@pytest.mark.parametrize("lost", ["optimizer.0.momentum_buffer", "criterion.queue", "books.H", "rng.0"])
+def test_a_part_is_missing_or_misshapen(stopped, lost):
+    tensors, facts = read(stopped / LAST)
+    whole = {"ogc": json.dumps(facts)}
+    if not lost.startswith("optimizer"):
+        save_file({name: value for name, value in tensors.items() if name != lost}, stopped / LAST, metadata=whole)
+        assert refusal(stopped).startswith("does not fit this run: ")
+    save_file({**tensors, lost: torch.zeros(7, 7, 7)}, stopped / LAST, metadata=whole)
+    if lost != "rng.0":
+        assert refusal(stopped).startswith("does not fit this run: ")
+
+
+def test_nothing_is_pickled(stopped):
+    train([job(stopped)], resume=True)
+    for path in stopped.iterdir():
+        assert path.suffix in (".safetensors", ".json", ".jsonl")
+
+
+def test_a_new_run_in_an_old_folder(tmp_path):
+    train([job(tmp_path)])
+    with pytest.raises(Interrupted):
+        train([job(tmp_path, method="ce")], watch=StopAt(1, 2))
+    assert {path.name for path in tmp_path.iterdir()} == {RUN, METRICS, LAST}
+    train([job(tmp_path, method="ce")], resume=True)
+    assert {path.name for path in tmp_path.iterdir()} == {RUN, METRICS, LAST, BEST, SAMPLES, RESULT}
+    train([job(tmp_path / "alone", method="ce")])
+    assert_equal_runs(tmp_path, tmp_path / "alone")
+
+
+def test_what_a_killed_process_had_begun_goes(tmp_path):
+    for name in (".last.safetensors.4711", ".run.json.1"):
+        (tmp_path / name).write_text("half")
+    for name in (".mine.5", ".last.safetensors.old", ".run.json"):
+        (tmp_path / name).write_text("not ours")
+    train([job(tmp_path, epochs=1)])
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == {
+        ".mine.5",
+        ".last.safetensors.old",
+        ".run.json",
+    }
+    remove_leftovers(tmp_path, ["mine"])
+    assert not (tmp_path / ".mine.5").exists()
+
+
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as info:
+        write_whole(path, b"new")
+    assert info.value.filename == str(path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_disk_that_fills_up_in_training(tmp_path, monkeypatch):
+    """What was saved before stays, and can be gone on with once there is room."""
+    train([job(tmp_path / "whole")])
+
+    class Fills(StopAt):
+        def moved(self, run, *, step, images_per_second):
+            if (self.epoch, step) == self.at:
+                monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+
+    with pytest.raises(OSError, match="full") as info:
+        train([job(tmp_path / "run")], watch=Fills(2, 4), save_every=0)
+    assert info.value.filename == str(tmp_path / "run" / LAST)
+    monkeypatch.undo()
+    facts = read(tmp_path / "run" / LAST)[1]
+    assert (facts["epoch"], facts["step"]) == (1, 3)
+    train([job(tmp_path / "run")], resume=True)
+    assert_equal_runs(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        train([job(tmp_path / "file")])
+
+
+def test_metrics_are_rewritten_as_far_as_the_checkpoint_goes(stopped):
+    """Epochs that were trained after the last save come again."""
+    lines = (stopped / METRICS).read_text()
+    (stopped / METRICS).write_text(lines + lines.replace('"epoch": 1', '"epoch": 2') + '{"half')
+    train([job(stopped)], resume=True)
+    assert [json.loads(line)["epoch"] for line in (stopped / METRICS).read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_the_best_epoch_is_kept(tmp_path):
+    [result] = train([job(tmp_path, epochs=12, average=None, lr=0.3)])
+    tensors, facts = read(tmp_path / BEST)
+    assert facts["epoch"] == result["summary"]["best_epoch"]
+    assert facts["score"] == result["summary"]["best"]
+    assert all(name.startswith("network.") for name in tensors)
+
+
+def test_weights_that_are_used_twice(tmp_path):
+    """Tied weights are saved, averaged and gone on with."""
+
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                self.one = torch.nn.Linear(192, 192, bias=False)
+                self.two = torch.nn.Linear(192, 192, bias=False)
+                self.last = torch.nn.Linear(192, 3)
+            self.two.weight = self.one.weight
+
+        def forward(self, inputs):
+            return self.last(self.two(self.one(inputs).relu()).relu())
+
+    def tied(out):
+        return job(out)._replace(network=Tied(), data=(features(80), {"test": features(30, seed=1)}))
+
+    train([tied(tmp_path / "whole")])
+    with pytest.raises(Interrupted):
+        train([tied(tmp_path / "pieces")], watch=StopAt(2, 3))
+    train([tied(tmp_path / "pieces")], resume=True)
+    assert_equal_runs(tmp_path / "whole", tmp_path / "pieces")

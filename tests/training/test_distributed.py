@@ -1,0 +1,164 @@
+"""Two processes give the numbers of one, agree when to stop and what is wrong, and only the first one speaks."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from ogc.training import Interrupted, NonFinite, train
+from ogc.training.checkpoint import LAST, METRICS, SAMPLES, read
+from ogc.training.history import Nobody
+from small_runs import StopAt, job, metrics, network, two_processes
+
+pytestmark = pytest.mark.slow
+
+VARIANTS = {
+    "ce+ogc": {"average": 0.9, "nesterov": True, "clip_norm": 1.0, "augment": "cifar"},
+    "fl+ogc": {"accumulate": 2, "optimizer": "adamw", "lr": 0.003},
+    "gce": {"accumulate": 2},
+    "nce_rce": {},
+    "ce+ema": {"average": 0.9},
+}
+
+
+def scenarios(folder):
+    """What each of the two processes does; what it has seen goes to a file of its own."""
+    rank, seen = os.environ["RANK"], {}
+    for method, options in VARIANTS.items():
+        [result] = train([job(folder / method, method, net=network(normed=False, drop=0), **options)])
+        seen[method] = [len(result["epochs"]), result["summary"]]
+
+    train([job(folder / "drawn", net=network())])
+
+    broken = job(folder / "broken")
+    broken.data[0].inputs[33, 5] = float("nan")
+    seen["broken"] = complaint(broken)
+
+    endless = job(folder / "stopped", epochs=100_000)
+    if rank == "1":
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    seen["stopped"] = complaint(endless)
+    seen["of one process"] = complaint(job(folder / "of one process"), resume=True)
+    seen["odd batch"] = complaint(job(folder / "odd", batch_size=15))
+
+    told = Told()
+    train([job(epochs=2)], watch=told)
+    seen["told"] = told.epochs
+    (folder / f"seen by {rank}").write_text(json.dumps(seen))
+
+
+def complaint(one, **options):
+    try:
+        train([one], **options)
+    except (NonFinite, Interrupted, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+class Told(Nobody):
+    epochs = 0
+
+    def ended_epoch(self, run, epoch):
+        self.epochs += 1
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The folder of the scenarios, and what each process has seen."""
+    folder = tmp_path_factory.mktemp("pair")
+    with pytest.raises(Interrupted):
+        train([job(folder / "of one process")], watch=StopAt(2, 1))
+    here = str(Path(__file__).parent)
+    two_processes(f"sys.path.append({here!r}); from test_distributed import scenarios; scenarios(folder)", folder)
+    return folder, [json.loads((folder / f"seen by {rank}").read_text()) for rank in range(2)]
+
+
+def close(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
+    return one == other or (isinstance(one, float) and abs(one - other) <= 1e-6 * max(1, abs(one)))
+
+
+@pytest.mark.parametrize("method", VARIANTS)
+def test_the_same_numbers_as_one_process(pair, tmp_path, method):
+    folder, seen = pair
+    train([job(tmp_path, method, net=network(normed=False, drop=0), **VARIANTS[method])])
+    for name in (LAST, SAMPLES):
+        tensors, others = read(tmp_path / name)[0], read(folder / method / name)[0]
+        for key, value in tensors.items():
+            if not key.startswith("rng"):
+                assert torch.allclose(value, others[key], rtol=1e-6, atol=1e-6, equal_nan=True), key
+    assert all(map(close, metrics(tmp_path), metrics(folder / method)))
+    assert len(metrics(tmp_path)) == 4
+    assert seen[0][method] == seen[1][method]
+    assert seen[0][method][0] == 4
+
+
+def test_dropout_draws_other_numbers_on_every_rank(pair):
+    tensors = read(pair[0] / "drawn" / LAST)[0]
+    assert not torch.equal(tensors["rng.0"], tensors["rng.1"])
+
+
+def test_what_one_rank_finds_wrong_all_report(pair):
+    first, second = (seen["broken"] for seen in pair[1])
+    assert first == second
+    assert first.startswith("NonFinite: The loss is nan at step")
+    assert "image 33" in first
+
+
+def test_a_signal_to_one_stops_all_at_one_step(pair):
+    first, second = (seen["stopped"] for seen in pair[1])
+    assert first == second
+    assert first.startswith("Interrupted: Stopped by SIGTERM. Go on with: ogc train --resume")
+    assert read(pair[0] / "stopped" / LAST)[1]["epoch"] > 0
+
+
+def test_it_goes_on_with_as_many_processes(pair):
+    for seen in pair[1]:
+        assert seen["of one process"].startswith("CheckpointError")
+        assert "number of processes is 1 there, and 2 here" in seen["of one process"]
+        assert "`batch_size` should be a multiple of 2" in seen["odd batch"]
+
+
+def test_only_the_first_is_told(pair):
+    assert [seen["told"] for seen in pair[1]] == [2, 0]
+
+
+def torchrun(*arguments):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    command += ["--master-port", str(port), "-m", "ogc", "train", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_torchrun(tmp_path):
+    """From the command line: stopped by a signal to torchrun, and gone on with."""
+    out = tmp_path / "run"
+    started = torchrun("digits", "--noise", "symmetric:0.5", "--epochs", "10", "--out", str(out))
+    try:
+        end = time.monotonic() + 90
+        while time.monotonic() < end and not ((out / METRICS).exists() and metrics(out)):
+            assert started.poll() is None, started.communicate()
+            time.sleep(0.05)
+        started.send_signal(signal.SIGTERM)
+        _, complaint = started.communicate(timeout=60)
+    finally:
+        started.kill()
+    assert f"Go on with: ogc train --resume {out}" in complaint
+    assert 0 < read(out / LAST)[1]["epoch"] < 10
+    again = torchrun("--resume", str(out))
+    said, complaint = again.communicate(timeout=120)
+    assert again.returncode == 0, complaint
+    assert said.count("report.html") == 1
+    assert len(metrics(out)) == 10
+    assert json.loads((out / "result.json").read_text())["summary"]["last"] > 0.5

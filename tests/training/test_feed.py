@@ -1,0 +1,91 @@
+"""An epoch's order and draws are a function of seed and epoch; batches are what the data say."""
+
+import pytest
+import torch
+
+from ogc.data.augment import IMAGENET, Cifar, Large, normalise
+from ogc.training.feed import statistics
+from small_runs import features, feed, images, on_disk
+
+
+@pytest.mark.parametrize("augment", ["none", "cifar", "large"])
+def test_a_plan_is_a_function_of_seed_and_epoch(augment):
+    data = images(70)
+    one, other = (feed(data, augment=augment, size=8) for _ in range(2))
+    torch.rand(5)  # what others draw does not matter
+    for epoch in (0, 5):
+        first, second = one.plan(epoch), other.plan(epoch)
+        assert torch.equal(first.order, second.order)
+        assert all(torch.equal(a, b) for a, b in zip(first.draws, second.draws, strict=True))
+        assert len(first.draws) == {"none": 0, "cifar": 4, "large": 9}[augment]
+    assert not torch.equal(one.plan(0).order, one.plan(1).order)
+    assert not torch.equal(one.plan(0).order, feed(data, augment=augment, size=8, seed=4).plan(0).order)
+
+
+def test_every_batch_is_full_and_no_sample_comes_twice():
+    one = feed(images(70))
+    order = one.plan(2).order
+    assert order.shape == (4, 16)
+    assert order.unique().numel() == 64
+
+
+def test_few_samples_are_one_batch():
+    one = feed(images(9))
+    assert (one.batch, one.steps) == (9, 1)
+    with pytest.raises(ValueError, match="`data` should be at least 2 samples"):
+        feed(images(1))
+
+
+@pytest.mark.parametrize("augment", ["none", "cifar", "large"])
+def test_batches(augment):
+    data = images(40)
+    one = feed(data, augment=augment, size=6)
+    plan = one.plan(0)
+    index, draws = plan.order[1], tuple(part[1] for part in plan.draws)
+    inputs = one(index, draws)
+    assert inputs.shape == (16, *one.shape)
+    if augment == "none":
+        assert torch.equal(inputs, normalise(data.inputs[index], *statistics(data.inputs)))
+    assert one.shape == ((3, 6, 6) if augment == "large" else (3, 8, 8))
+    assert isinstance(one.augment, {"none": type(None), "cifar": Cifar, "large": Large}[augment])
+
+
+def test_features_stay_as_they_are():
+    data = features(40)
+    one = feed(data, augment="cifar")
+    index = one.plan(0).order[0]
+    assert torch.equal(one(index, ()), data.inputs[index])
+
+
+def test_images_on_the_disk_are_read_when_their_batch_is_due():
+    data = images(40)
+    one, there = feed(on_disk(data), augment="large", size=6), feed(data, augment="large", size=6)
+    one.inputs.asked = 0
+    plan = one.plan(0)
+    assert one.inputs.asked == 0
+    inputs = one(plan.order[0], tuple(part[0] for part in plan.draws))
+    assert one.inputs.asked == 16
+    assert one.statistics == IMAGENET
+    assert torch.equal(plan.order, there.plan(0).order)
+    assert inputs.shape == (16, 3, 6, 6)
+    with pytest.raises(ValueError, match="`augment` should be large for images that stay on the disk"):
+        feed(on_disk(data), augment="cifar")
+
+
+def test_runs_share_what_is_the_same():
+    data = images(40)
+    one = feed(data, augment="cifar")
+    shared = feed(data, augment="cifar", seed=9, batch_size=8, like=one)
+    assert shared.augment is one.augment
+    assert feed(data, augment="none", like=one).augment is None
+    assert feed(images(40), augment="cifar", like=one).augment is not one.augment
+
+
+def test_statistics_are_those_of_the_pixels():
+    pixels = images(40).inputs
+    mean, std = statistics(pixels)
+    scaled = pixels.double().transpose(0, 1).flatten(1) / 255
+    assert torch.allclose(torch.tensor(mean).double(), scaled.mean(1), atol=6e-5)
+    assert torch.allclose(torch.tensor(std).double(), scaled.std(1, correction=0), atol=6e-5)
+    assert statistics(torch.full((2, 3, 4, 4), 7, dtype=torch.uint8)).std == (1e-4, 1e-4, 1e-4)
+    assert statistics(features(4).inputs) is None

@@ -1,0 +1,162 @@
+"""The loop's arithmetic against one written out by hand, and what it does when a loss is not finite."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ogc.data.augment import IMAGENET
+from ogc.training import Job, NonFinite, train
+from ogc.training.checkpoint import LAST, SAMPLES, read
+from ogc.training.run import decay_at
+from small_runs import StopAt, assert_equal_runs, features, feed, images, job, network, on_disk, recipe
+
+
+def by_hand(one, *, clip_norm=None, average=None):
+    """Cross entropy with SGD; the weights, their average, and H and the prediction of every sample as last seen."""
+    data, order = one.data[0], feed(one.data[0], seed=one.recipe.seed)
+    weights = list(one.network.parameters())
+    optimizer = torch.optim.SGD(weights, lr=1, momentum=0.9, weight_decay=one.recipe.weight_decay)
+    averages, done = [value.detach().clone() for value in weights], 0
+    H, predicted, losses = torch.full((len(data),), math.nan), torch.full((len(data),), -1), []
+    for epoch in range(one.recipe.epochs):
+        for step, index in enumerate(order.plan(epoch).order):
+            optimizer.param_groups[0]["lr"] = one.recipe.lr_at(epoch, step / order.steps)
+            logits = one.network(order(index, ()))
+            loss = F.cross_entropy(logits, data.given[index])
+            optimizer.zero_grad()
+            loss.backward()
+            if clip_norm is not None:
+                nn.utils.clip_grad_norm_(weights, clip_norm)
+            optimizer.step()
+            decay = min(average or 0, (1 + done) / (10 + done))
+            averages = [decay * old + (1 - decay) * new.detach() for old, new in zip(averages, weights, strict=True)]
+            H[index] = F.cross_entropy(logits.detach(), data.given[index], reduction="none")
+            predicted[index] = logits.argmax(1)
+            losses.append(loss.item())
+            done += 1
+    return weights, averages, H, predicted, losses
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_the_arithmetic(tmp_path, clip_norm):
+    one = job(tmp_path, "ce", n=70, net=network(normed=False, drop=0), clip_norm=clip_norm, average=0.7)
+    twin = job(None, "ce", n=70, net=network(normed=False, drop=0))
+    [result] = train([one])
+    _weights, averages, H, predicted, losses = by_hand(twin, clip_norm=clip_norm, average=0.7)
+    tensors, samples = read(tmp_path / LAST)[0], read(tmp_path / SAMPLES)[0]
+    for (name, value), average in zip(twin.network.named_parameters(), averages, strict=True):
+        assert torch.allclose(tensors[f"network.{name}"], value, atol=1e-6)
+        assert torch.allclose(tensors[f"averaged.{name}"], average, atol=1e-6)
+    assert torch.allclose(samples["H"], H, atol=1e-6, equal_nan=True)
+    assert torch.equal(samples["predicted"], predicted)
+    for epoch, found in enumerate(result["epochs"]):
+        assert found["loss"] == pytest.approx(sum(losses[4 * epoch : 4 * epoch + 4]) / 4, abs=1e-6)
+        assert found["lr"] == one.recipe.lr_at(epoch, 3 / 4)
+
+
+def test_accumulated_gradients_are_those_of_the_batch(tmp_path):
+    for parts in (1, 4):
+        train([job(tmp_path / str(parts), "gce", net=network(normed=False, drop=0), accumulate=parts)])
+    whole, parts = (read(tmp_path / name / LAST)[0] for name in ("1", "4"))
+    for name, value in whole.items():
+        if name.startswith(("network", "averaged", "books")):
+            assert torch.allclose(value, parts[name], atol=1e-6), name
+
+
+def test_young_averages_move_faster():
+    assert decay_at(0.999, 0) == 0.1
+    assert decay_at(0.999, 10**6) == 0.999
+    assert decay_at(0.5, 20) == 0.5
+
+
+def test_images_on_the_disk_train_alike(tmp_path, monkeypatch):
+    """They are read ahead by a thread, and arrive in order."""
+    monkeypatch.setattr("ogc.training.feed.statistics", lambda inputs: IMAGENET)
+    for name, place in (("memory", lambda data: data), ("disk", on_disk)):
+        data = place(images(80)), {"test": place(images(30, seed=1))}
+        train([Job(recipe(augment="large", size=8), None, data, None, tmp_path / name, network())])
+    assert_equal_runs(tmp_path / "memory", tmp_path / "disk")
+
+
+def test_it_learns():
+    [result] = train([job(None, "ce+ogc", n=400, epochs=30, lr=0.1)])
+    assert result["summary"]["best"] > 0.9
+    last = result["epochs"][-1]
+    assert last["mixture"] is not None
+    assert last["clean"] > last["memorised"]
+
+
+def test_bf16_trains_too(tmp_path):
+    train([job(tmp_path, net=network(), precision="bf16")])
+    tensors = read(tmp_path / LAST)[0]
+    assert tensors["network.0.weight"].dtype == torch.float32
+
+
+def test_random_numbers_are_the_runs_own():
+    before = torch.get_rng_state()
+    train([job(net=network(), epochs=1)])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Spoils(StopAt):
+    """Puts NaN into the next batch instead of stopping."""
+
+    def __init__(self, one, epoch, step):
+        super().__init__(epoch, step)
+        self.batch = feed(one.data[0], seed=0).plan(epoch - 1).order[step]
+        self.inputs = one.data[0].inputs
+
+    def moved(self, run, *, step, images_per_second):
+        if (self.epoch, step) == self.at:
+            self.inputs[self.batch[7]] = math.nan
+
+
+@pytest.mark.parametrize("method", ["ce", "ce+ogc", "js"])
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, method):
+    one = job(tmp_path, method)
+    spoils = Spoils(one, 2, 3)
+    with pytest.raises(NonFinite) as info:
+        train([one], watch=spoils, save_every=0)
+    said = str(info.value)
+    assert "The loss is nan at step 4 of epoch 2" in said
+    assert f"The last good checkpoint is in {tmp_path}." in said
+    assert said.endswith(f"the batch's samples: {', '.join(one.data[0].ids[i] for i in spoils.batch)}.")
+    tensors, facts = read(tmp_path / LAST)
+    assert (facts["epoch"], facts["step"]) == (1, 3)
+    assert all(value.isfinite().all() for name, value in tensors.items() if name.startswith(("network", "averaged")))
+
+
+def test_bad_data_are_named(tmp_path):
+    one = job(tmp_path, "gce")
+    one.data[0].inputs[17, 0] = math.inf
+    with pytest.raises(NonFinite, match="image 17"):
+        train([one])
+
+
+def test_a_run_that_breaks_leaves_the_others_alone(tmp_path):
+    broken, whole = job(tmp_path / "broken", "ce"), job(tmp_path / "whole", "ce")
+    broken.data[0].inputs[17, 0] = math.nan
+    with pytest.raises(NonFinite, match="image 17"):
+        train([broken, whole])
+    assert (tmp_path / "whole" / "result.json").exists()
+    assert not (tmp_path / "broken" / "result.json").exists()
+
+
+def test_a_class_that_is_ruled_out_may_be():
+    class Ruled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(192, 3)
+
+        def forward(self, inputs):
+            return self.layer(inputs).index_fill(1, torch.tensor([2]), -math.inf)
+
+    data = features(60)
+    keep = data.given < 2
+    few = type(data)(data.inputs[keep], data.given[keep], data.class_names, list(range(int(keep.sum()))), None)
+    [result] = train([Job(recipe("gce", epochs=1), None, (few, {}), None, None, Ruled())])
+    assert math.isfinite(result["epochs"][0]["loss"])
+    assert result["summary"] == {"set": None}
