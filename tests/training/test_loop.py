@@ -1,6 +1,7 @@
 """The loop's arithmetic against one written out by hand, and what it does when a loss is not finite."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from ogc.data.augment import IMAGENET
 from ogc.training import Job, NonFinite, train
 from ogc.training.checkpoint import LAST, SAMPLES, read
+from ogc.training.history import Nobody
 from ogc.training.run import decay_at
 from small_runs import StopAt, assert_equal_runs, features, feed, images, job, network, on_disk, recipe
 
@@ -145,18 +147,39 @@ def test_a_run_that_breaks_leaves_the_others_alone(tmp_path):
     assert not (tmp_path / "broken" / "result.json").exists()
 
 
+class Ruled(nn.Module):
+    """Says that the last class cannot be."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(192, 3)
+
+    def forward(self, inputs):
+        return self.layer(inputs).index_fill(1, torch.tensor([2]), -math.inf)
+
+
 def test_a_class_that_is_ruled_out_may_be():
-    class Ruled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(192, 3)
-
-        def forward(self, inputs):
-            return self.layer(inputs).index_fill(1, torch.tensor([2]), -math.inf)
-
     data = features(60)
     keep = data.given < 2
-    few = type(data)(data.inputs[keep], data.given[keep], data.class_names, list(range(int(keep.sum()))), None)
+    few = replace(data, inputs=data.inputs[keep], given=data.given[keep], ids=range(int(keep.sum())), true=None)
     [result] = train([Job(recipe("gce", epochs=1), None, (few, {}), None, None, Ruled())])
     assert math.isfinite(result["epochs"][0]["loss"])
     assert result["summary"] == {"set": None}
+
+
+@pytest.mark.parametrize(("save_every", "steps_seen"), [(0, 1), (60, 5)])
+def test_where_nobody_looks_at_every_step(tmp_path, monkeypatch, save_every, steps_seen):
+    """As on a GPU: what is not finite is noticed before a save, or at the epoch's end."""
+    monkeypatch.setattr("ogc.training.loop.require_finite", lambda *_: None)
+    watch = Counts()
+    with pytest.raises(NonFinite, match="The loss is inf at step 1 of epoch 1"):
+        train([job(tmp_path, "ce")._replace(network=Ruled())], watch=watch, save_every=save_every)
+    assert watch.steps == steps_seen
+    assert not (tmp_path / LAST).exists()
+
+
+class Counts(Nobody):
+    steps = 0
+
+    def moved(self, run, *, step, images_per_second):
+        self.steps += 1

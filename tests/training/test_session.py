@@ -111,7 +111,7 @@ def test_refusals_of_load_network(tmp_path):
         load_network(tmp_path)
     with pytest.raises(ValueError, match="`which` should be one of last, averaged, best"):
         load_network(tmp_path, "first")
-    with pytest.raises(CheckpointError, match=r"does not fit Linear: it has no weight\."):
+    with pytest.raises(CheckpointError, match=r"does not fit Linear: it has no bias\."):
         load_network(tmp_path, network=torch.nn.Linear(3, 3))
     (tmp_path / BEST).unlink()
     with pytest.raises(FileNotFoundError, match="There is no checkpoint"):

@@ -40,7 +40,7 @@ def claim(folder: Path, *, resume: bool) -> None:
 
 
 def save(run: Run, ranks: Ranks) -> None:
-    """Write ``last.safetensors`` and, if there is a new one, ``best.safetensors``. Every rank waits until it is done."""
+    """Write ``last.safetensors`` and, if there is a new one, ``best.safetensors``. Every rank waits for it."""
     states = ranks.gather(get_rng(run.device))
     if run.job.out is not None and ranks.first:
         _save(run, run.job.out, states, ranks)
@@ -90,7 +90,7 @@ def load(run: Run, ranks: Ranks) -> None:
     except CheckpointError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{path} does not fit this run: {_first_line(error)}") from error
+        raise CheckpointError(f"{path} does not fit this run: {first_line(error)}") from error
 
 
 def _take_up(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], ranks: Ranks) -> None:
@@ -152,7 +152,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             facts = json.loads((file.metadata() or {}).get("ogc", "null"))
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path} is broken: {_first_line(error)}") from None
+        raise CheckpointError(f"{path} is broken: {first_line(error)}") from None
     if not isinstance(facts, dict):
         raise CheckpointError(f"{path} was not written by ogc.")
     if facts.get("format") != FORMAT:
@@ -192,6 +192,6 @@ def _fingerprint(run: Run, ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Of its message: torch's have many."""
     return f"{error}".strip().partition("\n")[0].rstrip(":.") + "."

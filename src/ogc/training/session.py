@@ -218,10 +218,11 @@ def load_network(folder: Path, which: str = "averaged", network: nn.Module | Non
     state = network.state_dict()
     try:
         if lost := dict(network.named_parameters()).keys() - weights.keys():
-            raise RuntimeError(f"it has no {min(lost)}.")
+            raise RuntimeError(f"it has no {min(lost)}")
         network.load_state_dict(state | {name: value for name, value in weights.items() if name in state})
     except RuntimeError as error:
-        raise checkpoint.CheckpointError(f"{path} does not fit {type(network).__name__}: {error}") from None
+        why = checkpoint.first_line(error)
+        raise checkpoint.CheckpointError(f"{path} does not fit {type(network).__name__}: {why}") from None
     return network.eval()
 
 
