@@ -64,7 +64,8 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for job, result in zip(jobs, results, strict=True):
         recipe = job.recipe
-        name = "-".join([args.source, recipe.method, (recipe.noise or "clean").replace(":", "-"), str(recipe.seed)])
+        parts = [args.source, recipe.method.replace("+", "_"), (recipe.noise or "clean").replace(":", "-")]
+        name = "-".join([*parts, str(recipe.seed)])
         facts = {
             "provenance": provenance("cuda"),
             "side_by_side": len(jobs),

@@ -81,7 +81,8 @@ def main() -> None:
         if args.profile is not None and n == counts[0]:
             profile(lanes[methods[-1]][0], args.profile)
     if args.json is not None:
-        settings = {name: str(value) for name, value in vars(args).items() if name not in ("json", "profile")}
+        settings = {name: str(value) for name, value in vars(args).items() if name not in ("json", "profile", "data")}
+        settings["data"] = "random" if args.data is None else "CIFAR-10"
         args.json.write_text(json.dumps({**provenance("cuda"), "settings": settings, "rows": found}, indent=2) + "\n")
 
 

@@ -110,7 +110,8 @@ class Plan:
         named = request.recipe or source.kind
         base = from_toml(named) if named.endswith(".toml") else by_name(named)
         recipe = override(base, changes(request))
-        check_name(recipe.network)
+        if recipe.network != "auto":
+            check_name(recipe.network)
         check(source, recipe)
         seeds = 1 if request.seeds is None else request.seeds
         require(seeds >= 1, "seeds", "at least 1", seeds)

@@ -33,7 +33,7 @@ def test_a_wrong_name_lists_the_right_ones_the_nearest_first() -> None:
         check_name("resnet34")
     with pytest.raises(ValueError, match="There are resnet18-cifar, "):
         check_name("resnet18_cifar")
-    with pytest.raises(ValueError, match="There are mlp, resnet18-cifar"):
+    with pytest.raises(ValueError, match="There are mlp, resnet20-cifar"):
         build("vgg", inputs=(3, 8, 8), classes=2)
 
 

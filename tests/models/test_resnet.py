@@ -14,6 +14,7 @@ from ogc.models.resnet import BasicBlock, Bottleneck, ResNet
 
 # parameters; torchvision's resnet18 and resnet50 have these numbers too
 SIZES = {
+    ("resnet20-cifar", 10): 272_474,
     ("resnet18-cifar", 10): 11_173_962,
     ("resnet34-cifar", 100): 21_328_292,
     ("resnet18", 1000): 11_689_512,

@@ -16,10 +16,11 @@ from torch import nn
 from .._require import require
 from .mlp import mlp
 from .norm_act import NormAct
-from .resnet import ResNet, resnet18, resnet18_cifar, resnet34_cifar, resnet50
+from .resnet import ResNet, resnet18, resnet18_cifar, resnet20_cifar, resnet34_cifar, resnet50
 
 NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
     "mlp": mlp,
+    "resnet20-cifar": resnet20_cifar,
     "resnet18-cifar": resnet18_cifar,
     "resnet34-cifar": resnet34_cifar,
     "resnet18": resnet18,
@@ -86,6 +87,7 @@ __all__ = [
     "mlp",
     "resnet18",
     "resnet18_cifar",
+    "resnet20_cifar",
     "resnet34_cifar",
     "resnet50",
 ]

@@ -1,4 +1,4 @@
-"""Residual networks: 18 and 34 layers for 32 x 32 pixels, 18 and 50 for 224 x 224.
+"""Residual networks: 18, 34 and a narrow 20 layers for 32 x 32 pixels, 18 and 50 for 224 x 224.
 
 Deep Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385. A shortcut whose shape changes is a
 1x1 convolution with a norm (the paper's option B); the bottleneck strides in its 3x3 convolution, as is usual today.
@@ -79,8 +79,9 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """Images to logits: (N, channels, H, W) -> (N, classes).
 
-    :param block: what the four stages are made of.
-    :param depths: blocks a stage; each stage after the first halves height and width.
+    :param block: what the stages are made of.
+    :param depths: blocks a stage; each stage after the first halves height and width, and doubles the width.
+    :param width: of the stem and the first stage.
     :param small: the stem for sides of about 32 pixels, a 3x3 convolution. Otherwise 7x7 and pooling: a quarter a side.
     """
 
@@ -89,6 +90,7 @@ class ResNet(nn.Module):
         block: type[BasicBlock] | type[Bottleneck],
         depths: Sequence[int],
         *,
+        width: int = 64,
         channels: int,
         classes: int,
         small: bool,
@@ -96,16 +98,16 @@ class ResNet(nn.Module):
         super().__init__()
         require(channels >= 1, "channels", "at least 1", channels)
         require(classes >= 1, "classes", "at least 1", classes)
-        self.conv1 = conv(channels, 64, 3) if small else conv(channels, 64, 7, stride=2)
-        self.bn1 = NormAct(64)
+        self.conv1 = conv(channels, width, 3) if small else conv(channels, width, 7, stride=2)
+        self.bn1 = NormAct(width)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
-        before, stages = 64, []
-        for width, stride, depth in zip((64, 128, 256, 512), (1, 2, 2, 2), depths, strict=True):
-            after = block.widening * width
-            rest = (block(after, width, 1) for _ in range(depth - 1))
-            stages.append(nn.Sequential(block(before, width, stride), *rest))
+        self.stages = [f"layer{i}" for i in range(1, len(depths) + 1)]
+        before = width
+        for i, (stage, depth) in enumerate(zip(self.stages, depths, strict=True)):
+            after = block.widening * width * 2**i
+            rest = (block(after, width * 2**i, 1) for _ in range(depth - 1))
+            self.add_module(stage, nn.Sequential(block(before, width * 2**i, 2 if i else 1), *rest))
             before = after
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.fc = nn.Linear(before, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -121,8 +123,14 @@ class ResNet(nn.Module):
         pair: Pair = self.bn1.fork(x)
         if isinstance(self.maxpool, nn.MaxPool2d):
             pair = (self.maxpool(pair[0]),) * 2
-        x, _ = self.layer4(self.layer3(self.layer2(self.layer1(pair))))
-        return self.fc(x.mean((2, 3)))  # type: ignore[no-any-return]
+        for stage in self.stages:
+            pair = self.get_submodule(stage)(pair)
+        return self.fc(pair[0].mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def resnet20_cifar(channels: int, classes: int) -> ResNet:
+    """The narrow one of the paper's own section on CIFAR: a fourteenth of the work of the 18 layers below."""
+    return ResNet(BasicBlock, (3, 3, 3), width=16, channels=channels, classes=classes, small=True)
 
 
 def resnet18_cifar(channels: int, classes: int) -> ResNet:

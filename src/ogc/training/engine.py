@@ -220,7 +220,8 @@ class Lane:
         self.pending: Any = None
 
         shape = feed.shape
-        self.more = max(CHANNELS - shape[0], 0) if isinstance(run.network, ResNet) else 0
+        pads = isinstance(run.network, ResNet) and self.bits == torch.bfloat16
+        self.more = max(CHANNELS - shape[0], 0) if pads else 0
         memory = (shape[1], shape[2], shape[0] + self.more) if len(shape) == 3 else shape
         self.inputs = torch.zeros(CHUNK, feed.batch, *memory, dtype=self.bits, device=device)
         self.rows = torch.zeros(CHUNK, 2, feed.batch, dtype=torch.int64, device=device)  # index, label

@@ -247,11 +247,14 @@ def pick_device(name: str) -> torch.device:
 
 
 def resolve(recipe: Recipe, device: torch.device) -> Recipe:
-    """With the precision that ``auto`` means here."""
-    if recipe.precision != "auto":
-        return recipe
-    short = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return recipe.model_copy(update={"precision": "bf16" if short else "float32"})
+    """With what ``auto`` means here: the precision, and a network that the device can carry."""
+    changes = {}
+    if recipe.precision == "auto":
+        short = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        changes["precision"] = "bf16" if short else "float32"
+    if recipe.network == "auto":
+        changes["network"] = "resnet18-cifar" if device.type == "cuda" else "resnet20-cifar"
+    return recipe.model_copy(update=changes)
 
 
 @contextmanager
