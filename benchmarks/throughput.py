@@ -1,6 +1,7 @@
 """Images a second in training on a GPU: the plain loop, and the engine with one run and with several.
 
-    python benchmarks/throughput.py --data ~/cifar --json benchmarks/results/throughput.json
+    python benchmarks/throughput.py --data ~/cifar --json benchmarks/results/throughput-h200.json
+    python benchmarks/throughput.py --write docs/training.md    # the recorded numbers into the document
 
 ResNet-18 for CIFAR, batch 128, bf16, the paper's recipe, training steps alone (augmentation included, evaluation not).
 Methods take turns, so that what slows the machine slows all; a number is the median of the rounds. Without ``--data``
@@ -14,6 +15,7 @@ import json
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,6 +27,31 @@ from ogc.training.history import Nobody
 from ogc.training.ranks import Ranks
 from ogc.training.run import Run
 from provenance import provenance
+
+RESULTS = Path(__file__).parent / "results" / "throughput-h200.json"
+BEGIN, END = "<!-- made by benchmarks/throughput.py -->", "<!-- end of throughput -->"
+
+
+def with_table(text: str, result: dict[str, Any]) -> str:
+    """The document, with the table between its marks renewed."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{table(result)}\n{END}{after}"
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = [
+        f"{result['device']}, torch {result['torch']}, {result['date'][:10]}, commit {result['commit']}, "
+        f"median of {result['settings']['rounds']}:",
+        "",
+        "| | CE, images/s | CE+OGC, images/s | OGC over CE | memory, GiB |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        ce, ogc = (row["images_per_second"][method] for method in ("ce", "ce+ogc"))
+        name = "plain loop" if row["what"] == "loop" else f"engine, {row['runs']} run{'s' * (row['runs'] > 1)}"
+        lines.append(f"| {name} | {ce:,} | {ogc:,} | {100 * (ce / ogc - 1):+.1f} % | {row['memory_gib']:.1f} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -40,7 +67,11 @@ def main() -> None:
     parser.add_argument("--average", action="store_true", help="with averaged weights")
     parser.add_argument("--profile", type=Path, help="write a table of kernels of one run's steps here")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--write", type=Path, help="measure nothing: put the recorded numbers into this document")
     args = parser.parse_args()
+    if args.write is not None:
+        args.write.write_text(with_table(args.write.read_text(), json.loads(RESULTS.read_text())))
+        return
 
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
@@ -81,7 +112,9 @@ def main() -> None:
         if args.profile is not None and n == counts[0]:
             profile(lanes[methods[-1]][0], args.profile)
     if args.json is not None:
-        settings = {name: str(value) for name, value in vars(args).items() if name not in ("json", "profile", "data")}
+        settings = {
+            name: str(value) for name, value in vars(args).items() if name not in ("json", "profile", "data", "write")
+        }
         settings["data"] = "random" if args.data is None else "CIFAR-10"
         args.json.write_text(json.dumps({**provenance("cuda"), "settings": settings, "rows": found}, indent=2) + "\n")
 

@@ -61,6 +61,21 @@ def test_the_table_of_optimizers_is_fresh():
     assert optimizers.with_table(text, json.loads(optimizers.RESULTS.read_text())) == text
 
 
+def test_the_table_of_throughput_is_fresh():
+    import throughput
+
+    text = (ROOT / "docs" / "training.md").read_text()
+    assert throughput.with_table(text, json.loads(throughput.RESULTS.read_text())) == text
+
+
+def test_the_example_of_training_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    [block] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S)
+    names = {}
+    exec(compile(block.replace('"epochs": 30', '"epochs": 2'), "training.md", "exec"), names)
+    assert names["network"](names["digits"].inputs).shape == (len(names["digits"]), 10)
+
+
 def test_the_costs_in_the_readme_are_the_recorded_ones():
     import overhead
 
