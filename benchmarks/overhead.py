@@ -234,7 +234,8 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
         f"An update is {cheaper['ce']:.0f} (CE) and {cheaper['fl']:.0f} (FL) times cheaper than with scikit-learn's "
         "GaussianMixture and a deque;",
         f"a whole step of a small MLP takes {mlp['ogc'] / mlp['ce'] - 1:.0%} more.",
-        f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}) queue, update, loss and gradient are one launch:",
+        f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}) queue, update, loss and gradient "
+        "are one launch:",
         f"ResNet-18 on CIFAR-10 trains at {rates['ce']:,} images/s with CE and at {rates['ce+ogc']:,} with CE+OGC",
         "([docs/training.md](docs/training.md)).",
     )
