@@ -1,0 +1,197 @@
+"""What of the engine can be seen without a GPU: whom it serves, flat memory, its kernels in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+from ogc.data import Dataset
+from ogc.training import RECIPES, Job, engine, fused, override
+from ogc.training.engine import Flat
+from ogc.training.ranks import Ranks
+from ogc.training.run import Run
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+interpreted = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1" or not fused.HAVE_TRITON, reason="needs Triton and TRITON_INTERPRET=1"
+)
+
+
+def job(**changes: object) -> Job:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    given = torch.randint(3, (16,), generator=generator)
+    data = Dataset(images, given, ("a", "b", "c"), [str(i) for i in range(16)])
+    settings = {"network": "resnet20-cifar", "batch_size": 4, "precision": "bf16", "average": 0.99, **changes}
+    return Job(override(RECIPES["cifar10"], settings), None, (data, {"test": data}))
+
+
+class Files:
+    """Images that stay on the disk."""
+
+    def __len__(self) -> int:
+        return 16
+
+
+@pytest.mark.parametrize(
+    ("why", "device", "ranks", "a_job"),
+    [
+        ("no GPU", CPU, Ranks(), job),
+        ("accumulated", CUDA, Ranks(), lambda: job(accumulate=2)),
+        ("adamw", CUDA, Ranks(), lambda: job(optimizer="adamw")),
+        ("momentum alone", CUDA, Ranks(), lambda: job(momentum=0.0)),
+        ("frozen", CUDA, Ranks(), lambda: job()._replace(network=nn.Linear(2, 2).requires_grad_(False))),
+    ],
+)
+def test_whom_it_does_not_serve(
+    why: str, device: torch.device, ranks: Ranks, a_job: Callable[[], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "HAVE_TRITON", True)
+    assert engine.why_not([job()], CUDA, Ranks()) is None
+    assert why in (engine.why_not([job(), a_job()], device, ranks) or "")
+
+
+def test_images_on_the_disk_and_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, sets = job().data
+    on_disk = Dataset(Files(), train.given, train.class_names, train.ids)  # type: ignore[arg-type]
+    monkeypatch.setattr(fused, "HAVE_TRITON", True)
+    assert "memory" in (engine.why_not([job()._replace(data=(on_disk, sets))], CUDA, Ranks()) or "")
+    monkeypatch.setattr(fused, "HAVE_TRITON", False)
+    assert "Triton" in (engine.why_not([job()], CUDA, Ranks()) or "")
+
+
+def test_the_engine_is_refused_where_it_cannot_serve() -> None:
+    from ogc.training import train
+
+    with pytest.raises(ValueError, match="there is no GPU"):
+        train([job()], device="cpu", engine="graph")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "float32"])
+def test_flat_memory_is_the_network(precision: str) -> None:
+    run = Run(job(precision=precision), device=CPU)
+    inputs = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    before = {name: value.clone() for name, value in run.network.state_dict().items()}
+    optimizer = run.optimizer.state_dict()["param_groups"]
+    run.network.eval()
+    expected = run.network(inputs)
+
+    flat = Flat(run)
+    assert all(torch.equal(value, before[name]) for name, value in run.network.state_dict().items())
+    assert run.optimizer.state_dict()["param_groups"] == optimizer
+    assert flat.n_low == (flat.short.numel() if precision == "bf16" else 0)
+    with torch.no_grad():
+        flat.weight.mul_(2)
+        flat.stats.add_(1)
+        assert flat.average is not None
+        flat.average.zero_()
+    for name, value in run.network.named_parameters():
+        assert torch.equal(value, 2 * before[name]), "the network's weights are views"
+        assert run.average is not None
+        assert not run.average[name].any(), "and so are the averages"
+        assert not run.optimizer.state[value]["momentum_buffer"].any()
+    for name, buffer in run.network.named_buffers():
+        assert torch.equal(buffer, before[name] + 1)
+    with torch.no_grad():
+        flat.weight.div_(2)
+        flat.stats.sub_(1)
+    weights = flat.network_weights(flat.weight, flat.weight[: flat.n_low]) | flat.network_buffers(flat.stats)
+    assert torch.equal(functional_call(run.network, weights, (inputs,)), expected)
+
+
+def test_blocks_cover_every_weight_once() -> None:
+    run = Run(job(), device=CPU)
+    flat = Flat(run)
+    touched = torch.zeros_like(flat.weight)
+    for parameter, start, at, count in flat.blocks.tolist():
+        assert (start % fused.ALIGNED, at % fused.ALIGNED, count % fused.ALIGNED) == (0, 0, 0)
+        assert at == flat.offsets[parameter] + start
+        assert (at < flat.n_low) == (at + count <= flat.n_low), "a block is all low or all high"
+        touched[at : at + count] += 1
+    assert (touched == 1).all()
+
+
+def test_gradients_in_the_order_of_memory() -> None:
+    run = Run(job(), device=CPU)
+    flat = Flat(run)
+    gradients = [torch.randn(value.shape) for value in flat.params]
+    laid = flat.in_memory_order(gradients)
+    for i, (gradient, part) in enumerate(zip(gradients, laid, strict=True)):
+        assert part.numel() % fused.ALIGNED == 0
+        memory = torch.as_strided(part, (part.numel(),), (1,))
+        whole = F.pad(memory, (flat.offsets[i], flat.weight.numel() - flat.offsets[i] - memory.numel()))
+        assert torch.equal(flat.view(whole, i), gradient)
+
+
+@interpreted
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("clip_norm", [None, 5.0])
+@pytest.mark.parametrize("averages", [False, True])
+def test_the_kernel_is_torchs_sgd(nesterov: bool, clip_norm: float | None, averages: bool) -> None:
+    torch.manual_seed(0)
+    n_low, n = 5000, 5608
+    weight, momentum, average = (torch.randn(n) for _ in range(3))
+    low, high = torch.randn(n_low).bfloat16(), torch.randn(n - n_low)
+    twin = nn.Parameter(weight.clone())
+    optimizer = torch.optim.SGD([twin], lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=nesterov)
+    optimizer.state[twin]["momentum_buffer"] = momentum.clone()
+    twin.grad = torch.cat([low.float(), high])
+    if clip_norm is not None:
+        nn.utils.clip_grad_norm_([twin], clip_norm)
+    optimizer.step()
+    expected_average = average.lerp(twin.detach(), 0.01) if averages else average.clone()
+
+    starts = range(0, n_low, fused.BLOCK)
+    rows = [*((0, s, s, min(fused.BLOCK, n_low - s)) for s in starts), (1, 0, n_low, n - n_low)]
+    fused.sgd(
+        weight=weight,
+        momentum=momentum,
+        average=average if averages else None,
+        short=torch.zeros(n_low, dtype=torch.bfloat16),
+        pointers=torch.tensor([low.data_ptr(), high.data_ptr()]),
+        blocks=torch.tensor(rows, dtype=torch.int32),
+        rates=torch.tensor([[0.1, 0.9], [0.05, 0.99]]),
+        position=torch.tensor([1]),
+        clip_norm=clip_norm,
+        decay=5e-4,
+        beta=0.9,
+        nesterov=nesterov,
+    )
+    assert_close(weight, twin.detach(), rtol=1e-5, atol=1e-6)
+    assert_close(momentum, optimizer.state[twin]["momentum_buffer"], rtol=1e-5, atol=1e-6)
+    assert_close(average, expected_average, rtol=1e-5, atol=1e-6)
+
+
+@interpreted
+def test_the_books() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(16, 10)
+    rows = torch.stack([torch.randperm(50)[:16], torch.randint(10, (16,))])
+    H, predicted, losses = torch.full((50,), torch.nan), torch.full((50,), -1), torch.zeros(7)
+    stats, average_stats = torch.randn(1500), torch.randn(1500)
+    expected: Tensor = average_stats.lerp(stats, 0.01)
+    fused.keep_books(
+        logits=logits,
+        rows=rows,
+        loss=torch.tensor(3.5),
+        H=H,
+        predicted=predicted,
+        losses=losses,
+        position=torch.tensor([1]),
+        at=torch.tensor([4]),
+        stats=stats,
+        average_stats=average_stats,
+        rates=torch.tensor([[0.1, 0.9], [0.05, 0.99]]),
+    )
+    assert_close(H[rows[0]], F.cross_entropy(logits, rows[1], reduction="none"))
+    assert torch.equal(predicted[rows[0]], logits.argmax(1))
+    assert int(H.isnan().sum()) == 34
+    assert losses.tolist() == [0, 0, 0, 0, 3.5, 0, 0]
+    assert_close(average_stats, expected)
