@@ -1,5 +1,6 @@
 """The command line, ``ogc``. Annotations are evaluated inside ``build``: without typer, this file can be imported."""
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -231,7 +232,8 @@ def build() -> "typer.Typer":
         show(info, files, Console(highlight=False, soft_wrap=True))
 
     def _end(sentence: str, code: int) -> typer.Exit:
-        typer.echo(sentence, err=True)
+        if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
+            typer.echo(sentence, err=True)
         return typer.Exit(code)
 
     return app
