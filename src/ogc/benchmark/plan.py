@@ -1,0 +1,382 @@
+"""The paper as data: its tables and sweeps, every number as printed, and the run behind each.
+
+"Paper" is *Optimized Gradient Clipping for Noisy Label Learning* (AAAI 2025).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePath
+from typing import NamedTuple
+
+from .._near import meant
+from .._require import require
+from ..losses import LOSSES
+from ..training import method as methods
+from ..training.recipe import RECIPES, Recipe, by_name, override
+
+AVERAGE = 0.999  # the averaged weights are recorded beside the raw ones, and change nothing in these
+NOT_IN_KEY = ("name", "method", "noise", "seed", "average", "precision")  # precision: bf16 where the device has it
+
+
+class Printed(NamedTuple):
+    """A number of the paper, in % (time: minutes), and its standard deviation, where it has one."""
+
+    mean: float
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a table, and the run that it comes from."""
+
+    table: str
+    dataset: str
+    method: str
+    noise: str | None  # None: the labels as they are
+    changes: Mapping[str, object] = field(default_factory=dict)  # of the data set's recipe
+    paper: Printed | None = None  # None: not in the paper, or in a picture only
+    measure: str = "test"  # an evaluation set, "minutes" of training, or "tau_variance" over the epochs
+    alone: bool = False  # to be run with nothing beside it: its time is what counts
+
+    def recipe(self, seed: int) -> Recipe:
+        own = {"method": self.method, "noise": self.noise, "seed": seed, "average": AVERAGE}
+        return override(by_name(self.dataset), own | dict(self.changes))
+
+    @cached_property
+    def key(self) -> str:
+        """The run's name without its seed. One run in two tables has one key; letters, digits and ``. _ -`` alone."""
+        return key_of(self.recipe(0), alone=self.alone)
+
+
+def key_of(recipe: Recipe, *, alone: bool = False) -> str:
+    """Data, method, noise, and whatever is not as in the paper.
+
+    >>> key_of(override(RECIPES["cifar10"], {"noise": "symmetric:0.8", "queue_size": 256}))
+    'cifar10-ce_ogc-symmetric-0.8-queue_size-256'
+    """
+    known = recipe.method in methods.METHODS  # of a method from a file nothing is known here: every parameter is named
+    usual = override(by_name(recipe.name), {"method": recipe.method if known else "ce", "epochs": recipe.epochs})
+    parts: list[object] = [recipe.name, PurePath(recipe.method).name.replace("+", "_"), recipe.noise]
+    if recipe.epochs != RECIPES[recipe.name].epochs:
+        parts += ["epochs", recipe.epochs]
+    for name, value in recipe:
+        if name not in (*NOT_IN_KEY, "parameters") and value != getattr(usual, name):
+            parts += [name, value]
+    for name, number in sorted(recipe.parameters.items()):
+        if not known or number != usual.parameters.get(name):
+            parts += [name, str(number).lower() if isinstance(number, bool) else f"{number:.12g}"]
+    parts += ["alone"] if alone else []
+    return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", str(part)).strip("-") for part in parts if part is not None)
+
+
+class Row(NamedTuple):
+    label: str
+    method: str
+    changes: Mapping[str, object]
+    printed: tuple[Printed | None, ...]  # one a column
+    average: float | None = None  # as printed; the paper has made it from the columns
+
+
+class Column(NamedTuple):
+    label: str
+    noise: str | None
+    measure: str = "test"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows and columns of numbers; where two columns have one noise, they are two measures of one run."""
+
+    name: str
+    title: str
+    dataset: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    heading: str = "method"  # of the rows
+    unit: str = "%"
+    best: bool = True  # whether the best of a column is told
+    alone: bool = False
+
+    def cell(self, row: Row, column: Column) -> Cell:
+        printed = dict(zip(self.columns, row.printed, strict=True)).get(column)
+        return Cell(self.name, self.dataset, row.method, column.noise, row.changes, printed, column.measure, self.alone)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return tuple(self.cell(row, column) for row in self.rows for column in self.columns)
+
+    @property
+    def noises(self) -> tuple[str | None, ...]:
+        return tuple(dict.fromkeys(column.noise for column in self.columns))
+
+    def row_of(self, method: str, label: str | None = None) -> Row:
+        """A row for a method that the paper's table does not have."""
+        return Row(label or name_of(method), method, {}, (None,) * len(self.columns))
+
+
+def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str | None] | None = None) -> list[Cell]:
+    """The cells of a table, or of some methods and noises. A method that is not in the table gets cells of its own."""
+    whole = by_table(table)
+    noises = whole.noises if noises is None else list(noises)
+    for noise in noises:
+        known = [str(each) for each in whole.noises]
+        rule = f"among those of the table {table}: {', '.join(known)}"
+        require(noise in whole.noises, "noises", rule + meant(str(noise), known), noise)
+    rows = _rows(whole, methods)
+    return [whole.cell(row, column) for row in rows for column in whole.columns if column.noise in noises]
+
+
+def by_table(name: str) -> Table:
+    """One of TABLES; an unknown name gets the near ones."""
+    if name not in TABLES:
+        raise ValueError(f"There is no table named {name!r}.{meant(name, TABLES)} There are {', '.join(TABLES)}.")
+    return TABLES[name]
+
+
+def _rows(table: Table, wanted: Iterable[str] | None) -> list[Row]:
+    if wanted is None:
+        return list(table.rows)
+    rows = []
+    for method in wanted:
+        own = [row for row in table.rows if row.method == method]
+        if not own:
+            methods.check(method)
+            swept = {str(row.changes): row for row in table.rows}.values()  # every value of a sweep; else one row
+            own = [row._replace(method=method, printed=(None,) * len(row.printed), average=None) for row in swept]
+        rows += own
+    return rows
+
+
+def tuning(dataset: str, method: str) -> list[Cell]:
+    """The grid that the paper has tuned a method on: at symmetric noise of 0.5, or on WebVision as it is."""
+    require(dataset in TUNING, "dataset", f"one of {', '.join(TUNING)}", dataset)
+    grids = TUNING[dataset]
+    if method not in grids:
+        near = meant(method, grids)
+        raise ValueError(f"The paper tunes no {method!r} on {dataset}.{near} There are {', '.join(grids)}.")
+    noise = None if dataset == "webvision" else "symmetric:0.5"
+    names, values = grids[method].keys(), grids[method].values()
+    measure = "val" if dataset == "webvision" else "test"
+    return [
+        Cell("tuning", dataset, method, noise, dict(zip(names, point, strict=True)), measure=measure)
+        for point in itertools.product(*values)
+    ]
+
+
+NAMES = {
+    "ce": "CE",
+    "fl": "FL",
+    "mae": "MAE",
+    "gce": "GCE",
+    "sce": "SCE",
+    "phuber_ce": "PHuber-CE",
+    "taylor_ce": "Taylor-CE",
+    "nce_rce": "NCE+RCE",
+    "js": "JS",
+    "lc_ce": "LC-CE",
+    "nce_nnce": "NCE+NNCE",
+    "ogc": "OGC",
+    "linear": "Linear",
+    "ema": "EMA",
+}
+
+
+def name_of(method: str) -> str:
+    """As the paper writes it.
+
+    >>> name_of("fl+ogc"), name_of("losses/mine.py:MyLoss")
+    ('FL+OGC', 'MyLoss')
+    """
+    if ":" in method:
+        return method.rpartition(":")[2]
+    return "+".join(NAMES.get(part, part) for part in method.split("+"))
+
+
+# --- the numbers, as printed ------------------------------------------------------------------------------------------
+
+NOISES = {
+    "symmetric:0.2": "Sym-20%",
+    "symmetric:0.5": "Sym-50%",
+    "symmetric:0.8": "Sym-80%",
+    "asymmetric:0.4": "Asymmetric",
+    "instance:0.4": "Dependent",
+}
+CIFAR10_NOISES = tuple(Column(label, noise) for noise, label in (NOISES | {"human:worse": "Real"}).items())
+CIFAR100_NOISES = tuple(Column(label, noise) for noise, label in (NOISES | {"human:noisy": "Real"}).items())
+
+# Sym-20 %, 50 %, 80 %, asymmetric, dependent, real; then the average
+CIFAR10 = """
+ce         81.25±0.35  51.58±0.41  35.97±5.46  76.20±0.38  60.37±0.68   64.43±0.24  61.63
+fl         82.32±0.39  52.65±0.35  37.30±1.13  76.69±0.15  61.12±0.31   65.57±0.39  62.61
+mae        89.99±0.14  75.80±3.72  18.81±2.01  56.09±0.29  15.70±1.79   55.93±3.67  52.05
+gce        91.24±0.13  85.36±0.20  34.72±3.65  59.87±0.10  66.76±0.38   81.33±0.06  69.88
+sce        91.34±0.05  84.91±0.33  40.59±0.48  79.52±0.41  77.75±1.08   81.20±0.15  75.89
+phuber_ce  90.75±0.13  84.56±0.14  34.21±3.91  58.95±0.23  44.24±10.21  79.84±0.17  65.43
+taylor_ce  91.24±0.08  84.60±0.10  43.69±5.26  59.19±0.23  57.26±6.73   80.08±0.14  69.34
+nce_rce    91.21±0.09  84.95±0.27  26.38±3.05  78.58±0.32  78.75±0.37   80.78±0.21  73.44
+js         91.65±0.05  83.79±0.21  40.74±5.98  75.45±0.35  68.24±1.10   78.55±0.31  71.40
+lc_ce      91.69±0.08  79.29±0.35  35.77±3.27  75.48±0.06  61.19±0.40   74.67±0.43  69.68
+nce_nnce   90.96±0.08  85.19±0.28  17.56±0.36  77.63±0.26  80.92±0.66   82.39±0.08  72.44
+ce+ogc     91.80±0.13  85.16±0.26  43.77±2.27  81.51±0.31  78.28±0.12   81.45±0.68  76.99
+fl+ogc     88.51±0.41  85.43±0.13  41.43±1.02  86.34±0.49  78.21±0.86   82.69±0.30  77.10
+"""
+CIFAR100 = """
+ce         64.75±0.22  49.56±0.63   8.94±0.53  45.32±0.23  48.78±0.33  54.64±0.09  45.33
+fl         64.58±0.77  50.27±0.28   9.52±0.55  46.55±0.14  49.67±0.35  53.80±0.11  45.73
+mae         5.46±0.69   3.63±0.12   0.99±0.01   2.81±0.45   1.36±0.27   2.79±0.80  14.86
+gce        71.14±0.23  65.18±0.52  11.99±0.37  42.59±0.56  51.43±0.69  56.58±0.21  49.65
+sce        66.01±0.23  57.00±0.37   6.44±0.17  39.93±0.41  45.53±0.46  53.45±0.13  45.23
+phuber_ce  54.08±1.67  48.94±0.34  15.79±1.07  31.97±0.41  20.22±0.91  34.71±0.66  37.33
+taylor_ce  69.87±0.36  63.84±0.12  23.10±0.59  41.94±0.29  43.44±0.75  49.76±0.48  50.20
+nce_rce    69.95±0.19  61.31±0.10  14.87±0.39  42.65±0.25  51.24±0.22  56.40±0.30  48.74
+js         71.15±0.34  65.60±0.11  17.15±0.37  44.82±0.60  51.37±0.87  55.17±1.20  51.07
+lc_ce      71.40±0.16  62.61±0.11  13.16±0.54  42.84±0.25  47.01±0.52  55.87±0.35  48.65
+nce_nnce   69.07±0.24  62.09±0.12   7.93±0.88  50.86±0.25  55.31±2.13  57.55±0.19  50.81
+ce+ogc     71.41±0.42  67.61±0.46  28.70±1.54  45.37±0.25  57.28±1.40  59.93±0.15  54.78
+fl+ogc     71.13±0.34  66.65±0.09  31.33±0.42  47.84±1.06  60.83±0.85  60.30±0.28  56.36
+"""
+ADJUSTING = """
+phuber_ce  84.56  34.21  58.95  44.24  79.84  60.36
+ce+linear  81.01  42.01  77.90  65.68  75.63  68.44
+ce+ema     84.98  21.31  81.30  73.06  82.23  68.57
+ce+ogc     85.16  43.77  81.51  78.28  81.45  74.03
+"""
+GCE = """
+gce      85.36  34.72  59.87  66.76  81.33  65.61
+gce+ogc  86.23  38.68  80.88  77.22  81.75  72.95
+"""
+WEBVISION = """
+ce         64.96  68.51
+gce        56.60  58.20
+sce        63.47  65.63
+phuber_ce  63.75  65.43
+nce_rce    65.08  66.75
+lc_ce      66.47  69.56
+ce+ogc     67.40  70.28
+fl+ogc     68.28  70.60
+"""
+TIME = """
+ce         70
+phuber_ce  72
+ce+ogc     75
+"""
+
+
+def _read(text: str, columns: int, labels: Mapping[str, str] | None = None) -> tuple[Row, ...]:
+    """Rows as they stand above: a method, a number a column, and an average where one number is left."""
+    rows = []
+    for line in text.strip().splitlines():
+        method, *words = line.split()
+        numbers = [Printed(*map(float, word.split("±"))) for word in words]
+        average = numbers[columns].mean if len(numbers) > columns else None
+        rows.append(Row((labels or {}).get(method, name_of(method)), method, {}, tuple(numbers[:columns]), average))
+    return tuple(rows)
+
+
+def _sweep(name: str, values: Sequence[float], columns: int, **fixed: object) -> tuple[Row, ...]:
+    return tuple(Row(f"{value:g}", "ce+ogc", {**fixed, name: value}, (None,) * columns) for value in values)
+
+
+FIXED_EPSILON = {"epsilon": 0.05, "follow_lr": False}
+TAU_COLUMNS = (Column("accuracy", "symmetric:0.8"), Column("variance of tau", "symmetric:0.8", "tau_variance"))
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        Table("cifar10", "CIFAR-10, test accuracy", "cifar10", CIFAR10_NOISES, _read(CIFAR10, 6)),
+        Table("cifar100", "CIFAR-100, test accuracy", "cifar100", CIFAR100_NOISES, _read(CIFAR100, 6)),
+        Table(
+            "adjusting",
+            "Ways to move tau over CE, CIFAR-10, test accuracy",
+            "cifar10",
+            CIFAR10_NOISES[1:],
+            _read(
+                ADJUSTING,
+                5,
+                {"phuber_ce": "Fixed", "ce+linear": "Linear", "ce+ema": "EMA", "ce+ogc": "Optimized"},
+            ),
+        ),
+        Table("gce", "GCE with and without OGC, CIFAR-10, test accuracy", "cifar10", CIFAR10_NOISES[1:], _read(GCE, 5)),
+        Table(
+            "webvision",
+            "Mini-WebVision, accuracy of the last epoch",
+            "webvision",
+            (Column("ILSVRC2012 Val", None, "ilsvrc"), Column("WebVision Val", None, "val")),
+            _read(WEBVISION, 2),
+        ),
+        Table(
+            "epsilon",
+            "CE+OGC with epsilon fixed, CIFAR-10, test accuracy",
+            "cifar10",
+            CIFAR10_NOISES[1:3],
+            _sweep("epsilon", (5.0, 1.0, 0.5, 0.1, 0.05, 0.01), 2, follow_lr=False),
+            heading="epsilon",
+        ),
+        Table(
+            "queue",
+            "CE+OGC by the queue's size, CIFAR-10, Sym-80%, epsilon 0.05",
+            "cifar10",
+            TAU_COLUMNS,
+            _sweep("queue_size", [2**i for i in range(8, 14)], 2, **FIXED_EPSILON),
+            heading="queue size",
+            best=False,
+        ),
+        Table(
+            "every",
+            "CE+OGC by the steps from update to update, CIFAR-10, Sym-80%, epsilon 0.05",
+            "cifar10",
+            TAU_COLUMNS,
+            _sweep("every", [2**i for i in range(3, 14, 2)], 2, **FIXED_EPSILON),
+            heading="every",
+            best=False,
+        ),
+        Table(
+            "time",
+            "Time to train on CIFAR-10",
+            "cifar10",
+            (Column("minutes", "symmetric:0.5", "minutes"),),  # the paper does not say which noise
+            _read(TIME, 1),
+            unit="min",
+            best=False,
+            alone=True,
+        ),
+        Table(  # not in the paper: runs anywhere, in minutes
+            "digits",
+            "Digits, test accuracy",
+            "digits",
+            tuple(Column(label, noise) for noise, label in NOISES.items() if noise != "asymmetric:0.4"),
+            tuple(Row(name_of(method), method, {}, (None,) * 4) for method in (*LOSSES, "ce+ogc", "fl+ogc")),
+        ),
+    )
+}
+
+_OGC: dict[str, tuple[float, ...]] = {"epsilon0": (100.0, 50.0, 20.0, 10.0, 5.0, 1.0)}
+_CIFAR: dict[str, dict[str, tuple[float, ...]]] = {
+    "gce": {"q": (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)},
+    "sce": {"alpha": (0.1, 0.5, 1.0, 5.0, 10.0), "beta": (0.1, 0.5, 1.0, 5.0, 10.0)},
+    "phuber_ce": {"tau": (2, 3, 4, 5, 6, 7, 8, 9, 10)},
+    "taylor_ce": {"t": (2, 4, 6, 8, 10, 12, 14, 16, 18)},
+    "nce_rce": {"alpha": (0.1, 1.0, 10.0, 50.0, 100.0), "beta": (0.01, 0.1, 1.0, 10.0)},
+    "js": {"pi1": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)},
+    "lc_ce": {"tau": (10, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)},
+    "nce_nnce": {"alpha": (0.1, 1.0, 10.0, 50.0, 100.0), "beta": (0.1, 1.0, 5.0, 10.0)},
+    "ce+ogc": _OGC,
+    "fl+ogc": _OGC,
+}
+TUNING: dict[str, dict[str, dict[str, tuple[float, ...]]]] = {
+    "cifar10": _CIFAR
+    | {
+        "gce+ogc": {"epsilon0": (100.0, 50.0, 20.0, 10.0)},
+        "ce+linear": {"beta": (1, 2, 5, 10)},  # these two by their average over the noises
+        "ce+ema": {"alpha": (0.99, 0.999, 0.9999, 0.99999)},
+    },
+    "cifar100": _CIFAR,
+    "webvision": {
+        method: {"epsilon0": (400.0, 350.0, 300.0, 250.0, 200.0, 150.0, 100.0)} for method in ("ce+ogc", "fl+ogc")
+    },
+}

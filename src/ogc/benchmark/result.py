@@ -1,0 +1,170 @@
+"""Results: one JSON file a run, checked when it is written and when it is read."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from .._files import write_whole
+from .._require import require
+from ..training import method as methods
+from ..training.history import Epoch, summary
+from ..training.recipe import Checked, Recipe
+from .plan import Cell, key_of
+
+
+def _recorded(values: object) -> object:
+    """A recipe as it was used. That of a method from a file is taken as it stands: reading runs nobody's code."""
+    if isinstance(values, Mapping) and values.get("method") not in methods.METHODS:
+        require(values.keys() == Recipe.model_fields.keys(), "recipe", "complete", sorted(values))
+        Recipe(**{**values, "method": "ce", "parameters": {}})
+        return Recipe.model_construct(**{**values, "milestones": tuple(values["milestones"])})
+    return values
+
+
+class Provenance(Checked):
+    date: str
+    commit: str | None  # ends in + where files differed from it
+    device: str
+    torch: str
+    python: str
+    ogc: str
+
+
+class Result(Checked):
+    """A run that came to its end. Shares are in [0, 1], as in ``result.json``."""
+
+    version: Literal[1] = 1  # of this schema
+    key: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+    dataset: str
+    method: str
+    noise: str | None
+    seed: int
+    recipe: Annotated[Recipe, BeforeValidator(_recorded)]
+    noise_sha256: str | None  # of the given labels
+    noise_rate: float | None  # the share that is wrong, as it came out
+    network: str
+    summary: dict[str, str | float | int | None]
+    wall_seconds: PositiveFloat  # with compilation, evaluation and what ran beside it
+    seconds: NonNegativeFloat  # of training
+    images_per_second: PositiveFloat
+    side_by_side: PositiveInt  # runs that shared the device, this one included
+    memory_gib: float | None = None  # of the device, for all of them
+    provenance: Provenance
+    epochs: tuple[Epoch, ...]
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        """What is said twice has to be the same: nobody has edited it."""
+        recipe = self.recipe
+        for name, own in (("dataset", "name"), ("method", "method"), ("noise", "noise"), ("seed", "seed")):
+            require(getattr(self, name) == getattr(recipe, own), name, "as in the recipe", getattr(self, name))
+        key = key_of(recipe, alone=self.alone)
+        require(self.key == key, "key", f"{key} by the recipe", self.key)
+        require(not self.alone or self.side_by_side == 1, "side_by_side", "1 with this key", self.side_by_side)
+        numbers = [epoch.epoch for epoch in self.epochs]
+        whole = numbers == list(range(1, recipe.epochs + 1))
+        require(whole, "epochs", f"those from 1 to {recipe.epochs}", f"{len(numbers)} of them")
+        known = summary(list(self.epochs), recipe.report_epochs)
+        require(self.summary == known, "summary", f"{known} by the epochs", self.summary)
+        require((self.noise is None) == (self.noise_sha256 is None), "noise_sha256", "there with noise", self.noise)
+        return self
+
+    @property
+    def alone(self) -> bool:
+        return self.key.endswith("-alone")
+
+    def measured(self, measure: str, *, averaged: bool = False) -> float | None:
+        """A number for a table: the accuracy on a set in % over the last epochs, ``minutes``, or ``tau_variance``."""
+        if measure == "minutes":
+            return self.seconds / 60
+        if measure == "tau_variance":
+            taus = [epoch.tau for epoch in self.epochs if epoch.tau is not None]
+            return statistics.pvariance(taus) if taus else None
+        last = self.epochs[-self.recipe.report_epochs :]
+        found = [(epoch.averaged if averaged else epoch.accuracy).get(measure) for epoch in last]
+        known = [value for value in found if value is not None]
+        return 100 * statistics.fmean(known) if len(known) == len(last) else None
+
+
+def from_training(
+    cell: Cell | str,
+    trained: Mapping[str, Any],
+    *,
+    wall_seconds: float,
+    side_by_side: int = 1,
+    memory_gib: float | None = None,
+    date: str | None = None,
+) -> Result:
+    """The result of a run as ``train`` gives it, for a cell, or for the key of one; dated by its start if not told."""
+    facts, recipe = trained["facts"], trained["recipe"]
+    noise = facts["noise"] or {}
+    return Result(
+        key=cell if isinstance(cell, str) else cell.key,
+        dataset=recipe["name"],
+        method=recipe["method"],
+        noise=recipe["noise"],
+        seed=recipe["seed"],
+        recipe=recipe,
+        noise_sha256=noise.get("sha256"),
+        noise_rate=noise.get("rate_got"),
+        network=facts["network"],
+        summary=trained["summary"],
+        wall_seconds=wall_seconds,
+        seconds=trained["seconds"],
+        images_per_second=trained["images_per_second"],
+        side_by_side=side_by_side,
+        memory_gib=memory_gib,
+        provenance=Provenance(
+            date=date or facts["started"], commit=facts["commit"], device=facts["device"], **facts["versions"]
+        ),
+        epochs=trained["epochs"],
+    )
+
+
+def path_of(folder: Path, key: str, seed: int) -> Path:
+    return folder / f"{key}-{seed}.json"
+
+
+def write(folder: Path, result: Result) -> Path:
+    """The file, an epoch a line; whole, or not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = json.dumps(result.model_dump(mode="json", exclude={"epochs"}), indent=1, allow_nan=False)
+    epochs = ",\n".join(f"  {json.dumps(asdict(epoch), allow_nan=False)}" for epoch in result.epochs)
+    path = path_of(folder, result.key, result.seed)
+    write_whole(path, f'{facts[:-2]},\n "epochs": [\n{epochs}\n ]\n}}\n'.encode())
+    return path
+
+
+def read(path: Path) -> Result:
+    """A result; a file that is not one is refused in a sentence."""
+
+    def refuse(text: str) -> float:
+        raise ValueError(f"{text} is no number.")
+
+    try:
+        found = json.loads(path.read_bytes(), parse_constant=refuse)
+        require(isinstance(found, dict), "result", "an object", type(found).__name__)
+        result = Result(**found)
+        named = path_of(path.parent, result.key, result.seed).name
+        require(path.name == named, "name", f"{named} by what is in it", path.name)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is no result: {error}") from None
+    return result
+
+
+def read_all(folder: Path) -> tuple[list[Result], list[str]]:
+    """Every result in a folder, by name, and a sentence about each file that is not one."""
+    results, complaints = [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            results.append(read(path))
+        except ValueError as error:
+            complaints.append(str(error))
+    return results, complaints
