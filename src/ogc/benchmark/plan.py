@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe, by_name, override
 
 AVERAGE = 0.999  # the averaged weights are recorded beside the raw ones, and change nothing in these
-NOT_IN_KEY = ("name", "method", "noise", "seed", "average", "precision")  # precision: bf16 where the device has it
+BESIDES = ("name", "method", "method_sha256", "parameters", "noise", "seed", "average", "precision")  # see key_of
 
 
 class Printed(NamedTuple):
@@ -54,24 +54,32 @@ class Cell:
 
 
 def key_of(recipe: Recipe, *, alone: bool = False) -> str:
-    """Data, method, noise, and whatever is not as in the paper.
+    """Data, method, noise, and whatever is not as in the paper, but for averaging and precision.
+
+    The raw weights know nothing of their average, and the precision is what the device has.
 
     >>> key_of(override(RECIPES["cifar10"], {"noise": "symmetric:0.8", "queue_size": 256}))
     'cifar10-ce_ogc-symmetric-0.8-queue_size-256'
     """
     known = recipe.method in methods.METHODS  # of a method from a file nothing is known here: every parameter is named
-    usual = override(by_name(recipe.name), {"method": recipe.method if known else "ce", "epochs": recipe.epochs})
-    parts: list[object] = [recipe.name, PurePath(recipe.method).name.replace("+", "_"), recipe.noise]
-    if recipe.epochs != RECIPES[recipe.name].epochs:
-        parts += ["epochs", recipe.epochs]
+    usual = _usual(recipe.name, recipe.method if known else "ce", recipe.epochs)
+    parts: list[object] = [recipe.name, PurePath(recipe.method).name.replace("+", "_")]
+    parts += [] if recipe.method_sha256 is None else [recipe.method_sha256[:8]]
+    parts += [] if recipe.noise is None else [recipe.noise]
+    parts += [] if recipe.epochs == RECIPES[recipe.name].epochs else ["epochs", recipe.epochs]
     for name, value in recipe:
-        if name not in (*NOT_IN_KEY, "parameters") and value != getattr(usual, name):
+        if name not in BESIDES and value != getattr(usual, name):
             parts += [name, value]
     for name, number in sorted(recipe.parameters.items()):
         if not known or number != usual.parameters.get(name):
             parts += [name, str(number).lower() if isinstance(number, bool) else f"{number:.12g}"]
     parts += ["alone"] if alone else []
-    return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", str(part)).strip("-") for part in parts if part is not None)
+    return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", str(part)).strip("-") for part in parts)
+
+
+@cache
+def _usual(dataset: str, method: str, epochs: int) -> Recipe:
+    return override(by_name(dataset), {"method": method, "epochs": epochs})
 
 
 class Row(NamedTuple):
@@ -79,7 +87,7 @@ class Row(NamedTuple):
     method: str
     changes: Mapping[str, object]
     printed: tuple[Printed | None, ...]  # one a column
-    average: float | None = None  # as printed; the paper has made it from the columns
+    average: float | None = None  # as printed
 
 
 class Column(NamedTuple):
@@ -98,25 +106,24 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     heading: str = "method"  # of the rows
-    unit: str = "%"
-    best: bool = True  # whether the best of a column is told
     alone: bool = False
 
     def cell(self, row: Row, column: Column) -> Cell:
         printed = dict(zip(self.columns, row.printed, strict=True)).get(column)
         return Cell(self.name, self.dataset, row.method, column.noise, row.changes, printed, column.measure, self.alone)
 
-    @property
+    @cached_property
     def cells(self) -> tuple[Cell, ...]:
+        """Row by row."""
         return tuple(self.cell(row, column) for row in self.rows for column in self.columns)
 
     @property
     def noises(self) -> tuple[str | None, ...]:
         return tuple(dict.fromkeys(column.noise for column in self.columns))
 
-    def row_of(self, method: str, label: str | None = None) -> Row:
+    def row_of(self, method: str, label: str) -> Row:
         """A row for a method that the paper's table does not have."""
-        return Row(label or name_of(method), method, {}, (None,) * len(self.columns))
+        return Row(label, method, {}, (None,) * len(self.columns))
 
 
 def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str | None] | None = None) -> list[Cell]:
@@ -189,12 +196,10 @@ NAMES = {
 def name_of(method: str) -> str:
     """As the paper writes it.
 
-    >>> name_of("fl+ogc"), name_of("losses/mine.py:MyLoss")
-    ('FL+OGC', 'MyLoss')
+    >>> name_of("fl+ogc"), name_of("losses/mine.py:MyLoss+ogc")
+    ('FL+OGC', 'MyLoss+OGC')
     """
-    if ":" in method:
-        return method.rpartition(":")[2]
-    return "+".join(NAMES.get(part, part) for part in method.split("+"))
+    return "+".join(NAMES.get(part, part) for part in method.rpartition(".py:")[2].split("+"))
 
 
 # --- the numbers, as printed ------------------------------------------------------------------------------------------
@@ -324,7 +329,6 @@ TABLES: dict[str, Table] = {
             TAU_COLUMNS,
             _sweep("queue_size", [2**i for i in range(8, 14)], 2, **FIXED_EPSILON),
             heading="queue size",
-            best=False,
         ),
         Table(
             "every",
@@ -333,7 +337,6 @@ TABLES: dict[str, Table] = {
             TAU_COLUMNS,
             _sweep("every", [2**i for i in range(3, 14, 2)], 2, **FIXED_EPSILON),
             heading="every",
-            best=False,
         ),
         Table(
             "time",
@@ -341,8 +344,6 @@ TABLES: dict[str, Table] = {
             "cifar10",
             (Column("minutes", "symmetric:0.5", "minutes"),),  # the paper does not say which noise
             _read(TIME, 1),
-            unit="min",
-            best=False,
             alone=True,
         ),
         Table(  # not in the paper: runs anywhere, in minutes

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from .._files import write_whole
 from .._require import require
-from ..training import method as methods
 from ..training.history import Epoch, summary
 from ..training.recipe import Checked, Recipe
 from .plan import Cell, key_of
 
-
-def _recorded(values: object) -> object:
-    """A recipe as it was used. That of a method from a file is taken as it stands: reading runs nobody's code."""
-    if isinstance(values, Mapping) and values.get("method") not in methods.METHODS:
-        require(values.keys() == Recipe.model_fields.keys(), "recipe", "complete", sorted(values))
-        Recipe(**{**values, "method": "ce", "parameters": {}})
-        return Recipe.model_construct(**{**values, "milestones": tuple(values["milestones"])})
-    return values
+FOLDER = Path("benchmarks/results/runs")  # in a clone
 
 
 class Provenance(Checked):
@@ -46,7 +38,7 @@ class Result(Checked):
     method: str
     noise: str | None
     seed: int
-    recipe: Annotated[Recipe, BeforeValidator(_recorded)]
+    recipe: Recipe  # as it was used
     noise_sha256: str | None  # of the given labels
     noise_rate: float | None  # the share that is wrong, as it came out
     network: str
@@ -168,3 +160,18 @@ def read_all(folder: Path) -> tuple[list[Result], list[str]]:
         except ValueError as error:
             complaints.append(str(error))
     return results, complaints
+
+
+def disagreements(results: Iterable[Result]) -> list[str]:
+    """A sentence for each noise whose runs were given different labels, which cannot stand in one table."""
+    labels: dict[tuple[str, str, int], set[str]] = {}
+    for result in results:
+        if result.noise is not None and result.noise_sha256 is not None:
+            noise = (result.dataset, result.noise, result.recipe.noise_seed)
+            labels.setdefault(noise, set()).add(result.noise_sha256)
+    return [
+        f"The runs on {dataset} with {noise} (noise seed {seed}) were given {len(sums)} different sets of labels: "
+        f"their checksums begin with {', '.join(sorted(each[:8] for each in sums))}."
+        for (dataset, noise, seed), sums in labels.items()
+        if len(sums) > 1
+    ]

@@ -1,0 +1,277 @@
+"""Filled tables for the terminal, in Markdown, LaTeX and HTML, and the page ``docs/results.md``."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .plan import TABLES
+from .result import Result, path_of
+from .table import DEVIATIONS, POINTS, Entry, Filled, Shown, entry_of, fill, paper
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+RANKS = {0: "", 1: "bold", 2: "underline"}
+
+
+def terminal(filled: Filled, *, averaged: bool = False) -> RichTable:
+    """ASCII, for 100 columns: the number of runs stands on a row's last line, where there is room."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(
+        title=filled.table.title,
+        caption=_sentences(filled, averaged).replace("±", "+-"),
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    shown.add_column(filled.table.heading)
+    for column in filled.columns:
+        shown.add_column(column, justify="right", no_wrap=True)
+    for row, (named, _) in enumerate(filled.rows):
+        lines = filled.lines(row, averaged=averaged)
+        runs = [cell.runs for cell in lines[0][1]]
+        if len(lines) == 1 and any(runs):
+            lines.append(("", [Shown("")] * len(runs)))
+        for number, (line, cells) in enumerate(lines):
+            last = number == len(lines) - 1 and number > 0
+            texts = []
+            for cell, count in zip(cells, runs, strict=True):
+                text = Text().append(cell.text.replace("±", "+-"), RANKS[cell.rank])
+                text.append("*" if cell.misprinted else "")
+                text.append("!" if cell.off else "", "bold red")
+                text.append(f" ({count})" if last and count else "", "dim")
+                texts.append(text)
+            shown.add_row(
+                Text(named.label if line == "ours" else f"  {line[:4]}" if line == "difference" else f"  {line}"),
+                *texts,
+                style="dim" if line == "paper" else "",
+                end_section=number == len(lines) - 1 and row == len(filled.table.rows) - 1,
+            )
+    return shown
+
+
+def _sentences(filled: Filled, averaged: bool) -> str:
+    sentences = filled.legend(averaged=averaged)
+    return ". ".join(sentence[:1].upper() + sentence[1:] for sentence in sentences) + "."
+
+
+def markdown(filled: Filled, *, averaged: bool = False) -> str:
+    def written(cell: Shown) -> str:
+        text = {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}[cell.rank].format(cell.text.replace("±", " ± "))
+        return text + (r"\*" if cell.misprinted else "") + (" !" if cell.off else "") + _runs(cell)
+
+    head = [filled.table.heading, "", *filled.columns]
+    rows = [head, ["---", "---", *["---:"] * len(filled.columns)]]
+    for row, (named, _) in enumerate(filled.rows):
+        for line, cells in filled.lines(row, averaged=averaged):
+            rows.append([named.label if line == "ours" else "", line, *map(written, cells)])
+    legend = _sentences(filled, averaged).replace("*", r"\*")
+    return "\n".join([*("| " + " | ".join(row) + " |" for row in rows), "", legend, ""])
+
+
+def _runs(cell: Shown) -> str:
+    return f" ({cell.runs})" if cell.runs else ""
+
+
+def latex(filled: Filled, *, averaged: bool = False) -> str:
+    """To be included in a document that has ``booktabs``."""
+
+    def written(cell: Shown) -> str:
+        text = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}[cell.rank].format(_tex(cell.text))
+        return text + ("$^*$" if cell.misprinted else "") + (r"\,!" if cell.off else "") + _runs(cell)
+
+    lines = []
+    for row, (named, _) in enumerate(filled.rows):
+        if row:
+            rule = row == len(filled.table.rows)
+            lines.append(r"    \midrule" if rule else r"    \addlinespace")
+        for line, cells in filled.lines(row, averaged=averaged):
+            label = named.label if line == "ours" else rf"\quad {line}"
+            lines.append("    " + " & ".join([_tex(label), *map(written, cells)]) + r" \\")
+    head = " & ".join(map(_tex, [filled.table.heading, *filled.columns]))
+    caption = _tex(f"{filled.table.title}. {_sentences(filled, averaged)}").replace("-: ", "--: ")
+    return "\n".join(
+        [
+            r"% \usepackage{booktabs}; six noises are about 17 cm wide",
+            r"\begin{table*}[t]",
+            r"\centering",
+            r"\footnotesize",
+            r"\setlength{\tabcolsep}{3pt}",
+            rf"\begin{{tabular}}{{@{{}}l{'r' * len(filled.columns)}@{{}}}}",
+            r"    \toprule",
+            rf"    {head} \\",
+            r"    \midrule",
+            *lines,
+            r"    \bottomrule",
+            r"\end{tabular}",
+            rf"\caption{{{caption}}}",
+            rf"\label{{table: {filled.table.name}}}",
+            r"\end{table*}",
+            "",
+        ]
+    )
+
+
+def _tex(text: str) -> str:
+    for plain, command in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("&", r"\&"), ("#", r"\#")):
+        text = text.replace(plain, command)
+    return text if text.startswith("\\") or not text.startswith("-") else f"${text}$" if text[1:] else "--"
+
+
+STYLE = """
+:root { --paper: #ffffff; --card: #f4f5f7; --ink: #16181d; --soft: #565c66; --grid: #dddddd; --red: #b84a00; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #14161a; --card: #1f2329; --ink: #e8eaed; --soft: #a9b0ba; --grid: #363b43; --red: #ff8b4d; }
+}
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.45 system-ui, sans-serif; }
+h1, h2 { font-size: 1.3rem; line-height: 1.25; margin: 1.5rem 0 .5rem; }
+ul { color: var(--soft); font-size: .875rem; padding-left: 1.1rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .925rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .1rem .9rem .1rem 0; text-align: right; font-weight: 400; white-space: nowrap; }
+thead th { color: var(--soft); padding-bottom: .4rem; }
+th:first-child { text-align: left; }
+tbody { border-top: 1px solid var(--grid); }
+tbody tr:nth-child(2) > * { padding-top: .4rem; }
+tbody tr:last-child > * { padding-bottom: .4rem; }
+tbody.more { border-top: 3px double var(--soft); }
+tbody th { color: var(--soft); }
+.ours th { color: var(--ink); font-weight: 600; }
+.paper td, .runs { color: var(--soft); }
+.off { color: var(--red); font-weight: 600; }
+.labels, .narrow { display: none; }
+@media (max-width: 56rem) {
+  body { padding: .6rem; }
+  table { display: block; font-size: clamp(.62rem, 3.2vw, .925rem); }
+  thead, .wide { display: none; }
+  .narrow { display: inline; }
+  tbody, tbody.more { display: grid; grid-auto-flow: column; justify-content: space-between; gap: .2rem .5rem;
+    margin: 0 0 1rem; padding: .7rem .9rem; border: 0; border-radius: .4rem; background: var(--card);
+    overflow-x: auto; }
+  tbody tr, tbody tr.labels { display: contents; }
+  tbody tr > *, tbody tr:nth-child(2) > *, tbody tr:last-child > * { padding: 0; }
+  tbody tr > th:first-child { text-align: right; }
+  tbody .labels > * { text-align: left; color: var(--soft); }
+  tbody .labels > :first-child { color: var(--ink); font-weight: 600; }
+  .ours th { color: var(--soft); font-weight: 400; }
+}
+"""
+
+
+def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
+    """A page that needs no other file. On a phone each row is a card, its lines side by side."""
+
+    def written(cell: Shown) -> str:
+        text = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}[cell.rank].format(escape(cell.text))
+        text += '<span class="runs"> *</span>' if cell.misprinted else ""
+        text = f'<span class="off">{text} !</span>' if cell.off else text
+        return f"<td>{text}" + (f'<span class="runs">{_runs(cell)}</span>' if cell.runs else "") + "</td>"
+
+    parts = []
+    for filled in tables:
+        size = len(filled.columns) + 1
+        head = "".join(f'<th scope="col">{escape(column)}</th>' for column in (filled.table.heading, *filled.columns))
+        labels = "".join(f"<td>{escape(column)}</td>" for column in filled.columns)
+        bodies = []
+        for row, (named, _) in enumerate(filled.rows):
+            more = ' class="more"' if row == len(filled.table.rows) else ""
+            bodies.append(f'<tbody{more} style="grid-template-rows: repeat({size}, auto)">')
+            bodies.append(f'<tr class="labels" aria-hidden="true"><td>{escape(named.label)}</td>{labels}</tr>')
+            for line, cells in filled.lines(row, averaged=averaged):
+                wide, narrow = (named.label, line) if line == "ours" else (line, line.replace("erence", "."))
+                first = f'<span class="wide">{escape(wide)}</span><span class="narrow">{narrow}</span>'
+                numbers = "".join(map(written, cells))
+                bodies.append(f'<tr class="{line}"><th scope="row">{first}</th>{numbers}</tr>')
+            bodies.append("</tbody>")
+        legend = "".join(f"<li>{escape(sentence)}</li>" for sentence in filled.legend(averaged=averaged))
+        parts.append(f"<h2>{escape(filled.table.title)}</h2>\n<ul>{legend}</ul>")
+        parts += ['<div class="scroll"><table>', f"<thead><tr>{head}</tr></thead>", *bodies, "</table></div>"]
+    title = escape(tables[0].table.title if len(tables) == 1 else "Results beside the paper's")
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f'<title>{title}</title>\n<link rel="icon" href="data:,">',
+            f"<style>{STYLE}</style>\n</head>\n<body>\n<main>",
+            *parts,
+            "</main>\n</body>\n</html>\n",
+        ]
+    )
+
+
+def page(results: Sequence[Result], *, folder: Path, beside: Path) -> str:
+    """``docs/results.md``: each table that has a run in it, how each cell stands to the paper, what it came from.
+
+    :param folder: of the results.
+    :param beside: the folder that the page is for; links to results start there.
+    """
+    tables = [fill(table, results) for table in TABLES.values()]
+    there = [filled for filled in tables if filled.has_runs]
+    place = Path(os.path.relpath(folder, beside)).as_posix()
+    parts = [
+        "# Results",
+        f"Made by `ogc tables --write`; nothing here is typed. {_count(results, 'run')} in [{place}]({place}).",
+        "\n".join(_machines(results)),
+        *(f"## {filled.table.title}\n\n{markdown(filled, averaged=True)}" for filled in there),
+        f"## How each cell stands to the paper\n\n{_standings(there, results, place)}",
+        "## Not run\n\n" + "\n".join(f"- `{f.table.name}`: {f.table.title}" for f in tables if not f.has_runs),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _count(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+
+
+def _machines(results: Sequence[Result]) -> list[str]:
+    """Where the numbers come from."""
+    groups: dict[tuple[str | None, ...], list[Result]] = {}
+    for result in results:
+        made = result.provenance
+        groups.setdefault((made.device, made.torch, made.commit, made.date[:10]), []).append(result)
+    return [
+        f"- {_count(runs, 'run')} on {device}, torch {torch}, commit {commit or 'unknown'}, {date}"
+        for (device, torch, commit, date), runs in sorted(groups.items(), key=lambda group: str(group[0]))
+    ]
+
+
+def _standings(tables: Sequence[Filled], results: Sequence[Result], place: str) -> str:
+    """A row for each cell that was run: once, though it may be in several tables."""
+    entries: dict[tuple[str, str], Entry] = {}
+    for entry in (entry for filled in tables for entry in filled.entries):
+        if entry.key and entry.ours:
+            entries.setdefault((entry.key, entry.measure), entry)
+    for key in sorted({result.key for result in results} - {key for key, _ in entries}):  # tuning, and the like
+        runs = [result for result in results if result.key == key]
+        measure = str(runs[0].summary["set"])
+        entries[key, measure] = entry_of(key, runs, measure)
+    rows = [
+        ["run", "seeds", "ours", "averaged weights", "paper", "difference", ""],
+        ["---"] * 2 + ["---:"] * 4 + ["---"],
+    ]
+    for (key, measure), entry in sorted(entries.items()):
+        seeds = sorted(result.seed for result in results if result.key == key)
+        links = ", ".join(f"[{seed}]({path_of(Path(place), key, seed).as_posix()})" for seed in seeds)
+        numbers = [entry.show(entry.ours), entry.show(entry.averaged) if entry.averaged else "", paper(entry).text]
+        gap = "" if entry.difference is None else f"{entry.difference:+.2f}"
+        name = key if measure == "test" else f"{key}, {measure}"
+        rows.append([f"`{name}`", links, *(n.replace("±", " ± ") for n in numbers), gap, entry.standing or ""])
+    told = Counter(entry.standing for entry in entries.values() if entry.standing)
+    counts = (
+        f"{told['agrees']} of {told.total()} agree with the paper, {told['above']} are above it, {told['below']} below."
+    )
+    rule = f"Agrees: within {POINTS:g} point, or within {DEVIATIONS:g} of the paper's standard deviations."
+    return "\n".join([f"{counts} {rule}", "", *("| " + " | ".join(row) + " |" for row in rows)])
