@@ -101,15 +101,11 @@ class StopAt(Nobody):
     def __init__(self, epoch, step, signal=signal.SIGTERM):
         self.at, self.signal = (epoch, step), signal
 
-    def began(self, run, *, epoch, epochs, steps):
-        self.epoch = epoch + 1
-
-    def moved(self, run, *, step, images_per_second):
-        if (self.epoch, step) == self.at:
+    def moved(self, run, *, epoch, step, images_per_second):
+        if (epoch + 1, step) == self.at:
             signal.raise_signal(self.signal)
 
     def ended_epoch(self, run, epoch):
-        self.epoch = epoch.epoch + 1
         if (epoch.epoch, None) == self.at:
             signal.raise_signal(self.signal)
 

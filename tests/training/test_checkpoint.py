@@ -137,8 +137,8 @@ def test_a_disk_that_fills_up_in_training(tmp_path, monkeypatch):
     train([job(tmp_path / "whole")])
 
     class Fills(StopAt):
-        def moved(self, run, *, step, images_per_second):
-            if (self.epoch, step) == self.at:
+        def moved(self, run, *, epoch, step, images_per_second):
+            if (epoch + 1, step) == self.at:
                 monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
 
     with pytest.raises(OSError, match="full") as info:

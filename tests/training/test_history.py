@@ -70,6 +70,6 @@ def test_the_first_set_counts():
 def test_nobody_listens():
     nobody = Nobody()
     nobody.began(0, epoch=0, epochs=1, steps=1)
-    nobody.moved(0, step=1, images_per_second=None)
+    nobody.moved(0, epoch=0, step=1, images_per_second=None)
     nobody.ended_epoch(0, EPOCH)
     nobody.said("nothing")

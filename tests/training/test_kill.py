@@ -59,7 +59,7 @@ def test_without_a_folder_nothing_is_promised():
 
 def test_a_second_signal_is_obeyed_at_once(tmp_path):
     class Impatient(StopAt):
-        def moved(self, run, *, step, images_per_second):
+        def moved(self, run, *, epoch, step, images_per_second):
             if step == 2:
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
@@ -81,9 +81,9 @@ def test_jobs_whose_turn_had_not_come_go_on_too(tmp_path):
         return [job(tmp_path / name / str(seed), seed=seed) for seed in range(3)]
 
     class Second(StopAt):
-        def moved(self, run, *, step, images_per_second):
+        def moved(self, run, *, epoch, step, images_per_second):
             if run == 1:
-                super().moved(run, step=step, images_per_second=images_per_second)
+                super().moved(run, epoch=epoch, step=step, images_per_second=images_per_second)
 
     whole = train(jobs("whole"))
     with pytest.raises(Interrupted) as info:

@@ -111,8 +111,8 @@ class Spoils(StopAt):
         self.batch = feed(one.data[0], seed=0).plan(epoch - 1).order[step]
         self.inputs = one.data[0].inputs
 
-    def moved(self, run, *, step, images_per_second):
-        if (self.epoch, step) == self.at:
+    def moved(self, run, *, epoch, step, images_per_second):
+        if (epoch + 1, step) == self.at:
             self.inputs[self.batch[7]] = math.nan
 
 
@@ -181,5 +181,5 @@ def test_where_nobody_looks_at_every_step(tmp_path, monkeypatch, save_every, ste
 class Counts(Nobody):
     steps = 0
 
-    def moved(self, run, *, step, images_per_second):
+    def moved(self, run, *, epoch, step, images_per_second):
         self.steps += 1

@@ -52,7 +52,7 @@ def watched(todo, tell, *, terminal=False, width=80, encoding="utf-8"):
 def whole_run(watch, run=0, epochs=150, done=0, **kinds):
     watch.began(run, epoch=done, epochs=epochs, steps=10)
     for number in range(done + 1, epochs + 1):
-        watch.moved(run, step=10, images_per_second=1000.0)
+        watch.moved(run, epoch=number - 1, step=10, images_per_second=1000.0)
         watch.ended_epoch(run, epoch(number, **kinds))
 
 
@@ -124,15 +124,30 @@ def test_time_left_is_counted_from_the_first_step(monkeypatch):
     watch.began(0, epoch=2, epochs=10, steps=10)
     assert watch.rows[0].seconds_left() is None
     now[0] += 500  # compiling
-    watch.moved(0, step=1, images_per_second=None)
+    watch.moved(0, epoch=2, step=1, images_per_second=None)
     assert watch.rows[0].seconds_left() is None
     now[0] += 2
-    watch.moved(0, step=3, images_per_second=None)
+    watch.moved(0, epoch=2, step=3, images_per_second=None)
     assert watch.rows[0].seconds_left() == pytest.approx(77)  # a second a step, 77 of them
     now[0] += 7
     watch.ended_epoch(0, epoch(3))
     assert watch.rows[0].seconds_left() == pytest.approx(70)
     assert watch.rows[0].facts()["left"] == "1:10"
+
+
+def test_an_epochs_end_that_is_told_late_moves_nothing_back():
+    """The engine reads an epoch's end when the next one has begun."""
+    watch = Progress(Console(file=io.StringIO()), jobs({"epochs": 3}))
+    watch.began(0, epoch=0, epochs=3, steps=10)
+    watch.moved(0, epoch=0, step=9, images_per_second=1000.0)
+    watch.moved(0, epoch=1, step=4, images_per_second=None)
+    assert watch.rows[0].facts()["images/s"] == "1,000"
+    watch.ended_epoch(0, epoch(1))
+    assert watch.rows[0].done == pytest.approx(1.4)
+    watch.moved(0, epoch=1, step=10, images_per_second=None)
+    watch.ended_epoch(0, epoch(2))
+    assert watch.rows[0].facts()["epoch"] == "2/3"
+    assert watch.rows[0].done == 2
 
 
 def frame(watch):
@@ -165,7 +180,7 @@ def test_the_screen_is_drawn_a_few_times_a_second_at_most():
     def tell(watch):
         watch.began(0, epoch=0, epochs=2, steps=10**9)
         for step in range(10**9):
-            watch.moved(0, step=step, images_per_second=1.0)
+            watch.moved(0, epoch=0, step=step, images_per_second=1.0)
             if time.monotonic() - began > seconds:
                 return
 

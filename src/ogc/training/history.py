@@ -38,8 +38,8 @@ class Watch(Protocol):
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
         """``epoch`` epochs are done, of ``steps`` steps each."""
 
-    def moved(self, run: int, *, step: int, images_per_second: float | None) -> None:
-        """So many steps of this epoch are done."""
+    def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
+        """``epoch`` epochs and so many steps are done. The engine may tell this before the end of the last epoch."""
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None: ...
 
@@ -51,7 +51,7 @@ class Nobody:
 
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None: ...
 
-    def moved(self, run: int, *, step: int, images_per_second: float | None) -> None: ...
+    def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None: ...
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None: ...
 

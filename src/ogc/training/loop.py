@@ -40,7 +40,8 @@ def train(run: Run, *, ranks: Ranks, watch: Watch, stop: Stop, save_every: float
             for inputs, index in batches(run, plan, ranks):
                 step(run, network, inputs, index, ranks)
                 run.seconds = time.perf_counter() - began
-                watch.moved(run.number, step=run.step, images_per_second=run.step * run.feed.batch / run.seconds)
+                speed = run.step * run.feed.batch / run.seconds
+                watch.moved(run.number, epoch=run.epoch, step=run.step, images_per_second=speed)
                 if run.step == run.feed.steps:
                     end_epoch(run, plan, ranks, watch, began)
                 elif run.step % apart:

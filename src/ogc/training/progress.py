@@ -41,6 +41,10 @@ class Row:
     def done(self) -> float:
         return self.epoch + self.step / (self.steps or 1)
 
+    def reach(self, epoch: int, step: int) -> None:
+        """Never back: an epoch's end may be told when the next one has begun."""
+        self.epoch, self.step = max((self.epoch, self.step), (epoch, step))
+
     def seconds_left(self) -> float | None:
         """By the time since the first step that we were told of: compiling and loading came before."""
         if self.first_told is None or self.done <= self.first_told[1]:
@@ -120,15 +124,17 @@ class Progress:
             after = f", {epoch} of them done" if epoch else ""
             self.said(f"{row.title}  {epochs} epochs of {steps} steps{after}")
 
-    def moved(self, run: int, *, step: int, images_per_second: float | None) -> None:
+    def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
         row = self.rows[run]
-        row.step, row.speed = step, images_per_second
+        row.reach(epoch, step)
+        row.speed = row.speed if images_per_second is None else images_per_second
         if row.first_told is None:
             row.first_told = (time.monotonic(), row.done)
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
         row = self.rows[run]
-        row.epoch, row.step, row.last, row.speed = epoch.epoch, 0, epoch, epoch.images_per_second
+        row.reach(epoch.epoch, 0)
+        row.last, row.speed = epoch, epoch.images_per_second
         if self.live is None and epoch.epoch in self.told[run]:
             self.said(row.line())
 
