@@ -8,6 +8,7 @@ The plain loop does the same arithmetic.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
 
 from ..clipping import OGC
+from ..clipping.fused import LARGEST
+from ..data.augment import Statistics
 from ..models.resnet import ResNet
 from . import checkpoint, fused
 from .evaluate import EvaluationSet, precision
@@ -29,7 +33,8 @@ from .run import Job, NonFinite, Run, Snapshot, decay_at
 from .stopping import Stop
 
 EVALUATION_BATCH = 2000
-CHUNK = 64  # steps between two fillings of the tables
+CHUNK = 64  # steps between two fillings of the tables, at most
+CHUNK_NUMBERS = 2**27  # of inputs, at most: augmentation holds them several times over
 WARM_UP = 3
 WORTH_COMPILING = 5000  # steps, to win back the seconds that it takes
 CHANNELS = 8  # of images, at least: with three, convolutions miss the tensor cores
@@ -41,6 +46,8 @@ def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | No
         return "there is no GPU"
     if not fused.HAVE_TRITON:
         return "Triton is not installed"
+    if torch.version.hip is not None:
+        return "the GPU is not NVIDIA's"
     if ranks.size > 1:
         return "there are several processes"
     for job in jobs:
@@ -53,19 +60,29 @@ def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | No
             return "gradients are accumulated"
         if not all(value.requires_grad for value in (job.network.parameters() if job.network else ())):
             return "a part of the network is frozen"
+        if job.recipe.parameters.get("queue_size", 0) > LARGEST:
+            return f"OGC's kernel holds a queue of at most {LARGEST:,}"
     return None
 
 
+Ready = dict[tuple[int, Statistics | None, torch.dtype], Tensor]
+"""Held-out data as networks take it, by what it is made of."""
+
+
 class CaptureError(RuntimeError):
-    """A network or loss that a CUDA graph cannot hold: one sentence."""
+    """A network or loss that the engine's graphs cannot hold: one sentence."""
 
 
 def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
     """A lane for each run that is not done."""
-    ready: dict[int, Tensor] = {}
+    ready: Ready = {}
     lanes = []
     with _tuned_convolutions():
         for run in runs:
+            if drawing := [type(module).__name__ for module in run.network.modules() if draws(module)]:
+                raise CaptureError(
+                    f"{run.recipe.network} draws random numbers ({drawing[0]}), which graphs would share."
+                )
             try:
                 lanes += [Lane(run, watch, ready)] if not run.done else []
             except torch.OutOfMemoryError:
@@ -76,14 +93,20 @@ def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
     return lanes
 
 
-def train(lanes: Sequence[Lane], *, stop: Stop, save_every: float) -> None:
-    """Train all runs to the end, or until ``stop``; they are then saved where they stand."""
+def draws(module: nn.Module) -> bool:
+    """Whether it needs random numbers in training: dropout, stochastic depth."""
+    return float(getattr(module, "drop_prob", 0) or (module.p if isinstance(module, _DropoutNd) else 0)) > 0
+
+
+def train(lanes: Sequence[Lane], *, stop: Stop, save_every: float) -> NonFinite | None:
+    """Train all runs to the end, or until ``stop``; they are then saved where they stand.
+
+    A run that breaks leaves the others alone; its complaint is returned.
+    """
     try:
-        trouble = drive(lanes, stop, save_every)
+        return drive(lanes, stop, save_every)
     finally:
         torch.cuda.synchronize()
-    if trouble is not None:
-        raise trouble
 
 
 @contextmanager
@@ -97,7 +120,7 @@ def _tuned_convolutions() -> Iterator[None]:
 
 
 def drive(lanes: Sequence[Lane], stop: Stop, save_every: float) -> NonFinite | None:
-    """A step of each in turn. A run that breaks leaves the others alone; its complaint comes at the end."""
+    """A step of each in turn, and the first complaint."""
     going = [(lane, lane.steps()) for lane in lanes]
     saved, trouble = time.monotonic(), None
     while going:
@@ -134,7 +157,6 @@ class Flat:
     """
 
     def __init__(self, run: Run) -> None:
-        self.recipe = run.recipe
         device, low = run.device, run.recipe.precision == "bf16"
         cast = (nn.modules.conv._ConvNd, nn.Linear) if low else ()
         casts = {
@@ -205,13 +227,14 @@ class Flat:
         like = [torch.channels_last if gradient.dim() == 4 else torch.contiguous_format for gradient in gradients]
         laid = [gradient.contiguous(memory_format=order) for gradient, order in zip(gradients, like, strict=True)]
         gaps = [-gradient.numel() % fused.ALIGNED for gradient in gradients]
-        return [F.pad(part.flatten(), (0, gap)) if gap else part for part, gap in zip(laid, gaps, strict=True)]
+        whole = [F.pad(part.flatten(), (0, gap)) if gap else part for part, gap in zip(laid, gaps, strict=True)]
+        return [part.clone() if part.data_ptr() % 16 else part for part in whole]  # a slice of another tensor
 
 
 class Lane:
     """One run on its own stream: its tables, and its step and its evaluation as graphs."""
 
-    def __init__(self, run: Run, watch: Watch, ready: dict[int, Tensor]) -> None:
+    def __init__(self, run: Run, watch: Watch, ready: Ready) -> None:
         self.run, self.watch, self.flat = run, watch, Flat(run)
         device, feed = run.device, run.feed
         self.bits = torch.bfloat16 if run.recipe.precision == "bf16" else torch.float32
@@ -223,9 +246,10 @@ class Lane:
         pads = isinstance(run.network, ResNet) and self.bits == torch.bfloat16
         self.more = max(CHANNELS - shape[0], 0) if pads else 0
         memory = (shape[1], shape[2], shape[0] + self.more) if len(shape) == 3 else shape
-        self.inputs = torch.zeros(CHUNK, feed.batch, *memory, dtype=self.bits, device=device)
-        self.rows = torch.zeros(CHUNK, 2, feed.batch, dtype=torch.int64, device=device)  # index, label
-        self.rates = torch.zeros(CHUNK, 2, device=device)  # lr, decay of the average
+        self.chunk = min(CHUNK, max(1, CHUNK_NUMBERS // (feed.batch * math.prod(memory))), feed.steps)
+        self.inputs = torch.zeros(self.chunk, feed.batch, *memory, dtype=self.bits, device=device)
+        self.rows = torch.zeros(self.chunk, 2, feed.batch, dtype=torch.int64, device=device)  # index, label
+        self.rates = torch.zeros(self.chunk, 2, device=device)  # lr, decay of the average
         self.position = torch.zeros((1,), dtype=torch.int64, device=device)  # in the tables
         self.at = torch.zeros((1,), dtype=torch.int64, device=device)  # in the epoch
         self.lr = torch.zeros((), device=device)
@@ -240,11 +264,13 @@ class Lane:
 
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream):
-            self.fill(self.load(0), 0, min(CHUNK, feed.steps))
+            self.fill(self.load(0), 0, self.chunk)
             self.frozen = {name: value.clone() for name, value in self.live().items()}
             self.sets = {name: self.ready_set(part, ready) for name, part in run.sets.items()}
             self.hits = {kind: {name: self.at.new_zeros(()) for name in run.sets} for kind in ("raw", "averaged")}
-        self.step_graph = self.capture(self.step, [*self.live().values(), *run.criterion.buffers(), self.flat.momentum])
+        integers = [value for value in run.network.buffers() if not value.is_floating_point()]
+        changed = [*self.live().values(), *run.criterion.buffers(), self.flat.momentum, *integers]
+        self.step_graph = self.capture(self.step, changed)
         self.evaluation_graph = self.capture(self.evaluate, [])
 
     def live(self) -> dict[str, Tensor]:
@@ -258,25 +284,29 @@ class Lane:
             found["solution"] = run.criterion.solution
         return found
 
-    def capture(self, work: Any, changed: list[Tensor]) -> torch.cuda.CUDAGraph:
-        """``work`` as a graph; what its warm-up changes is put back."""
+    def capture(self, work: Callable[[], None], changed: list[Tensor]) -> torch.cuda.CUDAGraph:
+        """``work`` as a graph; what its warm-up changes is put back, even if it cannot be captured."""
         counters = [self.position, self.at]
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self.stream):
             before = [value.clone() for value in (*changed, *counters)]
-            for _ in range(WARM_UP):
-                for counter in counters:
-                    counter.zero_()
+        try:
+            with torch.cuda.stream(self.stream):
+                for _ in range(WARM_UP):
+                    for counter in counters:
+                        counter.zero_()
+                    work()
+            self.stream.synchronize()
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 work()
-        self.stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            work()
-        with torch.cuda.stream(self.stream), torch.no_grad():
-            self.point()
-            for value, old in zip((*changed, *counters), before, strict=True):
-                value.copy_(old)
-            self.flat.short.copy_(self.flat.weight[: self.flat.n_low])
-        self.stream.synchronize()
+            with torch.cuda.stream(self.stream):
+                self.point()
+        finally:
+            with torch.cuda.stream(self.stream), torch.no_grad():
+                for value, old in zip((*changed, *counters), before, strict=True):
+                    value.copy_(old)
+                self.flat.short.copy_(self.flat.weight[: self.flat.n_low])
+            self.stream.synchronize()
         return graph
 
     # --- a step --------------------------------------------------------------------------------------------------
@@ -294,9 +324,7 @@ class Lane:
         with precision(recipe.precision, run.device):
             logits = functional_call(run.network, weights, (inputs,))
         loss = self.criterion(logits, rows[1])
-        self.gradients = flat.in_memory_order(
-            torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
-        )
+        self.gradients = flat.in_memory_order(torch.autograd.grad(loss, list(weights.values())))
         if not torch.cuda.is_current_stream_capturing():
             self.point()
         fused.keep_books(
@@ -341,9 +369,10 @@ class Lane:
             plan = self.load(run.epoch)
             self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             self.begin.record(self.stream)
+            self.before = run.seconds  # of this epoch, when it was interrupted
             began, first = time.perf_counter(), run.step
             while run.step < run.feed.steps:
-                count = min(CHUNK, run.feed.steps - run.step)
+                count = min(self.chunk, run.feed.steps - run.step)
                 with torch.cuda.stream(self.stream):
                     self.fill(plan, run.step, count)
                 self.watch.moved(
@@ -376,15 +405,15 @@ class Lane:
         run = self.run
         index = plan.order[step : step + count]
         draws = tuple(part[step : step + count].flatten() for part in plan.draws)
-        if count < CHUNK:  # shapes stay the same, so that nothing is compiled again
-            index = torch.cat([index, index.new_zeros(CHUNK - count, run.feed.batch)])
-            draws = tuple(torch.cat([part, part.new_zeros((CHUNK - count) * run.feed.batch)]) for part in draws)
+        if count < self.chunk:  # shapes stay the same, so that nothing is compiled again
+            index = torch.cat([index, index.new_zeros(self.chunk - count, run.feed.batch)])
+            draws = tuple(torch.cat([part, part.new_zeros((self.chunk - count) * run.feed.batch)]) for part in draws)
         inputs = run.feed(index.flatten(), draws, self.augment)
         inputs = inputs.permute(0, 2, 3, 1) if inputs.dim() == 4 else inputs
         self.inputs[..., : inputs.shape[-1]].copy_(inputs.view(*self.inputs.shape[:-1], -1))
         self.rows[:, 0].copy_(index)
         self.rows[:, 1].copy_(run.feed.given[index])
-        rates = torch.zeros(CHUNK, 2, pin_memory=True)
+        rates = torch.zeros(self.chunk, 2, pin_memory=True)
         for i in range(count):
             rates[i, 0] = run.recipe.lr_at(run.epoch, (step + i) / run.feed.steps)
             rates[i, 1] = decay_at(run.recipe.average or 0.0, run.epoch * run.feed.steps + step + i)
@@ -394,9 +423,9 @@ class Lane:
 
     # --- the end of an epoch -----------------------------------------------------------------------------------------
 
-    def ready_set(self, part: EvaluationSet, ready: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
+    def ready_set(self, part: EvaluationSet, ready: Ready) -> tuple[Tensor, Tensor]:
         """Held-out data as the network takes it, shared by all lanes; and its labels."""
-        key = id(part.dataset_inputs)
+        key = id(part.dataset_inputs), part.feed.statistics, self.bits
         if key not in ready:
             inputs = part.feed.plain(cast(Tensor, part.inputs)).to(self.bits)
             ready[key] = inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
@@ -445,17 +474,18 @@ class Lane:
                 weights=self.frozen_weights,
             ).to_host(wait=False)
             self.finished_aside.record(self.aside)
-        self.pending = snapshot, self.begin, self.end
+        self.pending = snapshot, self.begin, self.end, self.before
+        run.seconds = 0.0
 
     def look(self, wait: bool = False) -> None:
         """Record the last epoch, once its evaluation has come home."""
         if self.pending is None or not (wait or self.finished_aside.query()):  # type: ignore[no-untyped-call]
             return
         self.finished_aside.synchronize()
-        snapshot, begin, end = self.pending
+        snapshot, begin, end, before = self.pending
         self.pending = None
         with torch.cuda.stream(self.aside):
-            epoch = self.run.record(snapshot, begin.elapsed_time(end) / 1000)
+            epoch = self.run.record(snapshot, before + begin.elapsed_time(end) / 1000)
             self.finished_aside.record(self.aside)
         checkpoint.write_metrics(self.run)
         self.watch.ended_epoch(self.run.number, epoch)
@@ -472,7 +502,12 @@ class Lane:
 
     def save(self) -> None:
         """Save the run where it stands, once the device has got there."""
+        if self.run.step:
+            self.end.record(self.stream)
         self.stream.synchronize()
         self.look(wait=True)
+        self.finished_aside.synchronize()  # the best weights are copied there
+        if self.run.step:
+            self.run.seconds = self.before + self.begin.elapsed_time(self.end) / 1000
         self.run.require_finite(self.run.losses[: self.run.step].cpu(), self.run.epoch + 1)
         checkpoint.save(self.run, Ranks())

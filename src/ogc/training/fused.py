@@ -55,7 +55,8 @@ if triton is not None:
         """What the gradient is multiplied by, so that its norm is at most clip_norm."""
         part = tl.arange(0, PARTS)
         norm = tl.sqrt(tl.sum(tl.load(partial + part, mask=part < parts, other=0.0), 0))
-        tl.store(scale, tl.minimum(clip_norm / (norm + 1e-6), 1.0))
+        factor = clip_norm / (norm + 1e-6)
+        tl.store(scale, tl.where(factor > 1, 1.0, factor))  # NaN stays, and reaches all weights
 
     @triton.jit
     def _step(
@@ -109,7 +110,8 @@ if triton is not None:
             x = tl.load(logits + i * C + c, mask=c < C, other=float("-inf")).to(tl.float32)
             index, label = tl.load(rows + i), tl.load(rows + batch + i)
             top = tl.max(x, 0)
-            tl.store(H + index, top + tl.log(tl.sum(tl.exp(x - top), 0)) - tl.sum(tl.where(c == label, x, 0.0), 0))
+            own = tl.sum(tl.where(c == label, x, 0.0), 0)
+            tl.store(H + index, (top - own) + tl.log(tl.sum(tl.exp(x - top), 0)))
             tl.store(predicted + index, tl.argmax(x, 0).to(tl.int64))
         else:
             now = tl.load(at)
