@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from ogc.data import Dataset
-from ogc.training import RECIPES, Interrupted, Job, NonFinite, loop, override, train
+from ogc.losses import LOSSES
+from ogc.training import RECIPES, Interrupted, Job, NonFinite, checkpoint, load_network, loop, override, train
 from ogc.training.engine import Lane
 from ogc.training.history import Epoch, Nobody
 from ogc.training.ranks import Ranks
@@ -77,8 +80,13 @@ def copy_state(source: Run, target: Run, lane: Lane) -> None:
     torch.cuda.synchronize()
 
 
-@pytest.mark.parametrize("method", ["ce", "ce+ogc", "fl+ogc", "gce", "nce_rce"])
-@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 4e-3), ("float32", 1e-4)])
+@pytest.mark.parametrize(
+    ("method", "precision", "tolerance"),
+    [
+        *((method, "bf16", 4e-3) for method in (*LOSSES, "ce+ogc", "fl+ogc", "gce+ogc", "ce+linear", "ce+ema")),
+        ("ce+ogc", "float32", 1e-4),
+    ],
+)
 def test_every_step_of_the_engine_is_the_loops(method: str, precision: str, tolerance: float) -> None:
     """50 steps, each from the loop's state, so that no rounding is amplified; OGC updates among them."""
     a_job = job(precision=precision, **settings(method))
@@ -147,38 +155,101 @@ def test_the_engine_and_the_loop_end_alike() -> None:
     assert {field.name for field in dataclasses.fields(Epoch)} == set(fast["epochs"][-1])
 
 
-def test_a_stopped_engine_goes_on(tmp_path: Path) -> None:
-    """Saved in the middle of an epoch, and taken up again: the same samples in the same order, the same end."""
+class StopAfter(Nobody):
+    """SIGTERM once so many steps of an epoch are launched."""
 
-    class StopAfter(Nobody):
-        def moved(self, run: int, *, step: int, images_per_second: float | None) -> None:
-            if step >= 64:
-                import signal
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
 
-                signal.raise_signal(signal.SIGTERM)
+    def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
+        if step >= self.steps:
+            signal.raise_signal(signal.SIGTERM)
 
+
+@pytest.mark.parametrize("then", ["graph", "loop"])
+def test_a_stopped_engine_goes_on(then: str, tmp_path: Path) -> None:
+    """Saved in the middle of an epoch, and taken up again, by the loop too: the same order, the same end."""
     whole = job(samples=64 * 150)
     stopped = whole._replace(out=tmp_path / "run")
     [expected] = train([whole], device="cuda", engine="graph")
     with pytest.raises(Interrupted):
-        train([stopped], device="cuda", engine="graph", watch=StopAfter())
-    [found] = train([stopped], device="cuda", engine="graph", resume=True)
-    assert abs(expected["epochs"][0]["loss"] - found["epochs"][0]["loss"]) < 0.02
-    assert abs(expected["summary"]["last"] - found["summary"]["last"]) < 0.05
+        train([stopped], device="cuda", engine="graph", watch=StopAfter(64))
+    _, facts = checkpoint.read(tmp_path / "run" / checkpoint.LAST)
+    assert (facts["epoch"], facts["step"]) == (0, 65)
+    [found] = train([stopped], device="cuda", engine=then, resume=True)
+    assert abs(expected["epochs"][0]["loss"] - found["epochs"][0]["loss"]) < 0.05
+    assert abs(expected["summary"]["averaged_last"] - found["summary"]["averaged_last"]) < 0.05
+    if then == "graph":
+        assert found["epochs"][0]["seconds"] > 0.5 * expected["epochs"][0]["seconds"], "both parts of the epoch count"
 
 
-def test_the_loop_goes_on_from_the_engine(tmp_path: Path) -> None:
-    short, long = job(tmp_path, epochs=2), job(tmp_path, epochs=2)
-    train([short], device="cuda", engine="graph")
-    [result] = train([long], device="cuda", engine="loop", resume=True)
-    assert len(result["epochs"]) == 2
+def test_the_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
+    a_job = job(tmp_path, epochs=4)
+    [result] = train([a_job], device="cuda", engine="graph")
+    _, facts = checkpoint.read(tmp_path / checkpoint.BEST)
+    scores = [epoch["averaged"]["test"] for epoch in result["epochs"]]
+    assert facts["epoch"] == 1 + scores.index(max(scores))
+    network = load_network(tmp_path, "best").cuda().to(memory_format=torch.channels_last)
+    held_out = Run(a_job, device=DEVICE).sets["test"]
+    hits = held_out.hits(network, dict(network.named_parameters()) | dict(network.named_buffers()), "bf16")
+    assert int(hits) / held_out.samples == pytest.approx(max(scores), abs=0.02)
 
 
 def test_one_broken_run_leaves_the_others_alone(tmp_path: Path) -> None:
-    jobs = [job(tmp_path / "good"), job(tmp_path / "bad", lr=1e30)]
-    with pytest.raises(NonFinite, match="samples: s"):
+    jobs = [job(tmp_path / "good"), job(tmp_path / "bad", lr=1e30), job(tmp_path / "longer", epochs=4, method="ce")]
+    with pytest.raises(NonFinite, match=r"s\d"):
         train(jobs, device="cuda", engine="graph")
-    assert (tmp_path / "good" / "last.safetensors").exists()
+    assert (tmp_path / "good" / checkpoint.RESULT).exists()
+    assert (tmp_path / "longer" / checkpoint.RESULT).exists()
+    assert not (tmp_path / "bad" / checkpoint.RESULT).exists()
+
+
+class Sentences(Nobody):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def said(self, sentence: str) -> None:
+        self.heard.append(sentence)
+
+
+class Peeks(nn.Module):
+    """A network that looks at its numbers, which no graph can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.mean((2, 3))
+        return self.linear(x if float(x.sum()) < 1e9 else -x)
+
+
+@pytest.mark.parametrize(
+    ("network", "why"),
+    [
+        (Peeks(), "cannot be captured"),
+        (nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(3072, 10)), "random numbers"),
+    ],
+)
+def test_what_cannot_be_captured_goes_to_the_loop(network: nn.Module, why: str) -> None:
+    before = [value.clone() for value in network.parameters()]
+    watch = Sentences()
+    a_job = job(epochs=1, lr=1e-9, weight_decay=0.0)._replace(network=network)
+    [result] = train([a_job], device="cuda", watch=watch)
+    assert len(result["epochs"]) == 1
+    assert any(why in sentence for sentence in watch.heard)
+    for value, old in zip(network.parameters(), before, strict=True):
+        assert torch.allclose(value.cpu(), old, atol=1e-5), "no warm-up step is left in the weights"
+
+
+def test_any_network_with_batch_norm() -> None:
+    network = nn.Sequential(
+        nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 15 * 15, 10)
+    )
+    a_job = job(epochs=2)._replace(network=network)
+    [result] = train([a_job], device="cuda", engine="graph")
+    assert len(result["epochs"]) == 2
+    assert int(network[1].num_batches_tracked) == 2 * 60, "warm-up does not count"
 
 
 def test_a_step_does_not_wait_for_the_device() -> None:

@@ -370,16 +370,13 @@ class Lane:
             self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             self.begin.record(self.stream)
             self.before = run.seconds  # of this epoch, when it was interrupted
-            began, first = time.perf_counter(), run.step
             while run.step < run.feed.steps:
                 count = min(self.chunk, run.feed.steps - run.step)
                 with torch.cuda.stream(self.stream):
                     self.fill(plan, run.step, count)
                 self.watch.moved(
-                    run.number,
-                    step=run.step,
-                    images_per_second=(run.step - first) * run.feed.batch / (time.perf_counter() - began),
-                )
+                    run.number, epoch=run.epoch, step=run.step, images_per_second=None
+                )  # the host runs ahead
                 self.look()
                 for _ in range(count):
                     with torch.cuda.stream(self.stream):
