@@ -140,7 +140,7 @@ def _folder(request: Request, source: Source, recipe: Recipe, seeds: int) -> Pat
             raise ValueError(f"{out} holds a run already: go on with ogc train --resume {out}, or give another --out.")
         return out
     noise = [] if recipe.noise is None else [recipe.noise.replace(":", "-")]
-    name = "-".join([source.name, recipe.method, *noise, str(recipe.seed)])
+    name = "-".join([source.name, Path(recipe.method).name, *noise, str(recipe.seed)])
     taken = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10**6))
     return next(folder for folder in taken if not (folder / RUN).exists())
 

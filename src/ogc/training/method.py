@@ -1,4 +1,7 @@
-"""Methods by name: a loss (``gce``), one that OGC clips (``ce+ogc``), or one with tau moved by hand (``ce+ema``)."""
+"""Methods by name: a loss (``gce``), one that OGC clips (``ce+ogc``), or one with tau moved by hand (``ce+ema``).
+
+A loss of one's own is ``my_loss.py:MyLoss``; one that is a ``Pointwise`` can be clipped, ``my_loss.py:MyLoss+ogc``.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from .._near import meant
 from .._require import require
 from ..clipping import EMA, OGC, Linear
 from ..losses import LOSSES, Loss
+from .own_loss import OwnLoss, try_out
 
 if TYPE_CHECKING:
     from .recipe import Recipe
@@ -76,7 +80,12 @@ PAPER: dict[str, dict[str, Parameters]] = {  # the paper's table "param", and it
 def criterion(recipe: Recipe, *, classes: int, optimizer: torch.optim.Optimizer | None, total_steps: int) -> Loss:
     """The recipe's loss. ``total_steps`` is the length of training, which ``+linear`` needs."""
     require(classes >= 2, "classes", "at least 2", classes)
-    return build(recipe.method, recipe.parameters, optimizer=optimizer, total_steps=total_steps)
+    if (own := own_loss(recipe.method)) is not None:
+        own.load(recipe.method_sha256)
+    loss = build(recipe.method, recipe.parameters, optimizer=optimizer, total_steps=total_steps)
+    if own is not None and not isinstance(loss, OGC):
+        try_out(loss, str(own), classes)
+    return loss
 
 
 def build(
@@ -88,11 +97,16 @@ def build(
 ) -> Loss:
     """The loss of a method; a bad value is refused by the part that it belongs to."""
     check(method, parameters)
-    name, _, rule = method.partition("+")
-    own = _defaults(LOSSES[name])
+    name, _, rule = split(method)
+    own = _defaults(_base(name))
     inner: dict[str, Any] = {key: value for key, value in parameters.items() if key in own}
     rest: dict[str, Any] = {key: value for key, value in parameters.items() if key not in own}
-    base: Any = LOSSES[name](**inner)
+    try:
+        base: Any = _base(name)(**inner)
+    except Exception as error:
+        if isinstance(error, ValueError) or own_loss(method) is None:
+            raise
+        raise ValueError(f"{name} cannot be made: {type(error).__name__}: {error}.") from error
     if rule == "ogc":
         return OGC(base, optimizer, **rest)
     if rule == "linear":
@@ -104,8 +118,8 @@ def build(
 
 def check(method: str, parameters: Iterable[str] = ()) -> None:
     """Refuse a method that is not there and a parameter that it does not take, naming what may have been meant."""
-    name, plus, rule = method.partition("+")
-    if name not in LOSSES or (rule not in RULES if plus else False):
+    name, plus, rule = split(method)
+    if (own_loss(method) is None and name not in LOSSES) or (rule not in RULES if plus else False):
         raise ValueError(
             f"There is no method named {method!r}.{meant(method, METHODS)} There are {', '.join(METHODS)}."
         )
@@ -120,8 +134,8 @@ def check(method: str, parameters: Iterable[str] = ()) -> None:
 
 def takes(method: str) -> dict[str, Value | None]:
     """The parameters of a method and their defaults."""
-    name, _, rule = method.partition("+")
-    base, more = _defaults(LOSSES[name]), _defaults(RULES[rule]) if rule else {}
+    name, _, rule = split(method)
+    base, more = _defaults(_base(name)), _defaults(RULES[rule]) if rule else {}
     if clash := base.keys() & more.keys():
         raise ValueError(f"The method {method} cannot be: both of its parts have a parameter `{min(clash)}`.")
     return base | more
@@ -135,13 +149,46 @@ def complete(method: str, given: Mapping[str, Value], data: str) -> Parameters:
     check(method, given)
     require(not given.keys() >= {"epsilon", "epsilon0"}, "epsilon", "left out with epsilon0", given.get("epsilon"))
     known = PAPER.get(data, {})
-    paper = known.get(method, known.get(method.partition("+")[0], {}))
+    paper = known.get(method, known.get(split(method)[0], {}))
     whole: dict[str, Value | None] = {**takes(method), **paper, **given}
     if "epsilon" in given:
         whole["epsilon0"] = None
     elif whole.get("epsilon0") is not None:
         whole["epsilon"] = None
     return {name: value for name, value in whole.items() if value is not None}
+
+
+def split(method: str) -> tuple[str, str, str]:
+    """Loss, plus, and what moves tau. A file's path may have a plus, too.
+
+    >>> split("c++/mine.py:MyLoss+ogc")
+    ('c++/mine.py:MyLoss', '+', 'ogc')
+    """
+    path, dot, rest = method.rpartition(".py:")
+    name, plus, rule = rest.partition("+")
+    return f"{path}{dot}{name}", plus, rule
+
+
+def own_loss(method: str) -> OwnLoss | None:
+    """The file and the class of a loss of one's own."""
+    return OwnLoss.parse(split(method)[0])
+
+
+def anywhere(method: str) -> str:
+    """A method that is the same in every working directory."""
+    own = own_loss(method)
+    return method if own is None else "".join([str(own._replace(path=own.path.absolute())), *split(method)[1:]])
+
+
+def _base(name: str) -> Callable[..., object]:
+    """The class of a loss."""
+    own = OwnLoss.parse(name)
+    if own is None:
+        return LOSSES[name]
+    loss = own.load()
+    if needed := own.needs(loss):
+        raise ValueError(f"{own} should be made without arguments, or have numbers as defaults. Found {needed[0]}.")
+    return loss
 
 
 def _defaults(part: Callable[..., object]) -> dict[str, Value | None]:

@@ -78,6 +78,7 @@ class Recipe(Checked):
     network: str  # one of ogc.models.NETWORKS, timm:NAME, or auto: resnet18-cifar on a GPU, resnet20-cifar elsewhere
     hidden: Counts = ()  # widths of the mlp's layers
     method: str = "ce+ogc"
+    method_sha256: str | None = None  # of the file of a loss of one's own, as it was when the recipe was made
     parameters: dict[
         str, bool | int | float
     ] = {}  # of the method: the paper's for ``name``, else its own, if not given
@@ -113,15 +114,20 @@ class Recipe(Checked):
         method, given = values.get("method", "ce+ogc"), values.get("parameters", {})
         require(isinstance(method, str), "method", "a name", method)
         require(isinstance(given, Mapping), "parameters", "numbers by name", given)
+        own = methods.own_loss(method)
+        if own is not None and values.get("method_sha256") is not None:  # recorded: reading runs nobody's code
+            return values
         methods.check(method, given)
         given = {name: _number(name, value) for name, value in given.items()}
-        return {**values, "parameters": methods.complete(method, given, str(values.get("name")))}
+        whole = methods.complete(method, given, str(values.get("name")))
+        methods.build(method, whole)
+        sha256 = None if own is None else own.sha256()
+        return {**values, "method": methods.anywhere(method), "method_sha256": sha256, "parameters": whole}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.network != "auto" and not self.network.startswith(TIMM):  # which need not be installed to be named
             check_name(self.network)
-        methods.build(self.method, self.parameters)
         if self.noise is not None:
             Kind.parse(self.noise)
         steps = self.schedule == "steps"
@@ -148,7 +154,7 @@ class Recipe(Checked):
         for name, value in self:
             if name == "parameters":
                 lines += [(f"  {parameter}", number) for parameter, number in self.parameters.items()]
-            else:
+            elif name != "method_sha256" or value is not None:
                 lines.append((name, value))
         return "\n".join(f"{name:<14}{_shown(value)}".rstrip() for name, value in lines)
 
@@ -161,8 +167,10 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     """
     values: dict[str, Any] = {name: value for name, value in recipe if name != "parameters"}
     fields = {name: value for name, value in changes.items() if name in Recipe.model_fields}
-    method = str(fields.get("method", recipe.method))
-    methods.check(method)
+    method = methods.anywhere(str(fields.get("method", recipe.method)))
+    if method != recipe.method:
+        methods.check(method)
+        fields["method"] = method
     given = {name: value for name, value in changes.items() if name not in fields}
     if unknown := [name for name in given if name not in methods.takes(method)]:
         there = [*Recipe.model_fields, *methods.takes(method)]
@@ -173,6 +181,8 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     given = {**inner, **given}  # type: ignore[dict-item]
     same = method == recipe.method and fields.get("name", recipe.name) == recipe.name
     kept = dict(recipe.parameters) if same else {}
+    if given or not same:
+        values.pop("method_sha256")  # the file as it is now
     for one, other in (("epsilon", "epsilon0"), ("epsilon0", "epsilon")):
         if one in given:
             kept.pop(other, None)

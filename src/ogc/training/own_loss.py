@@ -1,0 +1,110 @@
+"""A loss of one's own, from a Python file: ``my_loss.py:MyLoss``, a module that is called with logits and labels."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .._near import meant
+
+_carried: dict[Path, bytes] = {}  # files of another machine
+_modules: dict[str, ModuleType] = {}  # by checksum
+
+
+class OwnLoss(NamedTuple):
+    """Where a loss is written."""
+
+    path: Path
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> OwnLoss | None:
+        """``None`` for anything but a file and a class.
+
+        >>> OwnLoss.parse("losses/mine.py:MyLoss")
+        OwnLoss(path=PosixPath('losses/mine.py'), name='MyLoss')
+        """
+        path, dot, name = text.rpartition(".py:")
+        return cls(Path(f"{path}.py").expanduser(), name) if dot else None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}"
+
+    def content(self) -> bytes:
+        """The file's; of one that is not here, as it was carried here."""
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            if self.path in _carried:
+                return _carried[self.path]
+            near = meant(self.path.name, [path.name for path in self.path.parent.glob("*.py")])
+            why = "There is no" if isinstance(error, FileNotFoundError) else "Nobody can read"
+            raise ValueError(f"{why} `{self.path}`, the file of a loss.{near}") from None
+
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content()).hexdigest()
+
+    def carry(self, content: bytes) -> None:
+        """Make the file known on a machine that may not have it."""
+        _carried[self.path] = content
+
+    def load(self, sha256: str | None = None) -> type[nn.Module]:
+        """The class. What is run is what ``sha256`` is the checksum of, if one is given."""
+        content = self.content()
+        found = hashlib.sha256(content).hexdigest()
+        if sha256 not in (None, found):
+            raise ValueError(
+                f"`{self.path}` has changed since this run began: its sha256 was {sha256}, and is {found}."
+            )
+        module = _modules.get(found) or self._run(content, found)
+        losses = {
+            name: value
+            for name, value in vars(module).items()
+            if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
+        }
+        if self.name not in losses:
+            there = f" There are {', '.join(losses)}." if losses else " It has none."
+            raise ValueError(f"`{self.path}` has no torch module {self.name!r}.{meant(self.name, losses)}{there}")
+        return losses[self.name]
+
+    def _run(self, content: bytes, sha256: str) -> ModuleType:
+        module = ModuleType(f"ogc_own_{sha256[:16]}")
+        module.__file__ = str(self.path)
+        sys.modules[module.__name__] = module  # where pickle and dataclasses look classes up
+        try:
+            exec(compile(content, str(self.path), "exec"), vars(module))
+        except Exception as error:  # anything may be written there
+            del sys.modules[module.__name__]
+            raise ValueError(f"`{self.path}` cannot be loaded: {type(error).__name__}: {error}.") from error
+        return _modules.setdefault(sha256, module)
+
+    def needs(self, loss: type[nn.Module]) -> list[str]:
+        """What its constructor cannot do without."""
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        found = inspect.signature(loss).parameters.values()
+        return [each.name for each in found if each.default is each.empty and each.kind not in kinds]
+
+
+def try_out(loss: nn.Module, name: str, classes: int) -> None:
+    """Refuse what cannot be trained with, by a copy: logits (4, C), labels (4,) -> a scalar with a gradient."""
+    if any(value.requires_grad for value in loss.parameters()):
+        raise ValueError(f"{name} has weights of its own, which nobody would train: make them buffers.")
+    logits = torch.zeros(4, classes, requires_grad=True)
+    try:
+        value = copy.deepcopy(loss)(logits, torch.arange(4) % classes)
+    except Exception as error:  # anything may be written there
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{name} fails on logits (4, {classes}) and labels (4,): {type(error).__name__}: {first}"
+        ) from error
+    found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    if not isinstance(value, Tensor) or value.shape != () or not value.requires_grad:
+        raise ValueError(f"{name} should return a scalar with a gradient. Found {found}.")
