@@ -154,7 +154,7 @@ def read(path: Path) -> Result:
 def read_all(folder: Path) -> tuple[list[Result], list[str]]:
     """Every result in a folder, by name, and a sentence about each file that is not one."""
     results, complaints = [], []
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(path for path in folder.glob("*.json") if path.is_file()):
         try:
             results.append(read(path))
         except ValueError as error:

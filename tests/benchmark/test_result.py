@@ -1,0 +1,175 @@
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from made_up_results import made_up
+from ogc.benchmark.plan import TABLES, Cell, find
+from ogc.benchmark.result import disagreements, from_training, path_of, read, read_all, write
+from ogc.data import load_digits
+from ogc.training import Job, Source, load, train
+from ogc.training.history import summary
+
+RUNS = Path(__file__).parent.parent.parent / "benchmarks" / "results" / "runs"
+FOCAL = find("cifar10", ["fl+ogc"], ["symmetric:0.5"])[0]
+
+
+def test_a_run_is_written_and_read_back(tmp_path):
+    cell = Cell("digits", "digits", "ce+ogc", "symmetric:0.5", {"epochs": 3, "hidden": (8,)})
+    source = Source.parse("digits")
+    data, info = load(source, cell.recipe(4))
+    [trained] = train([Job(cell.recipe(4), source, data, info)], device="cpu")
+    result = from_training(cell, trained, wall_seconds=12.5, side_by_side=3)
+    path = write(tmp_path / "new", result)
+    assert path == path_of(tmp_path / "new", cell.key, 4)
+    assert path.name == "digits-ce_ogc-symmetric-0.5-epochs-3-hidden-8-4.json"
+    again = read(path)
+    assert again == result
+    assert [vars(epoch) for epoch in again.epochs] == trained["epochs"]
+    assert again.summary == trained["summary"]
+    assert again.recipe.model_dump(mode="json") == trained["recipe"]
+    assert again.noise_sha256 == info.sha256
+    assert again.noise_rate == info.rate_got
+    assert (again.seconds, again.images_per_second) == (trained["seconds"], trained["images_per_second"])
+    assert (again.wall_seconds, again.side_by_side, again.seed) == (12.5, 3, 4)
+    assert again.provenance.commit == trained["facts"]["commit"]
+    assert again.measured("test") == pytest.approx(100 * trained["summary"]["last"])
+    assert len(re.findall(r'^  \{"epoch": ', path.read_text(), re.M)) == 3, "an epoch a line"
+
+
+def test_labels_as_they_are():
+    cell = Cell("digits", "digits", "ce", None, {"epochs": 1, "hidden": (8,)})
+    [trained] = train([Job(cell.recipe(0), None, load_digits())], device="cpu")
+    result = from_training(cell.key, trained, wall_seconds=1.0)
+    assert (result.noise, result.noise_sha256, result.noise_rate) == (None, None, None)
+
+
+def test_what_is_measured():
+    result = made_up(FOCAL, percent=80.0)
+    assert result.measured("test") == pytest.approx(80)
+    assert result.measured("test", averaged=True) == pytest.approx(82)
+    assert result.measured("val") is None
+    assert result.measured("minutes") == pytest.approx(3)
+    assert result.measured("tau_variance") == pytest.approx(1e-4 * (150**2 - 1) / 12)
+    assert made_up(find("cifar10", ["ce"])[0]).measured("tau_variance") is None
+    web = made_up(find("webvision", ["ce"])[0], percent=70.0)
+    assert (web.measured("val"), web.measured("ilsvrc")) == pytest.approx((70, 67))
+
+
+def test_only_the_last_epochs_count():
+    result = made_up(FOCAL)
+    epochs = tuple(replace(e, accuracy={"test": 0.5 if e.epoch <= 140 else 0.9}) for e in result.epochs)
+    told = summary(list(epochs), 10)
+    changed = made_up(FOCAL, epochs=epochs, summary=told)
+    assert changed.measured("test") == pytest.approx(90)
+    assert told["last"] == pytest.approx(0.9)
+
+
+def broken(change):
+    """A result's JSON after a change, written under its right name."""
+
+    def make(folder):
+        path = write(folder, made_up(FOCAL))
+        values = json.loads(path.read_text())
+        change(values)
+        path.write_text(json.dumps(values))
+        return path
+
+    return make
+
+
+def cut(folder):
+    path = write(folder, made_up(FOCAL))
+    path.write_bytes(path.read_bytes()[:-100])
+    return path
+
+
+def listed(folder):
+    path = folder / "x.json"
+    path.write_text("[]")
+    return path
+
+
+def renamed(folder):
+    path = write(folder, made_up(FOCAL))
+    return path.rename(path.with_name("cifar10-ce-symmetric-0.5-1.json"))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (cut, "Unterminated string"),
+        (listed, "should be an object"),
+        (renamed, "should be cifar10-fl_ogc-symmetric-0.5-1.json by what is in it"),
+        (broken(lambda v: v.update(version=2)), "`version` should be 1"),
+        (broken(lambda v: v.update(extra=2)), "There is no parameter 'extra'"),
+        (broken(lambda v: v.pop("provenance")), "`provenance` should be given"),
+        (broken(lambda v: v["epochs"].pop()), "`epochs` should be those from 1 to 150. Found `epochs = '149 of them'"),
+        (broken(lambda v: v["epochs"].insert(0, v["epochs"].pop(1))), "`epochs` should be those from 1 to 150"),
+        (broken(lambda v: v["epochs"][3].pop("tau")), "`epochs[3].tau` should be given"),
+        (broken(lambda v: v["epochs"][3].update(loss="low")), "`epochs[3].loss` should be a valid number"),
+        (broken(lambda v: v["epochs"][3].update(loss=float("nan"))), "NaN is no number"),
+        (broken(lambda v: v["epochs"][149]["accuracy"].update(test=0.9)), "`summary` should be"),
+        (broken(lambda v: v["summary"].update(last=0.9)), "`summary` should be"),
+        (broken(lambda v: v.update(method="ce")), "`method` should be as in the recipe"),
+        (broken(lambda v: v["recipe"].update(seed=2)), "`seed` should be as in the recipe"),
+        (broken(lambda v: v["recipe"].update(lr=0.2)), "`key` should be cifar10-fl_ogc-symmetric-0.5-lr-0.2"),
+        (broken(lambda v: v["recipe"]["parameters"].update(epsilon0=5.0)), "`key` should be"),
+        (broken(lambda v: v["recipe"].update(lr=-1)), "`lr` should be greater than 0"),
+        (broken(lambda v: v.update(key=v["key"] + "-alone", side_by_side=2)), "`side_by_side` should be 1"),
+        (broken(lambda v: v.update(noise_sha256=None)), "`noise_sha256` should be there with noise"),
+        (broken(lambda v: v.update(wall_seconds=0)), "`wall_seconds` should be greater than 0"),
+    ],
+)
+def test_a_file_that_is_no_result_is_told_and_left_out(tmp_path, make, words):
+    good = write(tmp_path, made_up(find("cifar10", ["gce"], ["symmetric:0.5"])[0]))
+    path = make(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        read(path)
+    assert str(error.value).startswith(f"{path} is no result: ")
+    results, complaints = read_all(tmp_path)
+    assert results == [read(good)]
+    assert complaints == [str(error.value)]
+
+
+def test_reading_runs_nobodys_code(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch.nn as nn\nclass MyLoss(nn.CrossEntropyLoss):\n    def __init__(self): super().__init__()\n"
+    )
+    result = made_up(find("cifar10", [f"{file}:MyLoss"], ["symmetric:0.5"])[0])
+    path = write(tmp_path, result)
+    file.write_text("raise RuntimeError('run')")
+    assert read(path) == result
+    file.unlink()
+    assert read(path).recipe.method_sha256 == result.recipe.method_sha256
+
+
+def test_runs_that_were_given_different_labels():
+    cells = find("cifar10", ["ce", "gce"], ["symmetric:0.5", "symmetric:0.2"])
+    results = [made_up(cell) for cell in cells]
+    assert disagreements(results) == []
+    results.append(made_up(cells[0], seed=2, noise_sha256="c0ffee" * 10))
+    [sentence] = disagreements(results)
+    assert "cifar10 with symmetric:0.2 (noise seed 0) were given 2 different sets of labels" in sentence
+    assert "5a5a5a5a, c0ffeec0" in sentence
+
+
+def test_the_recorded_results_are_whole():
+    results, complaints = read_all(RUNS)
+    assert complaints == []
+    assert disagreements(results) == []
+    known = {cell.key for table in TABLES.values() for cell in table.cells}
+    assert all(result.key in known for result in results)
+
+
+def test_the_first_run_is_as_it_was_recorded():
+    """By ``benchmarks/accuracy.py``, before there was ``ogc bench``: converted, no number changed."""
+    result = read(RUNS / "cifar10-ce-symmetric-0.5-1.json")
+    assert result.summary["last"] == 0.49931000000000003
+    assert result.summary["averaged_best"] == 0.8616
+    assert (result.wall_seconds, result.seconds) == (263.562237193, 231.78338269042968)
+    assert result.epochs[0].loss == 2.460062553943732
+    assert result.epochs[149].memorised == 0.8025671881267549

@@ -1,0 +1,443 @@
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from made_up_results import made_up
+from ogc.benchmark.plan import TABLES, Cell, Printed, find, tuning
+from ogc.benchmark.result import read_all, write
+from ogc.benchmark.table import Entry, fill, ranks
+from ogc.benchmark.table_formats import html, latex, markdown, page, terminal
+from ogc.tables_command import register
+
+ROOT = Path(__file__).parent.parent.parent
+RUNS = ROOT / "benchmarks" / "results" / "runs"
+
+
+def runs(table, method, noise, *percents):
+    [cell] = find(table, [method], [noise])
+    return [made_up(cell, seed, percent) for seed, percent in enumerate(percents, 1)]
+
+
+def entry(filled, label, column):
+    rows = {row.label: entries for row, entries in filled.rows}
+    return rows[label][filled.columns.index(column)]
+
+
+def everything(seeds=1):
+    """A run, or several, of every cell of every table."""
+    cells = {cell.key: cell for table in TABLES.values() for cell in table.cells}
+    return [made_up(cell, seed, 40.0 + seed) for cell in cells.values() for seed in range(1, seeds + 1)]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return everything(seeds=3)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_mean_deviation_and_difference():
+    filled = fill(TABLES["cifar10"], runs("cifar10", "ce", "symmetric:0.2", 81.0, 82.0, 83.0))
+    found = entry(filled, "CE", "Sym-20%")
+    assert found.mean == pytest.approx(82)
+    assert found.paper == Printed(81.25, 0.35)
+    assert found.difference == pytest.approx(0.75)
+    assert found.show(found.ours) == "82.00±1.00"
+    assert found.show(found.averaged) == "84.00±1.00"
+
+
+def test_one_run_has_no_deviation():
+    found = entry(fill(TABLES["cifar10"], runs("cifar10", "ce", "symmetric:0.2", 81.0)), "CE", "Sym-20%")
+    assert found.show(found.ours) == "81.00"
+
+
+@pytest.mark.parametrize(
+    ("percent", "paper", "standing"),
+    [
+        (82.2, Printed(81.25, 0.35), "agrees"),  # more than two deviations, not more than a point
+        (82.3, Printed(81.25, 0.35), "above"),
+        (80.2, Printed(81.25, 0.35), "below"),
+        (46.8, Printed(35.97, 5.46), "agrees"),  # more than a point, not more than two deviations
+        (47.0, Printed(35.97, 5.46), "above"),
+        (25.0, Printed(35.97, 5.46), "below"),
+        (82.1, Printed(81.01), "above"),  # no deviation to go by
+        (82.0, Printed(81.01), "agrees"),
+    ],
+)
+def test_how_a_number_stands(percent, paper, standing):
+    assert Entry("key", (percent,), (), paper, paper.std).standing == standing
+
+
+def test_nothing_to_compare_has_no_standing():
+    assert Entry("key", (), (), Printed(80.0)).standing is None
+    assert Entry("key", (80.0,)).standing is None
+    assert Entry("key", (5.0,), (), Printed(70.0), measure="minutes").standing is None
+    assert Entry(None, (60.0,), (), Printed(70.0)).standing is None, "an average"
+
+
+def test_the_deviation_comes_from_the_table_that_prints_it():
+    fixed = runs("cifar10", "phuber_ce", "instance:0.4", 60.0)
+    found = entry(fill(TABLES["adjusting"], fixed), "Fixed", "Dependent")
+    assert found.paper == Printed(44.24)
+    assert found.standing == "agrees", "the table cifar10 has 44.24 +- 10.21"
+    linear = runs("adjusting", "ce+linear", "instance:0.4", 67.0)
+    assert entry(fill(TABLES["adjusting"], linear), "Linear", "Dependent").standing == "above"
+
+
+def test_best_and_second_ours_and_the_papers_apart():
+    given = [("ce", 90.0), ("gce", 95.0), ("fl+ogc", 93.0), ("mae", 1.0)]
+    results = [run for method, percent in given for run in runs("cifar10", method, "symmetric:0.2", percent)]
+    filled = fill(TABLES["cifar10"], results)
+    column = filled.columns.index("Sym-20%")
+    ours = {row.method: entries[column].rank for row, entries in filled.rows if entries[column].rank}
+    papers = {row.method: entries[column].paper_rank for row, entries in filled.rows if entries[column].paper_rank}
+    assert ours == {"gce": 1, "fl+ogc": 2}
+    assert papers == {"ce+ogc": 1, "lc_ce": 2}
+
+
+def test_ranks():
+    assert ranks([None, 3.0]) == [0, 0], "alone is not best"
+    assert ranks([2.0, 3.0]) == [0, 1]
+    assert ranks([2.001, 3.0, 2.004, 1.0]) == [2, 1, 2, 0]
+    assert ranks([]) == []
+
+
+def test_an_average_needs_every_column():
+    noises = TABLES["cifar10"].noises
+    results = [run for i, noise in enumerate(noises) for run in runs("cifar10", "js", noise, 70.0 + i, 72.0 + i)]
+    found = entry(fill(TABLES["cifar10"], results), "JS", "Average")
+    assert found.show(found.ours) == "73.50"
+    assert found.paper == Printed(71.40)
+    assert found.misprinted == pytest.approx(73.07), "the paper's own numbers"
+    assert found.difference == pytest.approx(73.5 - 73.07)
+    assert entry(fill(TABLES["cifar10"], results[2:]), "JS", "Average").ours == ()
+
+
+def test_the_averages_of_the_paper_that_are_not_those_of_its_rows():
+    wrong = {
+        name: [row.label for row, entries in fill(TABLES[name], []).rows if entries[-1].misprinted]
+        for name in ("cifar10", "cifar100", "adjusting", "gce")
+    }
+    assert wrong == {
+        "cifar10": ["JS"],
+        "cifar100": [row.label for row in TABLES["cifar100"].rows if row.label not in ("CE", "FL")],
+        "adjusting": [],
+        "gce": [],
+    }
+
+
+def test_other_measures():
+    timed = made_up(find("time", ["ce"])[0])
+    assert entry(fill(TABLES["time"], [timed]), "CE", "minutes").ours == pytest.approx((3.0,))
+    beside = made_up(find("cifar10", ["ce"], ["symmetric:0.5"])[0])
+    assert not fill(TABLES["time"], [beside]).has_runs, "with others beside it, its time says nothing"
+    web = fill(TABLES["webvision"], [made_up(find("webvision", ["ce"])[0], percent=70.0)])
+    assert entry(web, "CE", "ILSVRC2012 Val").ours == pytest.approx((67.0,))
+    assert entry(web, "CE", "WebVision Val").ours == pytest.approx((70.0,))
+    queue = fill(TABLES["queue"], [made_up(find("queue")[0])])
+    assert entry(queue, "256", "variance of tau").mean == pytest.approx(0.1875, rel=1e-3)
+
+
+# --- rows of one's own ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch.nn as nn\n"
+        "class MyLoss(nn.CrossEntropyLoss):\n"
+        "    def __init__(self, q: float = 0.5): super().__init__()\n"
+    )
+    return f"{file}:MyLoss"
+
+
+def test_a_loss_of_ones_own_is_a_row(own):
+    results = runs("cifar10", own, "symmetric:0.5", 88.0, 89.0) + runs("cifar10", own, "human:worse", 80.0)
+    filled = fill(TABLES["cifar10"], results)
+    assert [row.label for row, _ in filled.rows][13:] == ["MyLoss"]
+    assert entry(filled, "MyLoss", "Sym-50%").show((88.0, 89.0)) == "88.50±0.71"
+    assert entry(filled, "MyLoss", "Sym-20%").ours == ()
+    text = markdown(filled)
+    assert "| MyLoss | ours | - | 88.50 ± 0.71 (2) | - | - | - | 80.00 (1) | - |" in text
+    assert [line for line, _ in filled.lines(13)] == ["ours"], "nothing of the paper's"
+    for other in ("adjusting", "gce", "cifar100", "time", "queue"):
+        assert len(fill(TABLES[other], results).rows) == len(TABLES[other].rows)
+
+
+def test_its_versions_are_rows_apart(own):
+    other = Cell("cifar10", "cifar10", own, "symmetric:0.5", {"q": 0.7})
+    filled = fill(TABLES["cifar10"], [*runs("cifar10", own, "symmetric:0.5", 88.0), made_up(other, 1, 80.0)])
+    labels = [row.label for row, _ in filled.rows][13:]
+    assert [re.sub(r"[0-9a-f]{8}", "SHA", label) for label in labels] == ["MyLoss (SHA, q 0.5)", "MyLoss (SHA, q 0.7)"]
+
+
+def test_what_is_no_row():
+    results = [
+        made_up(tuning("cifar10", "ce+ogc")[0]),  # known, with another parameter
+        made_up(Cell("cifar10", "cifar10", "sce+ogc", "symmetric:0.5", {"epochs": 2})),  # cut short
+        made_up(Cell("cifar10", "cifar10", "gce+ogc", "symmetric:0.5")),  # of another table
+        made_up(Cell("cifar10", "cifar10", "sce+ogc", "symmetric:0.5", alone=True)),
+        made_up(Cell("cifar100", "cifar100", "sce+ogc", "symmetric:0.5")),
+    ]
+    assert len(fill(TABLES["cifar10"], results).rows) == 13
+    assert [row.label for row, _ in fill(TABLES["cifar100"], results).rows][13:] == ["SCE+OGC"]
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+def on_screen(filled, width=100, **options):
+    console = Console(width=width, file=io.StringIO(), highlight=False, color_system=None)
+    console.print(terminal(filled, **options))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_terminal_of_100_columns_is_enough(name, whole):
+    text = on_screen(fill(TABLES[name], whole), averaged=True)
+    assert max(map(len, text.splitlines())) <= 100
+    text.replace("─", "-").encode("ascii")
+    for row in TABLES[name].rows:
+        assert re.search(rf"^ ?{re.escape(row.label)} ", text, re.M), row.label
+    assert " (3)" in text
+
+
+def test_on_the_screen():
+    results = runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0) + runs("cifar10", "gce", "symmetric:0.5", 85.0)
+    lines = on_screen(fill(TABLES["cifar10"], results)).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(" CE "))
+    assert [line.split() for line in lines[at : at + 3]] == [
+        ["CE", "-", "49.50+-0.71", "-", "-", "-", "-", "-"],
+        ["paper", "81.25+-0.35", "51.58+-0.41", "35.97+-5.46", "76.20+-0.38", "60.37+-0.68", "64.43+-0.24", "61.63"],
+        ["diff", "-2.08!", "(2)"],
+    ]
+    text = " ".join(" ".join(lines).split())
+    assert "-: not run." in text
+    assert "!: more than 1 point from the paper, and more than 2 of its standard deviations." in text
+
+
+def test_bold_and_underlined_on_the_screen():
+    console = Console(width=100, file=io.StringIO(), force_terminal=True, color_system="standard")
+    console.print(terminal(fill(TABLES["cifar10"], [])))
+    text = console.file.getvalue()
+    assert "\x1b[1;2m91.80+-0.13\x1b[0m" in text
+    assert "\x1b[2;4m91.69+-0.08\x1b[0m" in text
+
+
+def test_markdown():
+    results = runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0) + runs("cifar10", "gce", "symmetric:0.5", 85.0)
+    results += runs("cifar10", "mae", "symmetric:0.5", 75.0)
+    text = markdown(fill(TABLES["cifar10"], results), averaged=True)
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in table} == {10}
+    assert "| CE | ours | - | 49.50 ± 0.71 (2) | - | - | - | - | - |" in table
+    assert "|  | averaged | - | 51.50 ± 0.71 | - | - | - | - | - |" in table
+    assert "|  | difference |  | -2.08 ! |  |  |  |  |  |" in table
+    assert "| GCE | ours | - | **85.00** (1) | - | - | - | - | - |" in table
+    assert "| MAE | ours | - | <u>75.00</u> (1) | - | - | - | - | - |" in table
+    assert "| FL | ours | - | - | - | - | - | - | - |" in table
+    assert r"<u>91.69 ± 0.08</u>" in text
+    assert r"71.40\*" in text
+
+
+def test_what_is_not_there_is_not_explained():
+    assert "not run" not in markdown(fill(TABLES["gce"], everything()))
+    empty = markdown(fill(TABLES["digits"], []))
+    assert "paper" not in empty
+    assert "old" not in empty
+    assert "underlined" not in markdown(fill(TABLES["gce"], [])), "of two there is no second"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_latex_holds_together(name, whole, own):
+    results = whole + (runs("cifar10", own, "symmetric:0.5", 88.0) if name == "cifar10" else [])
+    filled = fill(TABLES[name], results)
+    text = latex(filled, averaged=True)
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(filled.columns)}
+    assert text.count("{") == text.count("}")
+    assert not re.search(r"(?<!\\)[%_#±]", text.partition("\n")[2])
+    assert text.count("$") % 2 == 0
+    for kind in ("table*", "tabular"):
+        assert text.count(rf"\begin{{{kind}}}") == text.count(rf"\end{{{kind}}}") == 1
+    assert [text.count(rf"\{rule}rule") for rule in ("top", "bottom")] == [1, 1]
+    assert text.count(r"\midrule") == (2 if name == "cifar10" else 1), "a rule above what the paper does not have"
+
+
+def test_latex_cells():
+    text = latex(fill(TABLES["cifar10"], runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0)))
+    assert r"CE & -- & 49.50$\pm$0.71 (2) & -- & -- & -- & -- & -- \\" in text
+    assert r"\quad difference &  & $-2.08$\,! &  &  &  &  &  \\" in text
+    assert r"\textbf{91.80$\pm$0.13}" in text
+    assert r"\underline{91.69$\pm$0.08}" in text
+    assert "Sym-20\\%" in text
+    assert "--: not run" in text
+
+
+class Page(HTMLParser):
+    """Tags that are closed in order, the text of the cells, and what is asked of other places."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.cells, self.links = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in ("meta", "link"):
+            self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        if {"td", "th"} & set(self.open):
+            self.cells[-1] += text
+
+
+def test_html(own):
+    results = runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0) + runs("cifar10", own, "symmetric:0.5", 85.0)
+    text = html([fill(TABLES["cifar10"], results), fill(TABLES["gce"], results)])
+    page = Page(text)
+    assert page.links == ["data:,"], "it needs no other file"
+    assert {"49.50±0.71 (2)", "-2.08 !", "91.80±0.13", "85.00 (1)", "71.40 *"} <= set(page.cells)
+    assert '<span class="off">-2.08 !</span>' in text
+    assert "<b>91.80±0.13</b>" in text
+    assert "<u>91.69±0.08</u>" in text
+    assert "prefers-color-scheme: dark" in text
+    assert "width=device-width" in text
+    assert text.count("<table>") == 2
+    assert text.count('<tbody class="more"') == 1
+    assert "http" not in text
+
+
+def test_html_escapes_names(own):
+    filled = fill(TABLES["cifar10"], runs("cifar10", own, "symmetric:0.5", 85.0))
+    row, entries = filled.rows[-1]
+    evil = "<script>alert(1)</script>"
+    changed = type(filled)(filled.table, filled.columns, (*filled.rows[:-1], (row._replace(label=evil), entries)))
+    assert evil not in html([changed])
+
+
+# --- the page and the command -----------------------------------------------------------------------------------------
+
+
+def test_the_page_of_results_is_fresh():
+    """Made by ``ogc tables --write docs/results.md``."""
+    results, complaints = read_all(RUNS)
+    assert complaints == []
+    path = ROOT / "docs" / "results.md"
+    assert path.read_text() == page(results, folder=RUNS, beside=path.parent), "ogc tables --write docs/results.md"
+
+
+def test_the_page_tells_each_run_cell_once():
+    results = runs("cifar10", "ce+ogc", "symmetric:0.5", 85.0, 85.2) + runs("cifar10", "gce", "symmetric:0.5", 80.0)
+    results += [*runs("adjusting", "ce+linear", "symmetric:0.5", 85.0), made_up(tuning("cifar10", "ce+ogc")[0])]
+    text = page(results, folder=Path("a/results"), beside=Path("a/docs"))
+    standings = text.split("## How each cell stands to the paper")[1].split("## ")[0]
+    assert "1 of 3 agree with the paper, 1 are above it, 1 below." in standings
+    links = "[1](../results/cifar10-ce_ogc-symmetric-0.5-1.json), [2](../results/cifar10-ce_ogc-symmetric-0.5-2.json)"
+    row = f"| `cifar10-ce_ogc-symmetric-0.5` | {links} | 85.10 ± 0.14 | 87.10 ± 0.14 | 85.16 ± 0.26 | -0.06 | agrees |"
+    assert row in standings
+    assert "| 80.00 | 82.00 | 85.36 ± 0.20 | -5.36 | below |" in standings
+    assert re.search(r"`cifar10-ce_ogc-symmetric-0.5-epsilon0-100` .*\| 50.00 \| 52.00 \|  \|  \|  \|", standings)
+    assert "5 runs on a device, torch 2.6.0, commit abc, 2026-01-02" in text
+    assert "## CIFAR-10, test accuracy" in text
+    assert "## Ways to move tau" in text
+    assert "- `cifar100`: CIFAR-100, test accuracy" in text.split("## Not run")[1]
+
+
+def ogc(*arguments):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+    return CliRunner().invoke(app, ["tables", *map(str, arguments)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for result in runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0):
+        write(tmp_path / "results", result)
+    return tmp_path / "results"
+
+
+def test_the_command(folder, tmp_path):
+    shown = ogc("cifar10", "--results", folder)
+    assert shown.exit_code == 0
+    assert "CIFAR-10, test accuracy" in shown.stdout
+    for form, words in (("markdown", "49.50 ± 0.71 (2)"), ("latex", r"49.50$\pm$0.71 (2)"), ("html", "49.50±0.71")):
+        out = tmp_path / form
+        written = ogc("cifar10", "gce", "--results", folder, "--format", form, "--out", out)
+        assert written.stdout.strip() == str(out)
+        assert words in out.read_text()
+        printed = ogc("cifar10", "gce", "--results", folder, "--format", form)
+        assert printed.stdout == out.read_text()
+    out = tmp_path / "screen.txt"
+    assert ogc("cifar10", "--results", folder, "--averaged", "--out", out).exit_code == 0
+    assert re.search(r"averaged +- +51.50\+-0.71", out.read_text())
+
+
+def test_without_a_name_it_shows_what_was_run(folder):
+    text = ogc("--results", folder, "--format", "markdown").stdout
+    assert text == ogc("cifar10", "--results", folder, "--format", "markdown").stdout
+
+
+def test_a_table_can_be_looked_at_before_anything_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = ogc("gce", "--format", "markdown")
+    assert shown.exit_code == 0
+    assert "| GCE | ours | - | - |" in shown.stdout
+
+
+def test_the_page_by_the_command(folder, tmp_path):
+    out = tmp_path / "docs" / "page.md"
+    out.parent.mkdir()
+    assert ogc("--results", folder, "--write", out).stdout.strip() == f"{out}: 2 runs"
+    assert out.read_text() == page(read_all(folder)[0], folder=folder, beside=out.parent)
+
+
+def test_files_that_are_no_results_are_told(folder):
+    (folder / "broken.json").write_text("{")
+    write(folder, made_up(find("cifar10", ["gce"], ["symmetric:0.5"])[0], noise_sha256="ab" * 32))
+    shown = ogc("cifar10", "--results", folder)
+    assert shown.exit_code == 0
+    assert re.search(r"Note: .*broken.json is no result: ", shown.stderr)
+    assert "were given 2 different sets of labels" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("cifar",), 2, "There is no table named 'cifar'. Did you mean cifar10"),
+        (("--format", "htm"), 2, "There is no format 'htm'. Did you mean html?"),
+        (("cifar10", "--write", "x.md"), 2, "`write` should be alone"),
+        (("cifar10", "--results", "nowhere"), 1, "There is no folder nowhere"),
+        ((), 1, "There is no folder benchmarks/results/runs"),
+        (("--results", "."), 1, "There is no result in ."),
+        (("gce", "--format", "html", "--out", "no/where.html"), 1, "Cannot use no/where.html: No such file"),
+        (("gce", "--out", "no/where.txt"), 1, "Cannot use no/where.txt: No such file"),
+    ],
+)
+def test_what_goes_wrong_ends_in_a_sentence(tmp_path, monkeypatch, arguments, code, words):
+    monkeypatch.chdir(tmp_path)
+    ended = ogc(*arguments)
+    assert ended.exit_code == code
+    assert words in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_the_help_names_every_table():
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", ogc("--help").stdout).split())
+    assert f"{', '.join(TABLES)}; none: those that have runs." in text
