@@ -92,7 +92,7 @@ def _tables(
         with out.open("w", encoding="utf-8") if out else nullcontext(None) as file:
             console = Console(highlight=False, file=file, width=100 if out else None)
             for each in filled:
-                console.print(terminal(each, averaged=averaged))
+                console.print(terminal(each, averaged=averaged, width=console.width))
         return
     if format == "html":
         text = html(filled, averaged=averaged)

@@ -186,6 +186,7 @@ def test_another_method_in_a_sweep_gets_every_value():
     [
         (("cifar",), "There is no table named 'cifar'. Did you mean cifar10"),
         (("cifar10", ["ce+ocg"]), "There is no method named 'ce+ocg'. Did you mean ce+ogc"),
+        (("queue", ["gce"]), "The method gce has no parameter 'epsilon'."),
         (("cifar10", None, ["symetric:0.5"]), "Did you mean symmetric:0.5"),
         (("cifar100", None, ["human:worse"]), "among those of the table cifar100: symmetric:0.2,"),
     ],

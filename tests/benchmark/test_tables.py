@@ -196,7 +196,7 @@ def test_what_is_no_row():
 
 def on_screen(filled, width=100, **options):
     console = Console(width=width, file=io.StringIO(), highlight=False, color_system=None)
-    console.print(terminal(filled, **options))
+    console.print(terminal(filled, width=width, **options))
     return console.file.getvalue()
 
 
@@ -206,14 +206,35 @@ def test_a_terminal_of_100_columns_is_enough(name, whole):
     assert max(map(len, text.splitlines())) <= 100
     text.replace("─", "-").encode("ascii")
     for row in TABLES[name].rows:
-        assert re.search(rf"^ ?{re.escape(row.label)} ", text, re.M), row.label
+        assert re.search(rf"^{re.escape(row.label)} ", text, re.M), row.label
     assert " (3)" in text
+    assert text.count(f"\n{TABLES[name].heading}") == 1, "side by side"
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_on_a_narrow_terminal_columns_go_below(whole, width):
+    text = on_screen(fill(TABLES["cifar10"], whole), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    heads = [line for line in text.splitlines() if line.startswith("method")]
+    assert len(heads) > 1
+    assert "".join(heads).replace("method", "").split() == [
+        "Sym-20%",
+        "Sym-50%",
+        "Sym-80%",
+        "Asymmetric",
+        "Dependent",
+        "Real",
+        "Average",
+    ]
+    assert "44.24+-10.21" in text
+    assert text.count("PHuber-CE") == len(heads)
 
 
 def test_on_the_screen():
     results = runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0) + runs("cifar10", "gce", "symmetric:0.5", 85.0)
     lines = on_screen(fill(TABLES["cifar10"], results)).splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith(" CE "))
+    at = next(i for i, line in enumerate(lines) if line.startswith("CE "))
     assert [line.split() for line in lines[at : at + 3]] == [
         ["CE", "-", "49.50+-0.71", "-", "-", "-", "-", "-"],
         ["paper", "81.25+-0.35", "51.58+-0.41", "35.97+-5.46", "76.20+-0.38", "60.37+-0.68", "64.43+-0.24", "61.63"],
@@ -221,7 +242,7 @@ def test_on_the_screen():
     ]
     text = " ".join(" ".join(lines).split())
     assert "-: not run." in text
-    assert "!: more than 1 point from the paper, and more than 2 of its standard deviations." in text
+    assert "!: more than 1 point from the paper, and more than 2 of its standard deviations, where it has them." in text
 
 
 def test_bold_and_underlined_on_the_screen():

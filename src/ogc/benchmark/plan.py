@@ -152,7 +152,8 @@ def _rows(table: Table, wanted: Iterable[str] | None) -> list[Row]:
     for method in wanted:
         own = [row for row in table.rows if row.method == method]
         if not own:
-            methods.check(method)
+            changed = {name for row in table.rows for name in row.changes}
+            methods.check(method, sorted(changed - Recipe.model_fields.keys()))
             swept = {str(row.changes): row for row in table.rows}.values()  # every value of a sweep; else one row
             own = [row._replace(method=method, printed=(None,) * len(row.printed), average=None) for row in swept]
         rows += own

@@ -109,12 +109,12 @@ class Filled:
         if any(entry.paper for entry in there):
             parts.append("paper: as printed there")
         if any(entry.standing in ("above", "below") for entry in there):
-            parts.append(
-                f"!: more than {POINTS:g} point from the paper, and more than {DEVIATIONS:g} of its standard deviations"
-            )
+            far = f"more than {POINTS:g} point from the paper, and more than {DEVIATIONS:g} of its standard deviations"
+            parts.append(f"!: {far}, where it has them")
         if any(entry.rank or entry.paper_rank for entry in there):
             second = ", underlined: the second" if any(2 in (e.rank, e.paper_rank) for e in there) else ""
-            parts.append(f"bold: the best of a column{second}, ours and the paper's each by themselves")
+            apart = ", ours and the paper's each by themselves" if any(e.paper_rank for e in there) else ""
+            parts.append(f"bold: the best of a column{second}{apart}")
         if any(entry.misprinted for entry in there):
             parts.append("*: not the mean of its row, from which the difference is taken")
         return parts

@@ -14,50 +14,63 @@ from .result import Result, path_of
 from .table import DEVIATIONS, POINTS, Entry, Filled, Shown, entry_of, fill, paper
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import Group
 
 RANKS = {0: "", 1: "bold", 2: "underline"}
 
 
-def terminal(filled: Filled, *, averaged: bool = False) -> RichTable:
-    """ASCII, for 100 columns: the number of runs stands on a row's last line, where there is room."""
+def terminal(filled: Filled, *, averaged: bool = False, width: int = 100) -> Group:
+    """In ASCII. Columns that find no room go below; the runs are counted on a row's last line, where there is room."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(
-        title=filled.table.title,
-        caption=_sentences(filled, averaged).replace("±", "+-"),
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    shown.add_column(filled.table.heading)
-    for column in filled.columns:
-        shown.add_column(column, justify="right", no_wrap=True)
-    for row, (named, _) in enumerate(filled.rows):
-        lines = filled.lines(row, averaged=averaged)
+    rows: list[tuple[str, str, list[Text]]] = []
+    for number, (named, _) in enumerate(filled.rows):
+        lines = filled.lines(number, averaged=averaged)
         runs = [cell.runs for cell in lines[0][1]]
         if len(lines) == 1 and any(runs):
             lines.append(("", [Shown("")] * len(runs)))
-        for number, (line, cells) in enumerate(lines):
-            last = number == len(lines) - 1 and number > 0
+        for line, cells in lines:
             texts = []
             for cell, count in zip(cells, runs, strict=True):
                 text = Text().append(cell.text.replace("±", "+-"), RANKS[cell.rank])
                 text.append("*" if cell.misprinted else "")
                 text.append("!" if cell.off else "", "bold red")
-                text.append(f" ({count})" if last and count else "", "dim")
+                text.append(f" ({count})" if line == lines[-1][0] != "ours" and count else "", "dim")
                 texts.append(text)
-            shown.add_row(
-                Text(named.label if line == "ours" else f"  {line[:4]}" if line == "difference" else f"  {line}"),
-                *texts,
-                style="dim" if line == "paper" else "",
-                end_section=number == len(lines) - 1 and row == len(filled.table.rows) - 1,
-            )
-    return shown
+            rows.append((named.label if line == "ours" else f"  {line.removesuffix('erence')}", line, texts))
+        if number == len(filled.table.rows) - 1 < len(filled.rows) - 1:
+            rows.append(("", "", [Text()] * len(filled.columns)))
+
+    label = max(len(name) for name in (filled.table.heading, *(name for name, _, _ in rows)))
+    widths = [max(len(column), *(len(texts[i]) for *_, texts in rows)) for i, column in enumerate(filled.columns)]
+    tables: list[Text | Table] = []
+    for chosen in _blocks(widths, width - label):
+        shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        shown.add_column(filled.table.heading, no_wrap=True, overflow="fold")
+        for i in chosen:
+            shown.add_column(filled.columns[i], justify="right", no_wrap=True)
+        for name, line, texts in rows:
+            shown.add_row(Text(name), *(texts[i] for i in chosen), style="dim" if line == "paper" else "")
+        tables += [Text(), shown]
+    caption = _sentences(filled, averaged).replace("±", "+-")
+    return Group(Text(filled.table.title, "bold"), *tables, Text(), Text(caption, "dim"), Text())
+
+
+def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Columns in order, as many side by side as there is room for.
+
+    >>> _blocks([8, 8, 8], 20)
+    [[0, 1], [2]]
+    """
+    blocks: list[list[int]] = [[]]
+    for i, width in enumerate(widths):
+        if blocks[-1] and sum(widths[j] + 2 for j in blocks[-1]) + width + 2 > room:
+            blocks.append([])
+        blocks[-1].append(i)
+    return blocks
 
 
 def _sentences(filled: Filled, averaged: bool) -> str:
