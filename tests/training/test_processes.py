@@ -76,7 +76,7 @@ def pair(tmp_path_factory):
     with pytest.raises(Interrupted):
         train([job(folder / "of one process")], watch=StopAt(2, 1))
     here = str(Path(__file__).parent)
-    two_processes(f"sys.path.append({here!r}); from test_distributed import scenarios; scenarios(folder)", folder)
+    two_processes(f"sys.path.append({here!r}); from test_processes import scenarios; scenarios(folder)", folder)
     return folder, [json.loads((folder / f"seen by {rank}").read_text()) for rank in range(2)]
 
 
