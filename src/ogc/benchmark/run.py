@@ -1,0 +1,462 @@
+"""Runs of the tables: what is missing, as many side by side as serves, resumed after anything, one JSON a run.
+
+Every run trains in a folder of its own, ``OUT/.work/NAME``, where its checkpoints are. Its result is written to ``OUT``
+when it has come to its end, and then the folder goes. Killing the process at any moment costs ``SAVE_EVERY`` at most.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+
+from .._files import remove_leftovers, write_whole
+from .._require import require
+from ..data import Loaded
+from ..data.download import Progress as Transfer
+from ..noise import LabelInfo
+from ..training import Interrupted, Job, NonFinite, Recipe, Source, load, train
+from ..training.checkpoint import METRICS, RESULT
+from ..training.history import Epoch, Watch
+from ..training.method import own_loss
+from ..training.progress import Progress
+from ..training.session import pick_device
+from ..training.source import check
+from ..training.stopping import stopping
+from ..training.table import clock
+from .lock import Lock, holder
+from .plan import Cell
+from .result import Result, from_training, path_of, read, write
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SIDE_BY_SIDE = {"cuda": 4, "cpu": 1}  # 4: the fastest on an H200, of 1, 2, 4, 6 and 8
+SAVE_EVERY = 120.0  # seconds
+SESSION = "bench.json"  # in a run's folder: how long its last session took, and with how many beside it
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run: a cell, from a seed."""
+
+    cell: Cell
+    seed: int
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return self.cell.recipe(self.seed)
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell.key}-{self.seed}"
+
+    @property
+    def kind(self) -> tuple[str, bool, bool]:
+        """Tasks of one kind go side by side. A loss of one's own may turn out to be none for the engine."""
+        return self.cell.dataset, self.cell.alone, own_loss(self.cell.method) is not None
+
+    def work(self, out: Path) -> Path:
+        return out / ".work" / self.name
+
+    def lock(self, out: Path) -> Path:
+        return out / ".work" / f"{self.name}.lock"
+
+    def result(self, out: Path) -> Path:
+        return path_of(out, self.cell.key, self.seed)
+
+
+def tasks_of(cells: Iterable[Cell], seeds: Iterable[int], changes: Mapping[str, object] | None = None) -> list[Task]:
+    """A task for each run behind the cells, the first seed's first. What is changed is told by the key."""
+    cells = [replace(cell, changes={**cell.changes, **(changes or {})}) for cell in cells]
+    tasks = [Task(cell, seed) for seed in seeds for cell in cells]
+    return list({task.name: task for task in tasks}.values())
+
+
+def batches(tasks: Sequence[Task], most: int) -> list[list[Task]]:
+    """Tasks that go side by side: those of one kind, evenly spread over as few batches as it takes."""
+    kinds: dict[tuple[str, bool, bool], list[Task]] = {}
+    for task in tasks:
+        kinds.setdefault(task.kind, []).append(task)
+    found = []
+    for alike in kinds.values():
+        size = 1 if alike[0].cell.alone else math.ceil(len(alike) / math.ceil(len(alike) / most))
+        found += [alike[i : i + size] for i in range(0, len(alike), size)]
+    return found
+
+
+# --- where a task stands ----------------------------------------------------------------------------------------------
+
+
+class Standing(NamedTuple):
+    task: Task
+    state: Literal["there", "refused", "running", "begun", "missing"]
+    note: str = ""
+    epochs: int = 0  # that are done
+
+
+def settled(task: Task, out: Path) -> Standing | None:
+    """Where it stands by its result, if there is one."""
+    path = task.result(out)
+    if not path.exists():
+        return None
+    try:
+        read(path)
+    except ValueError as error:
+        return Standing(task, "refused", f"{error} Move it away, and the run is done again.")
+    return Standing(task, "there", epochs=task.recipe.epochs)
+
+
+def standing(task: Task, out: Path) -> Standing:
+    """As the files tell it."""
+    if (stands := settled(task, out)) is not None:
+        return stands
+    metrics = task.work(out) / METRICS
+    epochs = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    if (who := holder(task.lock(out))) is not None:
+        return Standing(task, "running", who, epochs)
+    return Standing(task, "begun" if epochs else "missing", epochs=epochs)
+
+
+class Estimate(NamedTuple):
+    seconds: float
+    by: int  # results
+    images_per_second: float  # a run
+    side_by_side: int
+
+
+def estimate(left: Sequence[Standing], results: Sequence[Result], *, device: str, side_by_side: int) -> Estimate | None:
+    """How long it takes, by results of the same device, data and network; ``None`` where one has no such result."""
+    seconds = 0.0
+    used: dict[str, Result] = {}
+    for task, *_, epochs in left:
+        recipe, beside = task.recipe, 1 if task.cell.alone else side_by_side
+        like = [
+            result
+            for result in results
+            if (result.provenance.device, result.dataset) == (device, recipe.name)
+            and recipe.network in ("auto", result.recipe.network)
+        ]
+        if not like:
+            return None
+        nearest = min((result.side_by_side for result in like), key=lambda n: abs(n - beside))
+        like = [result for result in like if result.side_by_side == nearest]
+        used |= {f"{result.key}-{result.seed}": result for result in like}
+        epoch = statistics.median(result.wall_seconds / len(result.epochs) for result in like)
+        seconds += (recipe.epochs - epochs) * epoch / nearest
+    if not used:
+        return None
+    speed = statistics.median(result.images_per_second for result in used.values())
+    return Estimate(seconds, len(used), speed, max(result.side_by_side for result in used.values()))
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+class Data:
+    """The data of all runs: images are read once and shared, labels are made once a noise."""
+
+    def __init__(self, folder: Path | None, ilsvrc: Path | None = None) -> None:
+        self.folder, self.ilsvrc = folder, ilsvrc
+        self.loaded: dict[str, Loaded] = {}
+        self.labelled: dict[tuple[str, str | None, int], tuple[Loaded, LabelInfo | None]] = {}
+
+    def source(self, name: str) -> Source:
+        folder = None if name == "digits" else self.folder
+        return Source.parse(name, data=folder, ilsvrc=self.ilsvrc if name == "webvision" else None)
+
+    def check(self, tasks: Iterable[Task]) -> None:
+        """What can be said before anything is read."""
+        for task in tasks:
+            check(self.source(task.cell.dataset), task.recipe)
+
+    def get(self, tasks: Sequence[Task], *, download: bool = False, progress: Transfer | None = None) -> None:
+        """Check, and read what the first task needs: if something is missing, nothing has been begun."""
+        self.check(tasks)
+        for task in tasks[:1]:
+            self.load(task.recipe, download=download, progress=progress)
+
+    def load(
+        self, recipe: Recipe, *, download: bool = False, progress: Transfer | None = None
+    ) -> tuple[Loaded, LabelInfo | None]:
+        """Raises ``OSError`` for files that are missing, or not what they should be."""
+        key = recipe.name, recipe.noise, recipe.noise_seed
+        if key not in self.labelled:
+            try:
+                (given, sets), info = load(self.source(recipe.name), recipe, download=download, progress=progress)
+            except ValueError as error:
+                raise OSError(str(error)) from error
+            images, sets = self.loaded.setdefault(recipe.name, (given, sets))
+            self.labelled[key] = (replace(given, inputs=images.inputs), sets), info
+        return self.labelled[key]
+
+    def job(self, task: Task, out: Path) -> Job:
+        return Job(task.recipe, self.source(task.recipe.name), *self.load(task.recipe), task.work(out))
+
+
+# --- a batch ----------------------------------------------------------------------------------------------------------
+
+
+class Trained(NamedTuple):
+    """What became of a job: what ``train`` and the session know of it, or what went wrong, or neither: it goes on."""
+
+    result: dict[str, Any] | None = None
+    session: dict[str, Any] | None = None
+    trouble: str | None = None
+
+
+class Batch(NamedTuple):
+    trained: list[Trained]
+    signal: int | None = None  # that stopped it
+
+
+def train_batch(jobs: Sequence[Job], *, device: str, console: Console, deadline: float | None = None) -> Batch:
+    """Train jobs side by side, from their last checkpoints, until ``deadline`` (on the monotonic clock) at most.
+
+    A job that breaks leaves the others alone.
+    """
+    trouble, stopped = None, None
+    try:
+        with Progress(console, jobs) as told:
+            session = Session(told, jobs, deadline)
+            train(jobs, device=device, watch=session, save_every=SAVE_EVERY, resume=True)
+    except Interrupted as stop:
+        stopped = None if session.out_of_time else int(stop.signal)
+    except Exception as error:
+        foreign = any(own_loss(job.recipe.method) for job in jobs)  # which may fail in any way
+        if not foreign and not isinstance(error, NonFinite | ValueError):
+            raise
+        if len(jobs) > 1:  # whose it is shows when each goes on by itself; most have come to their end
+            return _one_by_one(jobs, device=device, console=console, deadline=deadline)
+        trouble = str(error) or type(error).__name__
+    return Batch([_trained(job, trouble) for job in jobs], stopped)
+
+
+def _one_by_one(jobs: Sequence[Job], *, device: str, console: Console, deadline: float | None) -> Batch:
+    found: list[Trained] = []
+    for number, job in enumerate(jobs):
+        one = train_batch([job], device=device, console=console, deadline=deadline)
+        found += one.trained
+        if one.signal is not None:
+            return Batch(found + [_trained(other) for other in jobs[number + 1 :]], one.signal)
+    return Batch(found)
+
+
+def _trained(job: Job, trouble: str | None = None) -> Trained:
+    assert job.out is not None
+    if not (job.out / RESULT).exists():
+        return Trained(trouble=trouble)
+    return Trained(*(json.loads((job.out / name).read_bytes()) for name in (RESULT, SESSION)))
+
+
+class Session:
+    """A watch that stops training in time, and notes what a result says of the machine."""
+
+    def __init__(self, told: Watch, jobs: Sequence[Job], deadline: float | None) -> None:
+        self.told, self.jobs, self.deadline = told, jobs, deadline
+        self.said, self.out_of_time = told.said, False
+        self.start = time.monotonic()
+        self.began_at: dict[int, float] = {}
+        self.earlier: dict[int, int] = {}  # epochs of earlier sessions
+        self.beside: dict[int, int] = {}  # the most runs that went on together
+        self.going: set[int] = set()
+
+    def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
+        self.began_at[run] = time.monotonic() if self.beside and not self.going else self.start
+        self.earlier[run] = epoch
+        self.going.add(run)
+        self.beside |= {each: max(len(self.going), self.beside.get(each, 0)) for each in self.going}
+        self.told.began(run, epoch=epoch, epochs=epochs, steps=steps)
+
+    def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
+        self.told.moved(run, epoch=epoch, step=step, images_per_second=images_per_second)
+        if self.deadline is not None and not self.out_of_time and time.monotonic() >= self.deadline:
+            self.out_of_time = True
+            signal.raise_signal(signal.SIGTERM)  # which training takes for a wish to save and stop
+
+    def ended_epoch(self, run: int, epoch: Epoch) -> None:
+        self.told.ended_epoch(run, epoch)
+        job = self.jobs[run]
+        if epoch.epoch < job.recipe.epochs:
+            return
+        self.going.discard(run)
+        cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        facts = {
+            "seconds": time.monotonic() - self.began_at[run],
+            "earlier": self.earlier[run],
+            "side_by_side": self.beside[run],
+            "memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
+        }
+        assert job.out is not None
+        write_whole(job.out / SESSION, json.dumps(facts).encode())
+
+
+# --- the books --------------------------------------------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    task: Task
+    lock: Lock
+
+
+@dataclass
+class Books:
+    """Which tasks wait, and what became of the others. Nobody but the process that holds a task works on it."""
+
+    out: Path
+    console: Console
+    waiting: list[Task]
+    there: list[Task] = field(default_factory=list)  # from before, or by another process
+    done: list[Task] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)  # name to sentence
+    elsewhere: dict[str, Task] = field(default_factory=dict)  # in another process's hands
+    signal: int | None = None  # that stopped us
+
+    def __post_init__(self) -> None:
+        tasks, self.waiting = self.waiting, []
+        for task in tasks:
+            if not self._is_settled(task):
+                self.waiting.append(task)
+            elif task.work(self.out).exists() and (lock := Lock.take(task.lock(self.out))) is not None:
+                self.let_go(Held(task, lock))  # its process was killed before it could tidy up
+
+    def take(self, most: int) -> list[Held]:
+        """Up to so many tasks that go together, evenly spread over the batches to come."""
+        while self.waiting or self._is_any_free():
+            if held := [one for task in batches(self.waiting, most)[0] if (one := self._hold(task)) is not None]:
+                return held
+        return []
+
+    def _hold(self, task: Task) -> Held | None:
+        self.waiting.remove(task)
+        if (lock := Lock.take(task.lock(self.out))) is None:
+            self.elsewhere[task.name] = task
+            return None
+        if self._is_settled(task):  # since we looked
+            self.let_go(Held(task, lock))
+            return None
+        return Held(task, lock)
+
+    def _is_settled(self, task: Task) -> bool:
+        stands = settled(task, self.out)
+        if stands is not None and stands.state == "refused":
+            self.broken[task.name] = stands.note
+        elif stands is not None:
+            self.there.append(task)
+        return stands is not None
+
+    def _is_any_free(self) -> bool:
+        """Of the tasks that others held: such a process may be done by now, or dead."""
+        for name, task in list(self.elsewhere.items()):
+            if holder(task.lock(self.out)) is None:
+                del self.elsewhere[name]
+                if not self._is_settled(task):
+                    self.waiting.append(task)
+        return bool(self.waiting)
+
+    def settle(self, held: Held, trained: Trained) -> None:
+        """Write the result, or note what went wrong, or leave the task for another time; and let go of it."""
+        task = held.task
+        if trained.result is not None:
+            result = result_of(task, trained)
+            remove_leftovers(self.out, [task.result(self.out).name])
+            write(self.out, result)
+            self.done.append(task)
+            self.say(f"{task.name}  {outcome(result)}")
+        elif trained.trouble is not None:
+            self.broken[task.name] = trained.trouble
+        else:
+            self.waiting.append(task)
+        self.let_go(held)
+
+    def let_go(self, held: Held) -> None:
+        if held.task.result(self.out).exists():
+            shutil.rmtree(held.task.work(self.out), ignore_errors=True)
+        held.lock.release()
+        with suppress(OSError):  # others may be at work there
+            held.lock.path.parent.rmdir()
+
+    def say(self, sentence: str) -> None:
+        self.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def result_of(task: Task, trained: Trained) -> Result:
+    """What is recorded of a run: of a loss of one's own, the file's name and checksum, not where it was."""
+    assert trained.result is not None
+    assert trained.session is not None
+    found, session = trained.result, trained.session
+    recipe = found["recipe"] | {"method": PurePath(found["recipe"]["method"]).name}
+    earlier = sum(epoch["seconds"] for epoch in found["epochs"][: session["earlier"]])
+    return from_training(
+        task.cell,
+        found | {"recipe": recipe},
+        wall_seconds=earlier + session["seconds"],
+        side_by_side=session["side_by_side"],
+        memory_gib=session["memory_gib"],
+    )
+
+
+def outcome(result: Result) -> str:
+    """In a line."""
+    share, best = result.summary.get("last"), result.summary.get("best")
+    accuracy = f"{100 * share:.2f} %, best {100 * best:.2f}, " if share is not None and best is not None else ""
+    return f"{accuracy}{clock(result.wall_seconds)}"
+
+
+def run(
+    tasks: Sequence[Task],
+    *,
+    data: Data,
+    out: Path,
+    console: Console,
+    device: str = "auto",
+    side_by_side: int | None = None,
+    deadline: float | None = None,
+) -> Books:
+    """Do the tasks whose results are not in ``out``, until ``deadline`` (on the monotonic clock) at most.
+
+    :param side_by_side: how many share a GPU; by the kind of device if not given.
+    """
+    chosen = pick_device(device)
+    most = beside(chosen.type, side_by_side)
+    books = Books(out, console, list(tasks))
+    data.get(books.waiting)
+    with stopping() as stop:  # between trainings; each has its own
+        while not (stop or books.signal or is_over(deadline)) and (held := books.take(most)):
+            try:
+                books.say("\n".join(f"{one.task.name} ..." for one in held))
+                jobs = [data.job(one.task, out) for one in held]
+                if chosen.type == "cuda":
+                    torch.cuda.reset_peak_memory_stats(chosen)
+                batch = train_batch(jobs, device=device, console=console, deadline=deadline)
+                books.signal = batch.signal
+                for one, trained in zip(held, batch.trained, strict=True):
+                    books.settle(one, trained)
+            finally:
+                for one in held:
+                    one.lock.release()
+    books.signal = books.signal or stop.signal or None
+    return books
+
+
+def beside(device: str, wanted: int | None = None) -> int:
+    """How many runs go side by side on a kind of device."""
+    require(wanted is None or wanted >= 1, "side-by-side", "at least 1", wanted)
+    alone = device != "cuda" and (wanted or 1) > 1
+    require(not alone, "side-by-side", "1 without a GPU, where runs follow each other", wanted)
+    return wanted or SIDE_BY_SIDE[device]
+
+
+def is_over(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline

@@ -1,0 +1,111 @@
+"""``ogc bench run`` on the digits: in this process, or in others that are slowed down, so as to be ended in mid-run."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import typer
+from typer.testing import CliRunner
+
+from ogc.bench_command import register
+from ogc.data import cifar
+
+TESTS = Path(__file__).parent
+SMALL = ("--set", "hidden=16", "--epochs", "6")
+DIGITS = ("bench", "run", "digits", "--noises", "symmetric:0.5", *SMALL)
+TIMES = ("wall_seconds", "seconds", "images_per_second", "provenance", "memory_gib")
+
+
+def app():
+    made = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    made.callback()(lambda: None)
+    register(made)
+    return made
+
+
+def bench(*arguments):
+    """In this process: the exit code, and what is said."""
+    result = CliRunner().invoke(app(), [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def start(*arguments, pause=0.0, save_every=0.0, log=None, **options):
+    """In another process; ``pause`` seconds a step, saving every ``save_every`` seconds, a line of ``log`` an epoch."""
+    env = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    env |= {"PAUSE": str(pause), "SAVE_EVERY": str(save_every), "LOG": str(log or os.devnull)}
+    command = [sys.executable, str(Path(__file__)), *map(str, arguments)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, env=env, **pipes | options)
+
+
+def wait_for(holds, what, seconds=90):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+def epochs_done(out):
+    """By the names of runs that are under way."""
+    found = {}
+    for path in (out / ".work").glob("*/metrics.jsonl"):
+        found[path.parent.name] = path.read_bytes().count(b"\n")
+    return found
+
+
+def results(out):
+    """By file, without what differs from time to time."""
+    found = {}
+    for path in sorted(out.glob("*.json")):
+        content = json.loads(path.read_text())
+        content["epochs"] = [
+            {key: value for key, value in epoch.items() if key not in TIMES} for epoch in content["epochs"]
+        ]
+        found[path.name] = {key: value for key, value in content.items() if key not in TIMES}
+    return found
+
+
+def tiny_cifar(folder, monkeypatch):
+    """A folder with CIFAR-10 in its official form, of 40 and 10 images."""
+    monkeypatch.setattr(cifar, "CIFAR10", dataclasses.replace(cifar.CIFAR10, train_size=40, test_size=10))
+    version = cifar.CIFAR10.binary
+    inner = folder / version.folder
+    inner.mkdir(parents=True)
+    (inner / version.names).write_text("\n".join(f"class_{i}" for i in range(10)) + "\n")
+    for name in (*version.train, version.test):
+        rows = 10 if name == version.test else 40 // len(version.train)
+        pixels = torch.randint(256, (rows, 3072), dtype=torch.uint8).numpy()
+        (inner / name).write_bytes(b"".join(bytes([i % 10]) + row.tobytes() for i, row in enumerate(pixels)))
+    return folder
+
+
+def slow_down():
+    """What ``start`` asks for."""
+    from ogc.benchmark import run
+
+    pause, log = float(os.environ.get("PAUSE", 0)), Path(os.environ.get("LOG", os.devnull))
+    run.SAVE_EVERY = float(os.environ.get("SAVE_EVERY", run.SAVE_EVERY))
+    moved, ended = run.Session.moved, run.Session.ended_epoch
+
+    def slowly(self, *arguments, **options):
+        time.sleep(pause)
+        moved(self, *arguments, **options)
+
+    def noted(self, number, epoch):
+        with log.open("a") as file:
+            file.write(f"{self.jobs[number].out.name} {epoch.epoch}\n")
+        ended(self, number, epoch)
+
+    run.Session.moved, run.Session.ended_epoch = slowly, noted
+
+
+if __name__ == "__main__":
+    slow_down()
+    app()(prog_name="ogc")

@@ -1,0 +1,262 @@
+"""What a person types after ``ogc bench``, and what is said to them."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar, wait_for
+from made_up_results import MADE, made_up
+from ogc._provenance import device_name
+from ogc.bench_command import Request
+from ogc.benchmark.plan import find
+from ogc.benchmark.result import FOLDER, read_all, write
+from ogc.benchmark.run import tasks_of
+
+OWN = """
+import torch
+from torch import nn
+from ogc.losses import Pointwise
+
+
+class Mine(nn.Module):
+    def __init__(self, power: float = 2.0):
+        super().__init__()
+        self.power = power
+
+    def forward(self, logits, labels):
+        p = logits.float().softmax(1).gather(1, labels[:, None])
+        return ((1 - p) ** self.power).mean()
+
+
+class Brier(Pointwise):
+    def value(self, p):
+        return (1 - p) ** 2 / 2
+
+
+class Needy(Mine):
+    def __init__(self, classes):
+        super().__init__()
+
+
+class Rows(Mine):
+    def forward(self, logits, labels):
+        return logits.sum(1)
+
+
+class Learning(Mine):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+
+class Dreaming(Mine):
+    def forward(self, logits, labels):
+        return self.nowhere
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    return path
+
+
+# --- dry runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
+    cells = find("digits", ["ce", "gce"], ["symmetric:0.5"])
+    here = MADE.model_copy(update={"device": device_name_here()})
+    write(tmp_path, made_up(cells[0], provenance=here))
+    before = list(tmp_path.iterdir())
+    args = ["bench", "run", "digits", "--methods", "ce,gce", "--noises", "symmetric:0.5", "--out", tmp_path]
+    code, said = bench(*args, "--dry-run")
+    assert code == 0
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in said.splitlines() if " digits-" in line}
+    assert lines == {"digits-ce-symmetric-0.5-1": "there", "digits-gce-symmetric-0.5-1": "to run"}
+    assert "1 of 2 are there, 1 would run. That takes about 3:20, by 1 results of" in said
+    assert "1,000 images/s a run, 1 side by side" in said
+    assert list(tmp_path.iterdir()) == before
+    assert "How long is not known" in bench(*args[:-1], tmp_path / "empty", "--dry-run")[1]
+    assert not (tmp_path / "empty").exists()
+    assert "These are trials" in bench(*args, "--dry-run", "--epochs", "3")[1]
+
+
+def device_name_here():
+    import torch
+
+    return device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def test_names_are_those_that_any_machine_takes():
+    for table in ("cifar10", "cifar100", "epsilon", "queue", "every", "time", "digits"):
+        for task in tasks_of(find(table), [1]):
+            assert set(task.name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def test_only(tmp_path):
+    name = "digits-ce-symmetric-0.5-epochs-6-hidden-16-2"
+    args = [*DIGITS, "--methods", "ce,gce", "--seeds", "1,2", "--out", tmp_path]
+    assert bench(*args, "--only", name)[0] == 0
+    assert [path.stem for path in tmp_path.iterdir()] == [name]
+    assert bench(*args, "--only", "digits-ce-2") == (
+        2,
+        "Parameter `only` should be names of these runs, as --dry-run shows them. Found `only = 'digits-ce-2'`.\n",
+    )
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["cifar1"], 2, "There is no table named 'cifar1'. Did you mean cifar10"),
+        (["digits", "--methods", "cee"], 2, "There is no method named 'cee'. Did you mean ce"),
+        (["digits", "--noises", "symmetric:0.3"], 2, "`noises` should be among those of the table digits"),
+        (["digits", "--seeds", "one"], 2, "`seeds` should be whole numbers, as in 1,2,3. Found `seeds = 'one'`"),
+        (["digits", "--set", "lr"], 2, "`set` should be KEY=VALUE"),
+        (["digits", "--set", "seed=3"], 2, "`set` should be none of what the names of runs do not tell"),
+        (["digits", "--set", "average=none"], 2, "`set` should be none of what the names of runs do not tell"),
+        (["digits", "--set", "lrr=3"], 2, "There is no parameter 'lrr'. Did you mean lr?"),
+        (["digits", "--epochs", "3", "--set", "epochs=4"], 2, "`epochs` should be given once"),
+        (["digits", "--max-minutes", "0"], 2, "`max-minutes` should be above 0"),
+        (["digits", "--engine", "slurm"], 2, "`engine` should be auto or ray"),
+        (["digits", "--address", "1.2.3.4:5"], 2, "`address` should be left out without --engine ray"),
+        (["digits", "--device", "tpu"], 2, "`device` should be auto, cpu, cuda"),
+        (["digits", "--device", "cpu", "--side-by-side", "2"], 2, "`side-by-side` should be 1 without a GPU"),
+        (["cifar10", "--data", "nowhere", "--noises", "symmetric:0.5"], 1, "CIFAR-10 is not in"),
+        (["cifar10", "--data", "nowhere"], 1, "human:worse is read from"),
+        (["digits", "--method", "no.py:Mine"], 2, "There is no `"),
+        (["digits", "--method", "mine.py:Min"], 2, "has no torch module 'Min'. There are Mine, "),
+        (["digits", "--method", "mine.py:Mine+ogc"], 2, "OGC needs a pointwise loss"),
+        (["digits", "--method", "mine.py:Needy"], 2, "should be made without arguments, or have numbers as defaults"),
+        (["digits", "--method", "broken.py:Mine"], 2, "cannot be loaded: SyntaxError"),
+    ],
+)
+def test_one_sentence(arguments, code, sentence, tmp_path, mine, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("def")
+    found, said = bench("bench", "run", *arguments, "--out", "out")
+    assert found == code
+    assert sentence in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_default_folder_is_where_the_tables_look():
+    assert FOLDER == Request.__dataclass_fields__["out"].default
+
+
+# --- a loss of one's own ----------------------------------------------------------------------------------------------
+
+
+def test_a_loss_of_ones_own_is_a_row(tmp_path, mine):
+    out = tmp_path / "out"
+    code, said = bench(*DIGITS, "--method", f"{mine}:Mine", "--method", f"{mine}:Brier+ogc", "--out", out)
+    assert code == 0, said
+    first, second = read_all(out)[0]
+    assert {first.method, second.method} == {"mine.py:Mine", "mine.py:Brier+ogc"}  # not where it was
+    assert first.recipe.method_sha256 == second.recipe.method_sha256 != None  # noqa: E711
+    assert {"power": 2.0} in (first.recipe.parameters, second.recipe.parameters)
+    assert first.summary != second.summary
+    again = bench(*DIGITS, "--method", f"{mine}:Mine", "--method", f"{mine}:Brier+ogc", "--out", out)
+    assert again == (0, "2 of 2 runs are there, 0 of them new.\n")
+    mine.write_text(OWN + "\n# another\n")
+    assert "0 of 1 are there" in bench(*DIGITS, "--method", f"{mine}:Mine", "--out", out, "--dry-run")[1]
+    mine.unlink()
+    assert len(read_all(out)[0]) == 2  # which nobody needs the file for
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Rows", "should return a scalar with a gradient. Found a tensor of shape (4,)."),
+        ("Learning", "has weights of its own"),
+        ("Dreaming", "fails on logits (4, 10) and labels (4,): AttributeError: 'Dreaming' object has no attribute"),
+    ],
+)
+def test_a_loss_that_cannot_train_is_told_and_leaves_the_others_alone(name, sentence, tmp_path, mine):
+    code, said = bench(*DIGITS, "--methods", "ce", "--method", f"{mine}:{name}", "--out", tmp_path / "out")
+    assert code == 1
+    assert sentence in said
+    assert "1 of 2 runs are there" in said
+
+
+# --- tuning -----------------------------------------------------------------------------------------------------------
+
+
+def test_tune(tmp_path, monkeypatch):
+    folder = tiny_cifar(tmp_path / "data", monkeypatch)
+    trial = ["--epochs", "1", "--set", "network=resnet20-cifar", "--set", "batch_size=20"]
+    args = ["bench", "tune", "cifar10", "ce+linear", "--data", folder, "--out", tmp_path / "out", *trial]
+    code, said = bench(*args, "--dry-run")
+    assert (code, said.count("to run")) == (0, 4)
+    code, said = bench(*args)
+    assert code == 0, said
+    assert "ce+linear on cifar10, symmetric:0.5" in said
+    rows = [line.split() for line in said.splitlines() if line.split()[:1] in (["1"], ["2"], ["5"], ["10"])]
+    assert [row[0] for row in rows] == ["1", "2", "5", "10"]
+    found = {f"{r.recipe.parameters['beta']:g}": r.measured("test") for r in read_all(tmp_path / "out")[0]}
+    assert {row[0]: row[1] for row in rows} == {beta: f"{share:.2f}" for beta, share in found.items()}
+    assert "the paper's" in " ".join(rows[3])
+    assert any("best" in row[3] for row in rows if len(row) > 3)
+    assert bench("bench", "tune", "cifar10", "ce")[0] == 2
+
+
+# --- Slurm ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """A script whose tasks are run by our own ``ogc``, and a folder with a ``scontrol`` that notes what is asked."""
+    script, out = tmp_path / "jobs" / "digits.sbatch", tmp_path / "out"
+    args = ["--noises", "symmetric:0.5", *SMALL, "--methods", "ce,ce+ogc", "--seeds", "1,2,3", "--out", out]
+    args += ["--script", script, "--sbatch", "--partition=gpu", "--time", "01:00:00"]
+    code, said = bench("bench", "export", "--slurm", "digits", *args)
+    assert (code, said) == (0, f"{script}: 2 tasks. Submit it with: sbatch {script}\n")
+    text = script.read_text()
+    script.write_text(text.replace(f"{sys.executable} -m ogc", f"{sys.executable} {TESTS / 'bench_runs.py'}"))
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    (bin / "scontrol").chmod(0o755)
+    return script, out, text
+
+
+def submit(script, task, **more):
+    env = {**os.environ, "PATH": f"{script.parent.parent / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(TESTS)}
+    env |= {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "77", "OMP_NUM_THREADS": "1", **more}
+    return subprocess.Popen(["bash", str(script)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_the_script(exported):
+    text = exported[2]
+    for option in ("--array=0-1", "--requeue", "--time=01:00:00", "--partition=gpu", "--signal=B:TERM@120"):
+        assert f"#SBATCH {option}\n" in text
+    assert text.startswith("#!/bin/bash\n#SBATCH")
+    directives = [i for i, line in enumerate(text.splitlines()) if line.startswith("#SBATCH")]
+    assert directives == list(range(1, len(directives) + 1))  # sbatch stops reading at the first command
+    assert bench("bench", "export", "digits")[0] == 2
+
+
+@pytest.mark.slow
+def test_a_task_saves_when_slurm_says_so_and_is_queued_again(exported, tmp_path):
+    script, out, _ = exported
+    task = submit(script, 0, PAUSE="0.05", SAVE_EVERY="1000")
+    wait_for(lambda: sum(epochs_done(out).values()) >= 2, "two epochs")
+    task.send_signal(signal.SIGTERM)
+    said = task.communicate()[0]
+    assert task.returncode == 143, said
+    assert (tmp_path / "asked").read_text() == "requeue 77_0\n"
+    assert epochs_done(out)
+    for number in (0, 1):
+        task = submit(script, number)
+        assert "3 of 3 runs are there" in task.communicate()[0]
+        assert task.returncode == 0
+    assert len(results(out)) == 6
+    assert (tmp_path / "asked").read_text() == "requeue 77_0\n"

@@ -1,0 +1,88 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ogc.benchmark.lock import Lock, holder
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from ogc.benchmark.lock import Lock
+lock = Lock.take(Path(sys.argv[1]))
+print("held" if lock else "not held", flush=True)
+time.sleep(float(sys.argv[2]))
+if lock: lock.release()
+"""
+
+
+def hold(path, seconds):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path), str(seconds)], stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().strip()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "work" / "run.lock"
+
+
+def test_one_holder(path):
+    lock = Lock.take(path)
+    assert Lock.take(path) is None
+    assert holder(path) == f"process {os.getpid()} on {os.uname().nodename}"
+    lock.release()
+    lock.release()  # does no harm
+    assert holder(path) is None
+    assert not path.exists()
+    again = Lock.take(path)
+    assert again is not None
+    again.release()
+
+
+def test_a_killed_process_holds_nothing(path):
+    process, said = hold(path, 60)
+    assert said == "held"
+    assert Lock.take(path) is None
+    assert holder(path).startswith(f"process {process.pid} on ")
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert path.exists()  # what it has left bars nobody
+    assert holder(path) is None
+    lock = Lock.take(path)
+    assert lock is not None
+    lock.release()
+
+
+def test_one_can_wait(path):
+    process, _ = hold(path, 1.0)
+    began = time.monotonic()
+    assert Lock.take(path, wait=0.1) is None
+    lock = Lock.take(path, wait=30)
+    assert lock is not None
+    assert time.monotonic() - began < 20
+    lock.release()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_file_that_its_holder_has_removed_bars_nobody(path, monkeypatch):
+    """Opened while another holds it, locked when that one has let go and removed it."""
+    first = Lock.take(path)
+    real, opened = os.open, []
+
+    def open_before_the_release(*arguments):
+        descriptor = real(*arguments)
+        if not opened:
+            opened.append(descriptor)
+            first.release()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_before_the_release)
+    second = Lock.take(path)
+    assert second.path.exists()
+    monkeypatch.undo()
+    assert Lock.take(path) is None
+    second.release()

@@ -1,0 +1,273 @@
+"""The books of ``ogc bench run``: what is missing runs once, whatever ends the process."""
+
+import signal
+import time
+from collections import Counter
+
+import pytest
+from rich.console import Console
+
+from bench_runs import DIGITS, bench, epochs_done, results, start, tiny_cifar, wait_for
+from made_up_results import made_up
+from ogc.benchmark.plan import find
+from ogc.benchmark.result import read_all
+from ogc.benchmark.run import Books, Data, Session, Standing, batches, beside, estimate, tasks_of
+
+TRIAL = {"hidden": "16", "epochs": 6}
+FOUR = (*DIGITS, "--methods", "ce,ce+ogc", "--seeds", "1,2")
+
+
+def tasks(*methods, seeds=(1,), noises=("symmetric:0.5",), table="digits", changes=TRIAL):
+    return tasks_of(find(table, methods, noises), seeds, changes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Two methods, two seeds, run in one go."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    code, said = bench(*FOUR, "--out", out)
+    assert code == 0, said
+    return out
+
+
+@pytest.fixture
+def epochs(monkeypatch):
+    """The epochs that are trained, as they end."""
+    seen, ended = [], Session.ended_epoch
+
+    def noted(self, number, epoch):
+        seen.append((self.jobs[number].out.name, epoch.epoch))
+        ended(self, number, epoch)
+
+    monkeypatch.setattr(Session, "ended_epoch", noted)
+    return seen
+
+
+# --- what is run ------------------------------------------------------------------------------------------------------
+
+
+def test_results_are_whole_and_nothing_else_is_left(undisturbed):
+    found, complaints = read_all(undisturbed)
+    assert not complaints
+    assert {(result.method, result.seed) for result in found} == {("ce", 1), ("ce", 2), ("ce+ogc", 1), ("ce+ogc", 2)}
+    assert all(result.side_by_side == 1 and result.wall_seconds >= result.seconds > 0 for result in found)
+    assert len({result.noise_sha256 for result in found}) == 1
+    assert all(epoch.averaged for result in found for epoch in result.epochs)
+    assert {path.suffix for path in undisturbed.iterdir()} == {".json"}
+
+
+def test_what_is_there_is_not_run_again(undisturbed, epochs):
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()}
+    code, said = bench(*FOUR, "--out", undisturbed)
+    assert (code, said.strip()) == (0, "4 of 4 runs are there, 0 of them new.")
+    assert {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()} == before
+    assert epochs == []
+
+
+def test_a_run_in_two_tables_runs_once():
+    both = [*find("cifar10", ["ce+ogc"]), *find("adjusting", ["ce+ogc"]), *find("queue")]
+    assert len(tasks_of(both, [1])) == 6 + len(find("queue")) // 2
+
+
+def test_trials_are_told_by_their_names():
+    names = [task.name for task in tasks("ce", "ce+ogc", changes={})]
+    assert names == ["digits-ce-symmetric-0.5-1", "digits-ce_ogc-symmetric-0.5-1"]
+    for changes in ({"epochs": 6}, {"hidden": "16"}, {"lr": 0.2}):
+        assert not set(names) & {task.name for task in tasks("ce", "ce+ogc", changes=changes)}
+
+
+def test_batches_are_of_one_kind_and_even(tmp_path):
+    (tmp_path / "mine.py").write_text("from ogc.losses import CrossEntropy\nclass Mine(CrossEntropy): ...\n")
+    noises = ("symmetric:0.2", "symmetric:0.5", "symmetric:0.8")
+    some = tasks("ce", "gce", f"{tmp_path}/mine.py:Mine", noises=noises) + tasks_of(find("time"), [1])
+    found = batches(some, 4)
+    assert [len(batch) for batch in found] == [3, 3, 3, 1, 1, 1]
+    assert all(len({task.kind for task in batch}) == 1 for batch in found)
+    assert sorted(task.name for batch in found for task in batch) == sorted(task.name for task in some)
+
+
+def test_side_by_side():
+    assert (beside("cuda"), beside("cpu"), beside("cuda", 7)) == (4, 1, 7)
+    with pytest.raises(ValueError, match="should be 1 without a GPU"):
+        beside("cpu", 2)
+    with pytest.raises(ValueError, match="should be at least 1"):
+        beside("cuda", 0)
+
+
+def test_images_are_read_once(tmp_path, monkeypatch):
+    data = Data(tiny_cifar(tmp_path / "data", monkeypatch))
+    some = tasks_of(find("cifar10", ["ce", "ce+ogc"], ["symmetric:0.5", "instance:0.4"]), [1, 2])
+    jobs = [data.job(task, tmp_path) for task in some]
+    assert len({id(job.data[0].inputs) for job in jobs}) == len({id(job.data[1]["test"]) for job in jobs}) == 1
+    assert len({id(job.data[0].given) for job in jobs}) == 2  # a noise each
+    assert all(job.info.kind == job.recipe.noise.partition(":")[0] for job in jobs)
+
+
+def test_cifar(tmp_path, monkeypatch):
+    folder = tiny_cifar(tmp_path / "data", monkeypatch)
+    args = ["--methods", "ce,ce+ogc", "--noises", "symmetric:0.5,asymmetric:0.4", "--epochs", "1"]
+    args += ["--set", "network=resnet20-cifar", "--set", "batch_size=20", "--out", tmp_path / "out"]
+    code, said = bench("bench", "run", "cifar10", "--data", folder, *args)
+    assert (code, len(read_all(tmp_path / "out")[0])) == (0, 4), said
+
+
+# --- what is in the way -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_no_result_is_reported_and_kept(tmp_path):
+    [task] = tasks("ce")
+    broken = task.result(tmp_path)
+    broken.write_text('{"version": 1}')
+    for dry in (["--dry-run"], []):
+        code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path, *dry)
+        assert "is no result: " in said
+        assert "Move it away" in said
+        assert code == (0 if dry else 1)
+        assert broken.read_text() == '{"version": 1}'
+    assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]  # which did run
+
+
+def test_one_broken_run_leaves_the_others_alone(tmp_path):
+    (tmp_path / "bad.py").write_text(
+        "import torch\nfrom torch import nn\nclass Bad(nn.CrossEntropyLoss):\n"
+        "    steps = 0\n    def forward(self, logits, labels):\n        self.steps += 1\n"
+        "        return super().forward(logits, labels) * (float('nan') if self.steps > 20 else 1)\n"
+    )
+    out = tmp_path / "out"
+    own = ("--methods", "ce", "--method", f"{tmp_path}/bad.py:Bad")
+    code, said = bench(*DIGITS, *own, "--seeds", "1,2", "--out", out)
+    assert code == 1
+    assert said.count("The loss is nan at step 10 of epoch 2") == 2
+    assert "2 of 4 runs are there, 2 of them new. 2 went wrong." in said
+    assert {result.method for result in read_all(out)[0]} == {"ce"}
+
+
+def test_what_a_killed_process_has_not_tidied_up_goes(undisturbed):
+    [task] = tasks("ce")
+    task.work(undisturbed).mkdir(parents=True)
+    (task.work(undisturbed) / "last.safetensors").write_bytes(b"")
+    task.lock(undisturbed).touch()
+    Books(undisturbed, Console(quiet=True), [task])
+    assert not (undisturbed / ".work").exists()
+
+
+def test_a_run_that_was_trained_but_not_written_is_only_written(tmp_path, undisturbed, epochs, monkeypatch):
+    def crash(*_):
+        raise OSError("power failure")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Books, "settle", crash)
+        assert bench(*DIGITS, "--methods", "ce", "--out", tmp_path)[0] == 1
+    assert not list(tmp_path.glob("*.json"))
+    assert bench(*DIGITS, "--methods", "ce", "--out", tmp_path)[0] == 0
+    assert len(epochs) == TRIAL["epochs"]
+    found = results(tmp_path)
+    assert found == {name: results(undisturbed)[name] for name in found}
+
+
+# --- what ends it -----------------------------------------------------------------------------------------------------
+
+
+def test_max_minutes_saves_and_ends_in_order(tmp_path, undisturbed, epochs, monkeypatch):
+    moved = Session.moved
+    monkeypatch.setattr(Session, "moved", lambda self, *a, **k: (time.sleep(0.02), moved(self, *a, **k)))
+    began, rounds = time.monotonic(), 0
+    while len(read_all(tmp_path)[0]) < 4:
+        code, said = bench(*FOUR, "--out", tmp_path, "--max-minutes", "0.03")
+        assert code == 0
+        assert ("are left: the same command goes on" in said) == (len(read_all(tmp_path)[0]) < 4)
+        rounds += 1
+        assert rounds < 20
+    assert rounds > 2
+    assert time.monotonic() - began < 60
+    assert set(Counter(epochs).values()) == {1}  # none is trained twice
+    assert results(tmp_path) == results(undisturbed)
+
+
+def test_no_time_at_all(tmp_path):
+    code, said = bench(*FOUR, "--out", tmp_path, "--max-minutes", "1e-9")
+    assert (code, said.strip()) == (
+        0,
+        "0 of 4 runs are there, 0 of them new. 4 are left: the same command goes on with them.",
+    )
+
+
+@pytest.mark.slow
+def test_ended_in_every_way_it_goes_on(tmp_path, undisturbed):
+    out, log = tmp_path / "out", tmp_path / "log"
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9), (signal.SIGKILL, -9)):
+        before = sum(epochs_done(out).values())
+        files = len(list(out.glob("*.json")))
+        process = start(*FOUR, "--out", out, pause=0.05, log=log, save_every=1000 if code > 0 else 0)
+        wait_for(
+            lambda: sum(epochs_done(out).values()) + 6 * (len(list(out.glob("*.json"))) - files) >= before + 4,  # noqa: B023
+            "four more epochs",
+        )
+        process.send_signal(number)
+        said = process.communicate()[0]
+        assert process.returncode == code, said
+        if code > 0:
+            assert "are left: the same command goes on" in said
+        assert read_all(out)[1] == []
+    process = start(*FOUR, "--out", out, log=log)
+    said = process.communicate()[0]
+    assert process.returncode == 0, said
+    assert results(out) == results(undisturbed)
+    assert {path.suffix for path in out.iterdir()} == {".json"}
+    counts = Counter(log.read_text().splitlines())
+    assert len(counts) == 4 * TRIAL["epochs"]
+    assert counts.total() <= 4 * TRIAL["epochs"] + 2  # an epoch a kill, if it fell between its end and the save
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_work(tmp_path, undisturbed):
+    out, log = tmp_path / "out", tmp_path / "log"
+    processes = [start(*FOUR, "--out", out, pause=0.03, log=log) for _ in range(2)]
+    said = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert set(Counter(log.read_text().splitlines()).values()) == {1}
+    new = [int(text.rpartition(" of them new")[0].split()[-1]) for text in said]
+    assert sum(new) == 4
+    assert min(new) > 0
+    assert results(out) == results(undisturbed)
+
+
+@pytest.mark.slow
+def test_the_tasks_of_a_process_that_is_killed_are_taken_over(tmp_path):
+    """The one that has run everything else looks at them again."""
+    args = (*DIGITS, "--methods", "ce", "--out", tmp_path)
+    first = start(*args, pause=0.3)
+    wait_for(lambda: list(tmp_path.glob(".work/*.lock")), "the first to begin")
+    second = start(*args, "--seeds", "1,2", pause=0.02)
+    wait_for(lambda: len(epochs_done(tmp_path)) == 2, "the second to begin")
+    assert "running" in bench(*args, "--dry-run")[1]
+    first.kill()
+    first.communicate()
+    said = second.communicate()[0]
+    assert second.returncode == 0
+    assert "2 of 2 runs are there, 2 of them new." in said
+
+
+# --- estimates --------------------------------------------------------------------------------------------------------
+
+
+def test_an_estimate_is_by_results_of_this_device_and_network():
+    left = [Standing(task, "missing") for task in tasks("ce", "gce", "mae", noises=None, changes={})]
+    [done] = tasks("fl", changes={})
+    made = made_up(done.cell)  # 200 seconds
+    four = made_up(done.cell, seed=2, side_by_side=4, wall_seconds=400.0)
+
+    def seconds(left, results, side_by_side=1, device="a device"):
+        found = estimate(left, results, device=device, side_by_side=side_by_side)
+        return None if found is None else found.seconds / len(left)
+
+    assert seconds(left, []) is None
+    assert seconds(left, [made], device="another") is None
+    assert seconds(left, [made]) == pytest.approx(200)
+    assert seconds([each._replace(epochs=60) for each in left], [made]) == pytest.approx(100)
+    assert seconds(left, [made, four], side_by_side=4) == pytest.approx(100)
+    assert seconds(left, [made, four], side_by_side=1) == pytest.approx(200)
+    other = [Standing(task, "missing") for task in tasks("ce", table="cifar10", changes={})]
+    assert seconds([*left, *other], [made, four]) is None
+    found = estimate(left, [made, four], device="a device", side_by_side=1)
+    assert (found.by, found.images_per_second, found.side_by_side) == (1, 1000.0, 1)
