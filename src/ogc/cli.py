@@ -145,35 +145,35 @@ def build() -> "typer.Typer":
         try:
             run(
                 Request(
-                    source,
-                    recipe,
-                    method,
-                    noise,
-                    seed,
-                    seeds,
-                    epochs,
-                    tuple(changes or ()),
-                    data,
-                    label,
-                    true,
-                    id,
-                    labels,
-                    val,
-                    test,
-                    ilsvrc,
-                    skip_bad,
-                    device,
-                    engine,
-                    out,
-                    tensorboard,
-                    download,
-                    tuple(resume or ()),
-                    show,
+                    source=source,
+                    recipe=recipe,
+                    method=method,
+                    noise=noise,
+                    seed=seed,
+                    seeds=seeds,
+                    epochs=epochs,
+                    changes=tuple(changes or ()),
+                    data=data,
+                    label=label,
+                    true=true,
+                    id=id,
+                    labels=labels,
+                    val=val,
+                    test=test,
+                    ilsvrc=ilsvrc,
+                    skip_bad=skip_bad,
+                    device=device,
+                    engine=engine,
+                    out=out,
+                    tensorboard=tensorboard,
+                    download=download,
+                    resume=tuple(resume or ()),
+                    show=show,
                 ),
                 Console(highlight=False),
             )
         except CommandError as end:
-            raise _end(str(end), end.code) from None
+            raise _end(str(end), end.code, alike=end.alike) from None
 
     @app.command(name="noise")
     def make_noise(
@@ -231,9 +231,10 @@ def build() -> "typer.Typer":
             raise _end(str(error), 2) from None
         show(info, files, Console(highlight=False, soft_wrap=True))
 
-    def _end(sentence: str, code: int) -> typer.Exit:
-        if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
-            typer.echo(sentence, err=True)
+    def _end(sentence: str, code: int, *, alike: bool = True) -> typer.Exit:
+        rank = os.environ.get("RANK", "0")
+        if rank == "0" or not alike:  # what all of torchrun's processes have to say, one says
+            typer.echo(sentence if rank == "0" else f"Process {rank}: {sentence}", err=True)
         return typer.Exit(code)
 
     return app

@@ -15,12 +15,12 @@ import torch
 from ._require import require
 from .models import check_name
 from .noise_command import download_bar
-from .training.checkpoint import RESULT, RUN, CheckpointError
+from .training.checkpoint import LAST, METRICS, REPORT, RESULT, RUN, CheckpointError
 from .training.progress import Progress
 from .training.recipe import Recipe, by_name, from_toml, override
 from .training.report import write_report
 from .training.run import Job, NonFinite
-from .training.session import job_of, pick_device, train
+from .training.session import jobs_of, pick_device, train
 from .training.source import OPTIONS, Source, check, load
 from .training.stopping import Interrupted
 from .training.table import table
@@ -32,11 +32,14 @@ WITH_RESUME = ("resume", "device", "engine", "tensorboard")
 
 
 class CommandError(Exception):
-    """A sentence for the user, and the exit code."""
+    """A sentence for the user, and the exit code.
 
-    def __init__(self, sentence: str, code: int) -> None:
+    :param alike: whether each of several processes says it.
+    """
+
+    def __init__(self, sentence: str, code: int, *, alike: bool = True) -> None:
         super().__init__(sentence)
-        self.code = code
+        self.code, self.alike = code, alike
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ def _folder(request: Request, source: Source, recipe: Recipe, seeds: int) -> Pat
     """The run's folder: the one asked for, or a new one under ``runs`` named after what is trained."""
     if request.out is not None:
         out = request.out if seeds == 1 else request.out / f"seed-{recipe.seed}"
-        if (out / RUN).exists():
+        if any((out / name).exists() for name in (LAST, RESULT)):
             raise ValueError(f"{out} holds a run already: go on with ogc train --resume {out}, or give another --out.")
         return out
     noise = [] if recipe.noise is None else [recipe.noise.replace(":", "-")]
@@ -166,10 +169,13 @@ def run(request: Request, console: Console) -> None:
                     watch=watch,
                     resume=plan is None,
                 )
-            console.print(table(results))
-        finally:  # of several runs some may have come to their end
+        except BaseException:
             if first:
-                _report(jobs, console)
+                _report_anyway(jobs, console)
+            raise
+        console.print(table(results))
+        if first:
+            _report(jobs, console)
 
 
 def _show(plan: Plan, console: Console) -> None:
@@ -184,7 +190,7 @@ def _jobs(request: Request, plan: Plan | None) -> list[Job]:
     """Those of the folders to go on with, or one a seed, which share the data and their noise."""
     try:
         if plan is None:
-            return [job_of(folder) for folder in request.resume]
+            return jobs_of(request.resume)
         with download_bar() as progress:
             data, info = load(plan.source, plan.recipes[0], download=request.download, progress=progress)
     except ValueError as error:  # a broken file, a column that is not there
@@ -192,12 +198,20 @@ def _jobs(request: Request, plan: Plan | None) -> list[Job]:
     return [Job(recipe, plan.source, data, info, out) for recipe, out in zip(plan.recipes, plan.folders, strict=True)]
 
 
+def _report_anyway(jobs: list[Job], console: Console) -> None:
+    """For what was trained before it ended as it did, which no other trouble may hide."""
+    try:
+        _report(jobs, console)
+    except (Exception, KeyboardInterrupt) as error:
+        console.print(f"No report: {error}", markup=False, soft_wrap=True)
+
+
 def _report(jobs: list[Job], console: Console) -> None:
-    """A report in the folder of every run that is done, and where it is."""
-    folders = [job.out for job in jobs if job.out is not None and (job.out / RESULT).exists()]
+    """A report in the folder of every run that has begun, and where it is."""
+    folders = [job.out for job in jobs if job.out is not None and (job.out / METRICS).exists()]
     for folder in folders:
         write_report(folder)
-        console.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+        console.print(f"Report: {folder / REPORT}", markup=False, soft_wrap=True)
     if folders:
         console.print("It shows what was learnt, and has the commands and the code to go on with.")
 
@@ -220,13 +234,14 @@ def _one_sentence() -> Iterator[None]:
     except KeyboardInterrupt:
         raise CommandError("Stopped at once. A run that was saved goes on with ogc train --resume RUN.", 130) from None
     except torch.OutOfMemoryError:
-        raise CommandError(
-            "The GPU's memory is not enough: try --set accumulate=2, or a smaller batch_size.", 1
-        ) from None
-    except (CheckpointError, NonFinite, ImportError) as error:
+        way_out = "try --set accumulate=2, or a smaller batch_size"
+        raise CommandError(f"The GPU's memory is not enough: {way_out}.", 1, alike=False) from None
+    except (CheckpointError, NonFinite) as error:
         raise CommandError(str(error), 1) from None
+    except ImportError as error:
+        raise CommandError(str(error), 1, alike=False) from None
     except OSError as error:
-        named = error.filename is not None
-        raise CommandError(f"Cannot use {error.filename}: {error.strerror}." if named else str(error), 1) from None
+        sentence = str(error) if error.filename is None else f"Cannot use {error.filename}: {error.strerror}."
+        raise CommandError(sentence, 1, alike=False) from None
     except ValueError as error:
         raise CommandError(str(error), 2) from None

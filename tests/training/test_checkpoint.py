@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 from ogc._files import remove_leftovers, write_whole
 from ogc.training import CheckpointError, Interrupted, train
 from ogc.training.checkpoint import BEST, LAST, METRICS, RESULT, RUN, SAMPLES, read
+from ogc.training.report import write_report
+from ogc.training.run import NONFINITE
 from small_runs import StopAt, assert_equal_runs, features, job, network
 
 
@@ -93,6 +95,10 @@ def test_nothing_is_pickled(stopped):
 
 def test_a_new_run_in_an_old_folder(tmp_path):
     train([job(tmp_path)])
+    write_report(tmp_path)
+    (tmp_path / "events.out.tfevents.1.2").touch()
+    (tmp_path / NONFINITE).touch()
+    assert len(list(tmp_path.iterdir())) == 14
     with pytest.raises(Interrupted):
         train([job(tmp_path, method="ce")], watch=StopAt(1, 2))
     assert {path.name for path in tmp_path.iterdir()} == {RUN, METRICS, LAST}

@@ -138,6 +138,7 @@ def test_folders_are_new_ones(calls):
     for name in ("digits-ce+ogc-0", "digits-ce+ogc-0-2", "mine"):
         Path("runs", name).mkdir(parents=True)
         Path("runs", name, "run.json").touch()
+    Path("runs/mine/result.json").touch()
     assert train("digits").exit_code == 0
     assert calls[0][0][0].out == Path("runs/digits-ce+ogc-0-3")
     assert fails(
@@ -145,6 +146,8 @@ def test_folders_are_new_ones(calls):
     )
     assert train("digits", "--out", "runs", "--seeds", 2).exit_code == 0
     assert [job.out for job in calls[1][0]] == [Path("runs/seed-0"), Path("runs/seed-1")]
+    Path("runs/mine/result.json").unlink()
+    assert train("digits", "--out", "runs/mine").exit_code == 0  # nothing came of what was there
 
 
 def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
@@ -178,7 +181,9 @@ def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
         ("digits --seeds 0", 2, "Parameter `seeds` should be at least 1. Found `seeds = 0`."),
         ("digits --seed 4294967295 --seeds 2", 2, "Parameter `seed` should be less than 4294967296"),
         ("digits --method ce+ogx", 2, "There is no method named 'ce+ogx'. Did you mean ce+ogc"),
-        ("digits --noise symmetric:2", 2, "Parameter `rate` should be in [0, 1]. Found `rate = 2.0`."),
+        ("digits --noise symmetric:2", 2, "Parameter `noise` cannot be 'symmetric:2'. Parameter `rate` should be in"),
+        ("digits --set epochs=inf", 2, "Parameter `epochs` should be a valid integer. Found `epochs = 'inf'`."),
+        ("digits --set size=32", 2, "Parameter `size` should be none with digits, which has features."),
         ("digits --noise asymmetric:0.2", 2, "`source` should be cifar10 or cifar100 with asymmetric"),
         ("digits --recipe digitz", 2, "There is no recipe named 'digitz'. Did you mean digits?"),
         ("digits --recipe no.toml", 1, "Cannot use no.toml: No such file or directory."),
@@ -240,18 +245,43 @@ def test_what_is_no_users_fault_is_not_hidden(monkeypatch):
     assert isinstance(result.exception, RuntimeError)
 
 
-def test_of_several_runs_those_that_are_done_get_a_report(monkeypatch):
+def test_of_several_runs_those_that_have_begun_get_a_report(monkeypatch):
     written = []
     monkeypatch.setattr(train_command, "write_report", written.append)
 
     def stop(jobs, **options):
         jobs[0].out.mkdir(parents=True)
-        (jobs[0].out / "result.json").touch()
+        (jobs[0].out / "metrics.jsonl").touch()
         raise NonFinite("The loss is nan.")
 
     monkeypatch.setattr(train_command, "train", stop)
     assert fails(train("digits", "--seeds", 2, "--out", "a"), 1, "The loss is nan.")
     assert written == [Path("a/seed-0")]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "a/report.html"), KeyboardInterrupt()])
+def test_trouble_with_a_report_hides_no_other(monkeypatch, error):
+    def stop(jobs, **options):
+        jobs[0].out.mkdir(parents=True)
+        (jobs[0].out / "metrics.jsonl").touch()
+        raise Interrupted(signal.SIGTERM, [jobs[0].out])
+
+    def full(folder):
+        raise error
+
+    monkeypatch.setattr(train_command, "train", stop)
+    monkeypatch.setattr(train_command, "write_report", full)
+    result = train("digits", "--out", "a")
+    assert fails(result, 143, "Stopped by SIGTERM. Go on with: ogc train --resume a")
+    assert "No report: " in result.stdout
+
+
+def test_trouble_with_a_report_is_told(monkeypatch):
+    def full(folder):
+        raise OSError(28, "No space left on device", "a/report.html")
+
+    monkeypatch.setattr(train_command, "write_report", full)
+    assert fails(train(*SHORT, "--out", "a"), 1, "Cannot use a/report.html: No space left on device.")
 
 
 def test_warnings_are_notes(calls, monkeypatch):
@@ -274,6 +304,30 @@ def test_only_the_first_process_speaks_and_reports(calls, monkeypatch):
     assert (result.exit_code, result.output) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (NonFinite("The loss is nan."), ""),
+        (Interrupted(signal.SIGTERM, [Path("a")]), ""),
+        (ValueError("The batch is odd."), ""),
+        (OSError(5, "Input/output error", "x.npy"), "Process 1: Cannot use x.npy: Input/output error.\n"),
+        (torch.OutOfMemoryError(), "Process 1: The GPU's memory is not enough: "),
+        (ImportError("TensorBoard is missing"), "Process 1: TensorBoard is missing\n"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_another_process_speaks_of_its_own_trouble(monkeypatch, error, said):
+    def stop(*args, **options):
+        raise error
+
+    monkeypatch.setattr(train_command, "train", stop)
+    monkeypatch.setenv("RANK", "1")
+    result = train("digits")
+    assert result.exit_code != 0
+    assert result.output.startswith(said)
+    assert bool(result.output) == bool(said)
+
+
 def test_help_has_examples():
     result = train("--help")
     assert result.exit_code == 0
@@ -294,3 +348,67 @@ def test_a_signal_saves_and_names_the_command_that_goes_on(tmp_path, number, cod
     assert b"ogc train --resume a" in stderr
     assert stderr.count(b"\n") == 1
     assert (tmp_path / "a" / "last.safetensors").exists()
+    assert "This run is not finished" in (tmp_path / "a" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "batch_size=1000", "--set", "accumulate=2"], "`batch_size` should be a multiple of 2"),
+        (["--set", "network=resnet18-cifar"], "`network` should be mlp with features of shape (3,)"),
+        (["--set", "augment=cifar"], "`augment` should be none with features"),
+    ],
+)
+def test_what_cannot_be_trained_takes_no_folder(arguments, message):
+    np.savez("x.npz", X=np.random.default_rng(0).normal(size=(51, 3)), y=np.arange(51) % 2)
+    assert fails(train("x.npz", *arguments, "--out", "a", "--val", 0), 2, message)
+    assert not Path("a").exists()
+
+
+def end_to_end(*arguments, seconds):
+    """Through the command line in a process of its own: what is in result.json."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "ogc", "train", *map(str, arguments), "--out", "a"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=4 * seconds, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert Path("a/report.html").exists()
+    took = time.monotonic() - began
+    assert took < seconds, f"{took:.0f} s"
+    return json.loads(Path("a/result.json").read_text())
+
+
+@pytest.mark.slow
+def test_digits_in_under_a_minute():
+    result = end_to_end("digits", "--noise", "symmetric:0.5", "--method", "ce+ogc", seconds=60)
+    assert result["summary"]["last"] > 0.9
+    assert result["epochs"][-1]["memorised"] < 0.3
+
+
+@pytest.mark.slow
+def test_a_table_of_twenty_thousand_rows():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20_000, 10))
+    lines = [",".join(f"{x:.3f}" for x in row) + ("," + "abcd"[int(np.abs(row[:4]).argmax())]) for row in rows]
+    Path("rows.csv").write_text(",".join([*(f"x{i}" for i in range(10)), "label"]) + "\n" + "\n".join(lines))
+    result = end_to_end("rows.csv", "--label", "label", "--noise", "symmetric:0.3", "--epochs", 4, seconds=60)
+    assert result["facts"]["samples"] == 16_000
+    assert result["summary"]["best"] > 0.8
+    assert abs(result["epochs"][-1]["mixture"]["noisy_weight"] - 0.22) < 0.2
+
+
+@pytest.mark.slow
+def test_a_folder_of_two_thousand_images():
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for number in range(2000):
+        name = "abc"[number % 3]
+        pixels = rng.integers(140, size=(16, 16, 3))
+        pixels[..., number % 3] += 100
+        Path("photos", name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(Path("photos", name, f"{number}.png"))
+    small = ["--set", "size=16", "--set", "network=resnet20-cifar"]
+    result = end_to_end("photos", *small, "--epochs", 1, seconds=60)
+    assert result["facts"]["samples"] == 1601
+    assert result["summary"]["set"] == "val"
+    assert result["summary"]["best"] > 0.5

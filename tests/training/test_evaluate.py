@@ -9,8 +9,7 @@ from torch import nn
 
 from ogc.given_label import P_MIN
 from ogc.losses import LOSSES
-from ogc.training.evaluate import EvaluationSet, clipping_facts, training_shares
-from ogc.training.feed import EVALUATION_BATCH
+from ogc.training.evaluate import EVALUATION_BATCH, EvaluationSet, clipping_facts, training_shares
 from small_runs import CLASSES, features, feed, images, network, on_disk
 
 

@@ -1,10 +1,12 @@
 """An epoch's order and draws are a function of seed and epoch; batches are what the data say."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ogc.data.augment import IMAGENET, Cifar, Large, normalise
-from ogc.training.feed import statistics
+from ogc.training.feed import check, statistics
 from small_runs import features, feed, images, on_disk
 
 
@@ -52,9 +54,34 @@ def test_batches(augment):
 
 def test_features_stay_as_they_are():
     data = features(40)
-    one = feed(data, augment="cifar")
+    one = feed(data)
     index = one.plan(0).order[0]
     assert torch.equal(one(index, ()), data.inputs[index])
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "sentence"),
+    [
+        (features(40), {"augment": "cifar"}, "`augment` should be none with features"),
+        (features(40), {"size": 32}, "`size` should be none with features"),
+        (images(40), {"augment": "large"}, "`size` should be given with augment = large"),
+        (replace(images(40), inputs=images(40).inputs[:, :1]), {"augment": "large", "size": 8}, "of 1 channels"),
+        (replace(images(40), inputs=images(40).inputs.flatten(1)), {}, "`data` should be images"),
+        (on_disk(images(40)), {"augment": "cifar"}, "`augment` should be large for images that stay on the disk"),
+        (images(9), {"parts": 2}, "`batch_size` should be a multiple of 2 .* and no more than there are samples"),
+    ],
+)
+def test_what_cannot_be_is_refused(data, changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check(data, **{"batch_size": 16, "augment": "none", "size": None} | changes)
+
+
+def test_mean_and_deviation_are_on_the_device(monkeypatch):
+    one, seen = feed(images(40)), []
+    monkeypatch.setattr("ogc.training.feed.normalise", lambda inputs, *scale: seen.extend(scale))
+    one.plain(images(4).inputs)
+    assert all(part is known for part, known in zip(seen, one.scale, strict=True))
+    assert all(isinstance(part, torch.Tensor) for part in seen)
 
 
 def test_images_on_the_disk_are_read_when_their_batch_is_due():
@@ -68,8 +95,6 @@ def test_images_on_the_disk_are_read_when_their_batch_is_due():
     assert one.statistics == IMAGENET
     assert torch.equal(plan.order, there.plan(0).order)
     assert inputs.shape == (16, 3, 6, 6)
-    with pytest.raises(ValueError, match="`augment` should be large for images that stay on the disk"):
-        feed(on_disk(data), augment="cifar")
 
 
 def test_runs_share_what_is_the_same():

@@ -1,5 +1,6 @@
 """The loop's arithmetic against one written out by hand, and what it does when a loss is not finite."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from ogc.data.augment import IMAGENET
 from ogc.training import Job, NonFinite, train
 from ogc.training.checkpoint import LAST, SAMPLES, read
 from ogc.training.history import Nobody
-from ogc.training.run import decay_at
+from ogc.training.run import NONFINITE, Run, decay_at
 from small_runs import StopAt, assert_equal_runs, features, feed, images, job, network, on_disk, recipe
 
 
@@ -125,7 +126,10 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, method):
     said = str(info.value)
     assert "The loss is nan at step 4 of epoch 2" in said
     assert f"The last good checkpoint is in {tmp_path}." in said
-    assert said.endswith(f"the batch's samples: {', '.join(one.data[0].ids[i] for i in spoils.batch)}.")
+    ids = [one.data[0].ids[i] for i in spoils.batch]
+    path = tmp_path / NONFINITE
+    assert said.endswith(f"the batch's samples: {', '.join(ids[:10])} and 6 more (all of them in {path}).")
+    assert json.loads(path.read_text()) == info.value.batch == {"epoch": 2, "step": 4, "samples": ids}
     tensors, facts = read(tmp_path / LAST)
     assert (facts["epoch"], facts["step"]) == (1, 3)
     assert all(value.isfinite().all() for name, value in tensors.items() if name.startswith(("network", "averaged")))
@@ -134,15 +138,68 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, method):
 def test_bad_data_are_named(tmp_path):
     one = job(tmp_path, "gce")
     one.data[0].inputs[17, 0] = math.inf
-    with pytest.raises(NonFinite, match="image 17"):
+    with pytest.raises(NonFinite) as info:
+        train([one])
+    assert "image 17" in info.value.batch["samples"]
+    assert "checkpoint" not in str(info.value)
+
+
+class Steep(nn.Module):
+    """At one of its steps the loss is finite, and the gradient is not."""
+
+    def __init__(self, step):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.layer = nn.Linear(192, 3)
+        self.step, self.calls = step, 0
+
+    def forward(self, inputs):
+        self.calls += self.training
+        steep = (0 * self.layer.bias).sqrt() if self.training and self.calls == self.step else 0
+        return self.layer(inputs) + steep
+
+
+@pytest.mark.parametrize("average", [None, 0.9])
+@pytest.mark.parametrize("save_every", [0, 60])
+@pytest.mark.parametrize("step", [8, 10])
+def test_a_gradient_that_is_not_finite(tmp_path, step, save_every, average):
+    """It is found before a save, and the batch is its own, not the next one."""
+    one = job(tmp_path, "ce", average=average)._replace(network=Steep(step))
+    with pytest.raises(NonFinite, match=f"The gradient is not finite at step {step - 5} of epoch 2, though") as info:
+        train([one], save_every=save_every)
+    batch = feed(one.data[0], seed=0).plan(1).order[step - 6]
+    assert info.value.batch["samples"] == [one.data[0].ids[i] for i in batch]
+    assert ("last good checkpoint" in str(info.value)) == (save_every == 0) == (tmp_path / LAST).exists()
+    if save_every == 0:
+        tensors, facts = read(tmp_path / LAST)
+        assert (facts["epoch"], facts["step"]) == (1, step - 6)
+        assert all(value.isfinite().all() for name, value in tensors.items() if name.startswith("network"))
+
+
+def test_an_epochs_weights_have_to_be_finite():
+    """As the engine records it: from a snapshot."""
+    run = Run(job(None, "ce"), device=torch.device("cpu"))
+    run.epoch = 1
+    bad = replace(run.snapshot(), weights=lambda: {f"network.{name}": value / 0 for name, value in run.state().items()})
+    with pytest.raises(NonFinite, match="The gradient is not finite at step 5 of epoch 1"):
+        run.record(bad, 1.0)
+    assert run.history == []
+
+
+def test_weights_that_are_broken_from_the_beginning():
+    one = job(None, "ce")._replace(network=nn.Linear(192, 3))
+    nn.init.constant_(one.network.weight, math.nan)
+    with pytest.raises(NonFinite, match=r"The weights are not finite before epoch 1 .* may help\.$"):
         train([one])
 
 
 def test_a_run_that_breaks_leaves_the_others_alone(tmp_path):
     broken, whole = job(tmp_path / "broken", "ce"), job(tmp_path / "whole", "ce")
     broken.data[0].inputs[17, 0] = math.nan
-    with pytest.raises(NonFinite, match="image 17"):
+    with pytest.raises(NonFinite) as info:
         train([broken, whole])
+    assert "image 17" in info.value.batch["samples"]
     assert (tmp_path / "whole" / "result.json").exists()
     assert not (tmp_path / "broken" / "result.json").exists()
 

@@ -1,12 +1,16 @@
+import copy
 import json
+import pickle
+import re
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import nn
 
+from ogc.training import method as methods
 from ogc.training.method import METHODS
-from ogc.training.recipe import RECIPES, Recipe, by_name, from_toml, override
+from ogc.training.recipe import RECIPES, Recipe, by_name, from_toml, never_clips, override
 
 PAPER = RECIPES["cifar10"]
 
@@ -64,6 +68,9 @@ def test_a_recipe_is_called_what_it_is_found_by(name):
         ({"lr": "inf"}, "Parameter `lr` should be a finite number. Found `lr = 'inf'`."),
         ({"epochs": 0}, "Parameter `epochs` should be greater than or equal to 1. Found `epochs = 0`."),
         ({"epochs": 1.5}, "Parameter `epochs` should be a valid integer"),
+        ({"epochs": "inf"}, "Parameter `epochs` should be a valid integer. Found `epochs = 'inf'`."),
+        ({"epochs": "nan"}, "Parameter `epochs` should be a valid integer. Found `epochs = 'nan'`."),
+        ({"epochs": float("inf")}, "Parameter `epochs` should be a finite number. Found `epochs = inf`."),
         ({"epochs": "many"}, "Parameter `epochs` should be a valid integer. Found `epochs = 'many'`."),
         ({"batch_size": 1}, "Parameter `batch_size` should be greater than or equal to 2"),
         ({"accumulate": 3}, "Parameter `accumulate` should be a divisor of batch_size = 128. Found `accumulate = 3`."),
@@ -95,7 +102,10 @@ def test_a_recipe_is_called_what_it_is_found_by(name):
         ({"augment": "large"}, "Parameter `size` should be given with augment = large. Found `size = None`."),
         ({"network": "resnet8"}, "There is no network named 'resnet8'"),
         ({"noise": "symetric:0.5"}, "Found `kind = 'symetric'`. Did you mean symmetric or asymmetric?"),
-        ({"noise": "symmetric:1.5"}, "Parameter `rate` should be in [0, 1]. Found `rate = 1.5`."),
+        (
+            {"noise": "symmetric:1.5"},
+            "Parameter `noise` cannot be 'symmetric:1.5'. Parameter `rate` should be in [0, 1].",
+        ),
         ({"noise": "symmetric"}, "Parameter `rate` should be given with symmetric"),
         ({"noise": "symmetric:half"}, "Parameter `noise` should be KIND:RATE, as in symmetric:0.5"),
         ({"noise": "human:best"}, "Parameter `kind` should be human: and one of clean, aggregate"),
@@ -129,6 +139,20 @@ def test_what_is_missing_or_unknown_is_named():
 def test_it_is_frozen():
     with pytest.raises(ValidationError, match="frozen"):
         PAPER.lr = 1.0
+    recipe = override(PAPER, {"lr": 0.05})
+    for change in (
+        lambda numbers: numbers.update(every=1),
+        lambda numbers: numbers.pop("every"),
+        lambda numbers: numbers.setdefault("other", 1),
+        lambda numbers: numbers.clear(),
+        lambda numbers: numbers.__setitem__("every", 1),
+        lambda numbers: numbers.__delitem__("every"),
+        lambda numbers: numbers.__ior__({"every": 1}),
+    ):
+        with pytest.raises(TypeError, match="A recipe is frozen"):
+            change(recipe.parameters)
+    assert pickle.loads(pickle.dumps(recipe)) == copy.deepcopy(recipe) == recipe
+    assert recipe.parameters == PAPER.parameters
 
 
 @pytest.mark.parametrize(
@@ -203,6 +227,48 @@ def test_the_learning_rate_is_torchs(schedule):
             twin.step()
 
 
+@pytest.mark.parametrize(
+    ("samples", "changes", "clips"),
+    [
+        (50_000, {}, True),
+        (100, {"epochs": 30}, False),  # 30 steps
+        (100, {"epochs": 32}, False),  # 3,200 samples
+        (100, {"epochs": 63}, False),  # 4,100 samples at step 41
+        (100, {"epochs": 64}, True),
+        (100, {"epochs": 30, "every": 1}, False),
+        (100, {"epochs": 41, "every": 1}, True),
+        (100, {"epochs": 30, "queue_size": 64}, False),
+        (100, {"epochs": 30, "accumulate": 4, "batch_size": 100}, False),
+        (100, {"epochs": 48, "accumulate": 4, "batch_size": 100}, True),  # call 192 is a 32nd one: 4,800 samples
+        (2, {"epochs": 3, "method": "gce"}, True),
+        (2, {"epochs": 3, "method": "ce+ema"}, True),
+    ],
+)
+def test_when_nothing_would_be_clipped(samples, changes, clips):
+    """The rule against a criterion that is fed as the loop does it, and the way out against the same."""
+    recipe = override(RECIPES["table"], changes)
+    batch = min(recipe.batch_size, samples)
+    run = {"samples": samples, "batch": batch, "steps": samples // batch}
+    why = never_clips(recipe, **run)
+    assert (why is None) == clips
+    if samples > 100 or not recipe.method.endswith("+ogc"):
+        return
+
+    def moves(recipe):
+        criterion = methods.build(recipe.method, {**recipe.parameters, "follow_lr": False})
+        part = batch // recipe.accumulate
+        for _ in range(recipe.epochs * recipe.accumulate):
+            criterion(torch.randn(part, 4), torch.randint(4, (part,)))
+        return bool(criterion.solution.isfinite().all())
+
+    assert moves(recipe) == clips
+    if why is not None:
+        typed = dict(found.split("=") for found in re.findall(r"--set (\w+=\d+)", why))
+        better = override(recipe, typed)
+        assert never_clips(better, **run) is None
+        assert moves(better)
+
+
 def toml(tmp_path, text):
     path = tmp_path / "mine.toml"
     path.write_text(text)
@@ -248,6 +314,6 @@ def test_it_prints_as_it_can_be_typed():
     for recipe in (PAPER, RECIPES["digits"], override(RECIPES["table"], {"method": "sce", "noise": "pairflip:0.2"})):
         lines = recipe.show().splitlines()
         typed = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in lines}
-        assert len(typed) == len(lines) == len(Recipe.model_fields) - 1 + len(recipe.parameters)
+        assert len(typed) == len(lines) == len(Recipe.model_fields) - 2 + len(recipe.parameters)
         assert len({len(line) - len(line.split(maxsplit=1)[1]) for line in lines}) == 1  # aligned
         assert override(PAPER, typed) == recipe

@@ -1,6 +1,9 @@
 """Jobs from beginning to end: folders, results, networks that come back, TensorBoard, refusals."""
 
+import gc
 import json
+import math
+import weakref
 from pathlib import Path
 
 import pytest
@@ -15,13 +18,19 @@ from ogc.training import (
     Source,
     load,
     load_network,
+    loop,
     override,
     resume,
+    source,
     train,
 )
+from ogc.training import engine as graph
 from ogc.training.checkpoint import BEST, LAST, RESULT, RUN, SAMPLES, read
 from ogc.training.evaluate import EvaluationSet
-from ogc.training.session import job_of, pick_device
+from ogc.training.history import Nobody
+from ogc.training.ranks import Ranks
+from ogc.training.run import NONFINITE, NonFinite
+from ogc.training.session import jobs_of, pick_device
 from small_runs import StopAt, feed, job, metrics, network, train_in_pieces
 
 
@@ -46,7 +55,7 @@ def test_what_is_left_in_the_folder(tmp_path):
     assert {name: run[name] for name in run} == {name: result[name] for name in ("recipe", "source", "facts")}
     assert run["facts"]["noise"]["rate_got"] == one.info.rate_got
     assert "confusion" not in run["facts"]["noise"]
-    assert run["facts"]["samples"] == 1437
+    assert (run["facts"]["samples"], run["facts"]["batch"], run["facts"]["steps"]) == (1437, 128, 11)
     assert len(run["facts"]["classes"]) == 10
     assert run["facts"]["network"] == "mlp, 2,410 parameters"
     assert run["facts"]["commit"] == _provenance.commit()
@@ -121,10 +130,10 @@ def test_refusals_of_load_network(tmp_path):
 def test_what_came_from_python_goes_on_from_python(tmp_path):
     train([job(tmp_path / "data", epochs=1)])
     with pytest.raises(ValueError, match=r"The data of .* came from Python"):
-        job_of(tmp_path / "data")
+        jobs_of([tmp_path / "data"])
     train([digits(tmp_path / "network")._replace(network=torch.nn.Linear(64, 10))])
     with pytest.raises(ValueError, match=r"The network of .* came from Python"):
-        job_of(tmp_path / "network")
+        jobs_of([tmp_path / "network"])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +141,7 @@ def test_what_came_from_python_goes_on_from_python(tmp_path):
 )
 def test_a_broken_description(tmp_path, content):
     (tmp_path / RUN).write_text(content)
-    for use in (job_of, load_network):
+    for use in (lambda folder: jobs_of([folder]), load_network):
         with pytest.raises(CheckpointError, match=f"{RUN} is broken: "):
             use(tmp_path)
 
@@ -143,7 +152,7 @@ def test_a_description_with_another_recipe(tmp_path):
     run["recipe"]["lr"] = -1
     (tmp_path / RUN).write_text(json.dumps(run))
     with pytest.raises(CheckpointError, match="`lr` should be greater than 0"):
-        job_of(tmp_path)
+        jobs_of([tmp_path])
 
 
 def test_one_folder_for_each_job(tmp_path):
@@ -209,6 +218,184 @@ def test_jobs_one_after_the_other(tmp_path):
     alone = [train([job(None, method)])[0] for method in ("ce", "gce")]
     together = train([job(tmp_path / method, method) for method in ("ce", "gce")])
     assert [result["summary"] for result in together] == [result["summary"] for result in alone]
+
+
+# --- side by side: a stand-in for the engine, which trains by the loop ---
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    def run_all(lanes, *, stop, save_every):
+        trouble = None
+        for run in lanes:
+            try:
+                loop.train(run, ranks=Ranks(), watch=run.watch, stop=stop, save_every=save_every)
+            except NonFinite as error:
+                trouble = trouble or error
+        return trouble
+
+    def prepare(runs, watch):
+        lanes = [run for run in runs if not run.done]
+        for run in lanes:
+            run.watch = watch
+        return lanes
+
+    monkeypatch.setattr(graph, "why_not", lambda *_: None)
+    monkeypatch.setattr(graph, "prepare", prepare)
+    monkeypatch.setattr(graph, "train", run_all)
+    return monkeypatch
+
+
+def broken(out):
+    one = job(out, "ce")
+    one.data[0].inputs[:] = math.nan
+    return one
+
+
+class StopRun(StopAt):
+    """Stops one of the runs, and notes which ones have begun."""
+
+    def __init__(self, run):
+        super().__init__(2, 2)
+        self.run, self.begun = run, []
+
+    def began(self, run, *, epoch, epochs, steps):
+        self.begun.append((run, epoch))
+
+    def moved(self, run, **where):
+        if run == self.run:
+            super().moved(run, **where)
+
+
+@pytest.mark.parametrize("how", ["side by side", "one by one"])
+def test_one_that_breaks_and_one_that_is_stopped(tmp_path, request, how):
+    """Neither hides the other, and what is done is written."""
+    if how == "side by side":
+        request.getfixturevalue("engine")
+    jobs = [broken(tmp_path / "broken"), job(tmp_path / "done"), job(tmp_path / "stopped"), job(tmp_path / "last")]
+    with pytest.raises(Interrupted) as info:
+        train(jobs, watch=StopRun(2))
+    assert info.value.folders == [tmp_path / "stopped", tmp_path / "last"]
+    assert str(info.value).startswith("The loss is nan at step 1 of epoch 1")
+    assert str(info.value).endswith(f"--resume {tmp_path / 'stopped'} --resume {tmp_path / 'last'}")
+    assert (tmp_path / "broken" / NONFINITE).exists()
+    assert (tmp_path / "done" / SAMPLES).exists()
+    assert [one.out.name for one in jobs if (one.out / RESULT).exists()] == ["done"]
+
+    again, watch = jobs[1:], StopRun(None)
+    assert len(train(again, watch=watch, resume=True)) == 3
+    assert watch.begun[0] == (0, 4)  # it is done, and does not wait
+    assert {run for run, _ in watch.begun} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("how", ["side by side", "one by one"])
+def test_one_that_breaks_in_its_last_step(tmp_path, request, how):
+    if how == "side by side":
+        request.getfixturevalue("engine")
+
+    class Breaks(Nobody):
+        def moved(self, run, *, epoch, step, images_per_second):
+            if (run, epoch, step) == (0, 3, 5):
+                torch.nn.init.constant_(jobs[0].network.weight, math.nan)
+
+    jobs = [job(tmp_path / "broken")._replace(network=torch.nn.Linear(192, 3)), job(tmp_path / "done")]
+    with pytest.raises(NonFinite, match="not finite at step 5 of epoch 4"):
+        train(jobs, watch=Breaks())
+    assert not (tmp_path / "broken" / RESULT).exists()
+    assert (tmp_path / "done" / RESULT).exists()
+
+
+def test_what_cannot_be_captured_leaves_no_memory_behind(engine, tmp_path):
+    begun, left = [], []
+
+    def prepare(runs, watch):
+        begun.extend(weakref.ref(run) for run in runs)
+        lanes = list(runs)
+        raise graph.CaptureError(f"{len(lanes)} cannot be captured.")
+
+    class Says(Nobody):
+        def said(self, sentence):
+            gc.collect()
+            left.extend(ref() for ref in begun)
+            assert sentence == "2 cannot be captured. The plain loop trains instead."
+
+    engine.setattr(graph, "prepare", prepare)
+    jobs = [job(tmp_path / "one", epochs=1, method="ce"), job(tmp_path / "two", epochs=1, method="ce")]
+    assert len(train(jobs, watch=Says())) == 2
+    assert left == [None, None]
+    with pytest.raises(ValueError, match="2 cannot be captured"):
+        train(jobs, engine="graph")
+
+
+def test_runs_share_images_with_any_earlier_one(engine):
+    seen = []
+    prepare = graph.prepare
+    engine.setattr(graph, "prepare", lambda runs, watch: seen.extend(runs) or prepare(runs, watch))
+    one, other = (job(None, "ce", net=network(), augment="cifar", epochs=1) for _ in range(2))
+    train([one, other, one._replace(recipe=override(one.recipe, {"seed": 1}), network=network())])
+    assert seen[2].feed.augment is seen[0].feed.augment
+    assert seen[2].sets["test"].inputs is seen[0].sets["test"].inputs
+    assert seen[1].feed.augment is not seen[0].feed.augment
+
+
+def test_resumed_runs_share_their_data(tmp_path, monkeypatch):
+    for name, changes in (("a", {}), ("b", {"seed": 1}), ("c", {"noise": "pairflip:0.2"})):
+        train([digits(tmp_path / name, epochs=1, **changes)])
+    read_from_disk, read_digits = [], source.data.load_digits
+    monkeypatch.setattr(source.data, "load_digits", lambda: read_from_disk.append(1) or read_digits())
+    a, b, c = jobs_of([tmp_path / name for name in "abc"])
+    assert len(read_from_disk) == 1
+    assert a.data[0].inputs is b.data[0].inputs is c.data[0].inputs
+    assert a.data[1]["test"].inputs is c.data[1]["test"].inputs
+    assert torch.equal(a.data[0].given, b.data[0].given)
+    assert not torch.equal(a.data[0].given, c.data[0].given)
+    assert a.info.rate_asked == 0.5
+    assert c.info.rate_asked == 0.2
+
+
+def test_threads_of_a_network_from_python_are_its_own():
+    seen = []
+
+    class Asks(torch.nn.Linear):
+        def forward(self, inputs):
+            seen.append(torch.get_num_threads())
+            return super().forward(inputs)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        train([job(None, "ce", epochs=1)._replace(network=Asks(192, 3))])
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {2}
+
+
+def test_that_nothing_will_be_clipped_is_said_at_the_beginning():
+    class Notes(Nobody):
+        def __init__(self):
+            self.heard = []
+
+        def began(self, run, **_):
+            self.heard.append("began")
+
+        def said(self, sentence):
+            self.heard.append(sentence)
+
+    watch = Notes()
+    train([job(None, epochs=1, parameters={"queue_size": 512, "every": 1})], watch=watch)
+    sentence, began = watch.heard
+    assert sentence == (
+        "ce+ogc clips nothing in 5 steps of 16 samples: tau moves every step, "
+        "once 512 samples are queued. The way out: --set queue_size=16, or more epochs."
+    )
+    assert began == "began"
+
+
+def test_a_refusal_takes_no_folder(tmp_path):
+    odd = job(tmp_path / "b", accumulate=2, batch_size=90, n=81)
+    with pytest.raises(ValueError, match="`batch_size` should be a multiple of 2"):
+        train([job(tmp_path / "a"), odd])
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):

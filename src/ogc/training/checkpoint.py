@@ -18,12 +18,14 @@ from .._files import remove_leftovers, write_whole
 from ..noise.files import labels_sha256
 from .history import Epoch
 from .ranks import Ranks
-from .run import Run, get_rng
+from .run import NONFINITE, Run, get_rng
 
 FORMAT = 1
 LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
 RUN, METRICS, RESULT = "run.json", "metrics.jsonl", "result.json"
 BOOKS = ("H", "predicted", "losses")
+REPORT, PICTURES = "report.html", ("accuracy", "labels", "tau", "ratio", "histogram")
+EVENTS = "events.out.tfevents.*"  # TensorBoard's
 
 
 class CheckpointError(ValueError):
@@ -33,10 +35,10 @@ class CheckpointError(ValueError):
 def claim(folder: Path, *, resume: bool) -> None:
     """Make a run's folder ready to write to: what a killed process had begun goes, and so does an older run."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = (LAST, BEST, SAMPLES, METRICS, RESULT)
-    remove_leftovers(folder, (*names, RUN))
-    for name in names if not resume else ():
-        (folder / name).unlink(missing_ok=True)
+    names = [LAST, BEST, SAMPLES, METRICS, RESULT, NONFINITE, REPORT, *(f"{name}.png" for name in PICTURES)]
+    remove_leftovers(folder, [*names, RUN])
+    for path in () if resume else [folder / name for name in names] + list(folder.glob(EVENTS)):
+        path.unlink(missing_ok=True)
 
 
 def save(run: Run, ranks: Ranks) -> None:
@@ -44,6 +46,7 @@ def save(run: Run, ranks: Ranks) -> None:
     states = ranks.gather(get_rng(run.device))
     if run.job.out is not None and ranks.first:
         _save(run, run.job.out, states, ranks)
+    run.saved = run.job.out is not None
     ranks.highest(0)
 
 
@@ -112,6 +115,7 @@ def _take_up(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], 
     run.epoch, run.step = facts["epoch"], facts["step"]
     run.seconds, run.started = facts["seconds"], facts["started"]
     run.history = [Epoch(**epoch) for epoch in facts["history"]]
+    run.saved = True
 
 
 def begin_metrics(run: Run) -> None:

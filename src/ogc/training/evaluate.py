@@ -13,10 +13,12 @@ from torch.func import functional_call
 
 from ..clipping.mixture import Mixture
 from ..clipping.ratio import noisy_to_clean_ratio
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, Inputs
 from ..given_label import P_MIN
 from ..losses import Pointwise
-from .feed import EVALUATION_BATCH, Feed, on_device
+from .feed import Feed, on_device
+
+EVALUATION_BATCH = 1000
 
 
 def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
@@ -27,9 +29,11 @@ def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
 class EvaluationSet:
     """Held-out data, measured against true labels where they are known."""
 
-    def __init__(self, dataset: Dataset, feed: Feed) -> None:
+    def __init__(self, dataset: Dataset, feed: Feed, like: EvaluationSet | None = None) -> None:
+        """``like`` is another one, whose inputs on the device are shared if they are the same."""
         self.feed, self.samples, self.dataset_inputs = feed, len(dataset), dataset.inputs
-        self.inputs = on_device(dataset.inputs, feed.device)
+        same = like is not None and like.dataset_inputs is dataset.inputs and like.feed.device == feed.device
+        self.inputs: Inputs = like.inputs if like is not None and same else on_device(dataset.inputs, feed.device)
         self.labels = (dataset.given if dataset.true is None else dataset.true).to(feed.device)
 
     @torch.no_grad()

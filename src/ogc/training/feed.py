@@ -13,8 +13,6 @@ from .._require import require
 from ..data.augment import IMAGENET, Cifar, CifarDraws, Large, LargeDraws, Statistics, normalise
 from ..data.dataset import Dataset, Inputs
 
-EVALUATION_BATCH = 1000
-
 
 class Plan(NamedTuple):
     """An epoch, decided beforehand: which samples in which batch, and what is random in their augmentation."""
@@ -36,7 +34,9 @@ class Feed:
     """
 
     inputs: Inputs
+    shape: tuple[int, ...]  # of one sample as the network sees it
     statistics: Statistics | None
+    scale: list[Tensor] | None  # the same on the device
     augment: Cifar | Large | None
 
     def __init__(
@@ -50,7 +50,7 @@ class Feed:
         device: torch.device,
         like: Feed | None = None,
     ) -> None:
-        require(len(dataset) >= 2, "data", "at least 2 samples", len(dataset))
+        self.shape = check(dataset, batch_size=batch_size, augment=augment, size=size)
         self.samples, self.seed, self.device = len(dataset), seed, device
         self.batch = min(batch_size, self.samples)
         self.steps = self.samples // self.batch
@@ -61,22 +61,16 @@ class Feed:
         else:
             self.inputs, self.statistics = on_device(dataset.inputs, device), statistics(dataset.inputs)
             self.augment = self._augmentation(augment, size)
-        self.origin_shape = tuple(dataset.inputs[torch.zeros(1, dtype=torch.int64)].shape[1:])
+        self.origin_shape = shape_of(dataset)
+        self.scale = self.statistics and [torch.tensor(part, device=device) for part in self.statistics]
 
     def _augmentation(self, name: str, size: int | None) -> Cifar | Large | None:
         if self.statistics is None or name == "none":
             return None
         mean, std = self.statistics
         if name == "large":
-            require(size is not None, "size", "given with augment = large", size)
             return Large(cast(int, size), mean=mean, std=std).to(self.device)
-        require(isinstance(self.inputs, Tensor), "augment", "large for images that stay on the disk", name)
         return Cifar(cast(Tensor, self.inputs), mean=mean, std=std)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one sample as the network sees it."""
-        return (3, self.augment.size, self.augment.size) if isinstance(self.augment, Large) else self.origin_shape
 
     def plan(self, epoch: int) -> Plan:
         """The epoch's batches and draws, epochs counted from 0."""
@@ -110,9 +104,35 @@ class Feed:
 
     def plain(self, inputs: Tensor) -> Tensor:
         """Without augmentation: images are normalised, features stay as they are."""
-        if self.statistics is None:
-            return inputs
-        return normalise(inputs, self.statistics.mean, self.statistics.std)
+        return inputs if self.scale is None else normalise(inputs, *self.scale)
+
+
+def check(dataset: Dataset, *, batch_size: int, augment: str, size: int | None, parts: int = 1) -> tuple[int, ...]:
+    """Refuse what cannot be, before anything is computed: -> the shape of a sample as the network sees it.
+
+    :param parts: that every batch is cut into.
+    """
+    require(len(dataset) >= 2, "data", "at least 2 samples", len(dataset))
+    rule = f"a multiple of {parts} (accumulate times processes) and no more than there are samples"
+    require(min(batch_size, len(dataset)) % parts == 0, "batch_size", rule, batch_size)
+    shape, inputs = shape_of(dataset), dataset.inputs
+    if isinstance(inputs, Tensor) and inputs.dtype != torch.uint8:
+        require(augment == "none", "augment", "none with features", augment)
+        require(size is None, "size", "none with features", size)
+        return shape
+    require(len(shape) == 3, "data", "images, (N, channels, height, width), if they are uint8", (len(dataset), *shape))
+    if augment != "large":
+        in_memory = augment == "none" or isinstance(inputs, Tensor)
+        require(in_memory, "augment", "large for images that stay on the disk", augment)
+        return shape
+    require(shape[0] == 3, "augment", f"none or cifar with images of {shape[0]} channels", augment)
+    require(size is not None, "size", "given with augment = large", size)
+    return 3, cast(int, size), cast(int, size)
+
+
+def shape_of(dataset: Dataset) -> tuple[int, ...]:
+    """Of one sample as it is stored."""
+    return tuple(dataset.inputs[torch.zeros(1, dtype=torch.int64)].shape[1:])
 
 
 def on_device(inputs: Inputs, device: torch.device) -> Inputs:

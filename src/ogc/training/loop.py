@@ -107,6 +107,7 @@ def require_finite(run: Run, values: Tensor, ranks: Ranks) -> None:
     if run.device.type == "cpu":
         total = float(values.detach().sum())
         if ranks.highest(not total < math.inf)[0]:  # a class may be ruled out by a logit of -inf
+            run.require_finite(run.losses[: run.step], run.epoch + 1)  # was it the step before?
             run.losses[run.step] = math.nan
             run.require_finite(run.losses[: run.step + 1], run.epoch + 1)
 

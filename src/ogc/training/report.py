@@ -12,11 +12,11 @@ from torch import Tensor
 
 from .._files import write_whole
 from ..drawing import png, svg
-from .checkpoint import METRICS, RESULT, RUN, SAMPLES, read
+from .checkpoint import METRICS, REPORT, RESULT, RUN, SAMPLES, read
 from .history import Epoch, summary
 from .next_steps import next_steps
 from .pictures import Picture, mixture_of, pictures
-from .recipe import Recipe
+from .recipe import Recipe, never_clips, shown
 from .source import NAMED, OPTIONS, Source
 from .table import clock, table
 
@@ -67,7 +67,7 @@ def write_report(folder: Path) -> list[Path]:
     drawn = pictures(run.epochs, run.samples)
     for picture in drawn:
         write(f"{picture.name}.png", png(picture.figure))
-    write("report.html", page(run, drawn).encode())
+    write(REPORT, page(run, drawn).encode())
     return written
 
 
@@ -143,6 +143,9 @@ def sentences(run: Finding) -> list[str]:
             said.append(
                 "That is by the labels of your data: where they are wrong, a right prediction counts as an error."
             )
+    if "batch" in (facts := run.facts):
+        why = never_clips(recipe, samples=facts["samples"], batch=facts["batch"], steps=facts["steps"])
+        said += [] if why is None else [why]
     last = epochs[-1]
     if last.memorised is not None:
         recovered = "" if last.recovered is None else f", and the true one for {100 * last.recovered:.1f} %"
@@ -228,7 +231,7 @@ def class_notes(run: Finding) -> list[str]:
 def recipe_rows(recipe: Recipe) -> list[tuple[str, str]]:
     own = {f"{recipe.method}: {name}": value for name, value in recipe.parameters.items()}
     fields = {name: value for name, value in recipe if name != "parameters"} | own
-    return [(name, _shown(value)) for name, value in fields.items()]
+    return [(name, shown(value)) for name, value in fields.items()]
 
 
 def noise_rows(run: Finding) -> list[tuple[str, str]]:
@@ -241,7 +244,7 @@ def noise_rows(run: Finding) -> list[tuple[str, str]]:
     return [
         ("kind", noise["kind"]),
         *((name, f"{100 * rate:.4g} %") for name, rate in rates if rate is not None),
-        ("seed", _shown(noise["seed"])),
+        ("seed", shown(noise["seed"])),
         ("sha256 of the given labels", noise["sha256"]),
     ]
 
@@ -253,16 +256,10 @@ def provenance_rows(run: Finding) -> list[tuple[str, str]]:
         if (value := getattr(run.source, option)) not in (None, False):
             rows.append((f"data: {option}", str(value)))
     rows += [(name, facts[name]) for name in ("network", "device", "started")]
+    if "batch" in facts:
+        rows.append(("an epoch", f"{facts['steps']:,} steps of {facts['batch']:,} samples"))
     rows += [(f"version of {name}", version) for name, version in facts["versions"].items()]
     rows.append(("commit", facts["commit"] or "not known"))
     if run.epochs:
         rows.append(("images per second, last epoch", f"{run.epochs[-1].images_per_second:,.0f}"))
     return rows
-
-
-def _shown(value: object) -> str:
-    if value is None or value == ():
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

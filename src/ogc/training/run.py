@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -23,12 +23,17 @@ from ..models import build
 from ..noise import LabelInfo
 from .evaluate import EvaluationSet, clipping_facts, training_shares
 from .feed import Feed
+from .feed import check as check_data
 from .history import Epoch, summary
 from .method import criterion as make_criterion
 
 if TYPE_CHECKING:
     from .recipe import Recipe
     from .source import Source
+
+
+NONFINITE = "nonfinite.json"  # where training broke
+FIRST_IDS = 10  # of the samples there, in the sentence
 
 
 class Job(NamedTuple):
@@ -48,8 +53,27 @@ def described(job: Job) -> dict[str, Any]:
     return {"recipe": job.recipe.model_dump(mode="json"), "source": source}
 
 
+def check(job: Job, processes: int = 1) -> None:
+    """Refuse what cannot be trained, before a folder is taken or a network built."""
+    recipe, (train, sets) = job.recipe, job.data
+    parts = recipe.accumulate * processes
+    shape = check_data(train, batch_size=recipe.batch_size, augment=recipe.augment, size=recipe.size, parts=parts)
+    for name, part in sets.items():
+        same = part.num_classes == train.num_classes
+        require(same, name, f"of {train.num_classes} classes, as in training", part.num_classes)
+    fits = job.network is not None or recipe.network == "mlp" or len(shape) == 3
+    require(fits, "network", f"mlp with features of shape {shape}", recipe.network)
+
+
 class NonFinite(RuntimeError):  # noqa: N818, what it says is what it is
-    """The loss became infinite or NaN."""
+    """The loss, or the weights, became infinite or NaN.
+
+    :param batch: where: the epoch and the step, from 1, and the ids of the samples.
+    """
+
+    def __init__(self, sentence: str, batch: dict[str, Any] | None = None) -> None:
+        super().__init__(sentence)
+        self.batch = batch
 
 
 @dataclass(frozen=True)
@@ -94,8 +118,6 @@ class Run:
         self.recipe = recipe = job.recipe
         self.train_set, sets = job.data
         classes = self.train_set.num_classes
-        for name, part in sets.items():
-            require(part.num_classes == classes, name, f"of {classes} classes, as in training", part.num_classes)
         self.feed: Feed = Feed(
             self.train_set,
             batch_size=recipe.batch_size,
@@ -105,7 +127,10 @@ class Run:
             device=device,
             like=None if like is None else like.feed,
         )
-        self.sets = {name: EvaluationSet(part, self.feed) for name, part in sets.items() if len(part)}
+        known: dict[str, EvaluationSet] = {} if like is None else like.sets
+        self.sets: dict[str, EvaluationSet] = {
+            name: EvaluationSet(part, self.feed, known.get(name)) for name, part in sets.items() if len(part)
+        }
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(recipe.seed)
             network = job.network or build(
@@ -135,6 +160,8 @@ class Run:
         self.predicted = torch.full((len(self.train_set),), -1, device=device)
         self.losses = torch.zeros(self.feed.steps, device=device)
         self.best: dict[str, Tensor] | None = None  # weights, until they are written
+        self.saved = False  # whether there is a checkpoint
+        self.broken: NonFinite | None = None
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
 
     def state(self) -> dict[str, Tensor]:
@@ -145,6 +172,11 @@ class Run:
     @property
     def done(self) -> bool:
         return self.epoch >= self.recipe.epochs
+
+    @property
+    def finished(self) -> bool:
+        """Done, and every epoch recorded: one that broke in its last epoch is not."""
+        return len(self.history) >= self.recipe.epochs
 
     @property
     def steps_done(self) -> int:
@@ -193,8 +225,10 @@ class Run:
         )
 
     def record(self, snapshot: Snapshot, seconds: float) -> Epoch:
-        """What the epoch was, from a snapshot on the host. The loss has to be finite."""
-        self.require_finite(snapshot.losses, snapshot.epoch)
+        """What the epoch was, from a snapshot on the host. Its losses and its weights have to be finite."""
+        weights = snapshot.weights()
+        names = (f"network.{name}" for name, _ in self.network.named_parameters())
+        self.require_finite(snapshot.losses, snapshot.epoch, [weights[name] for name in names])
         train, images = self.train_set, self.feed.steps * self.feed.batch
         base = self.criterion.base if isinstance(self.criterion, OGC) else None
         epoch = Epoch(
@@ -210,7 +244,7 @@ class Run:
         )
         score = self.score(epoch)
         if score is not None and all(score > (self.score(before) or 0.0) for before in self.history):
-            self.best = snapshot.weights()
+            self.best = weights
         self.history.append(epoch)
         return epoch
 
@@ -219,18 +253,35 @@ class Run:
         """What the best epoch is chosen by: the first evaluation set, averaged weights if there are any."""
         return next(iter((epoch.averaged or epoch.accuracy).values()), None)
 
-    def require_finite(self, losses: Tensor, epoch: int) -> None:
-        """``losses`` of an epoch, (steps,), on the host; epochs counted from 1."""
-        if bool(losses.isfinite().all()):
+    def require_finite(self, losses: Tensor, epoch: int, weights: Iterable[Tensor] | None = None) -> None:
+        """The losses of an epoch so far, (steps,), on the host, and the weights after them; epochs counted from 1.
+
+        A gradient may be infinite where the loss is not: then the weights are lost, and the next loss tells.
+        """
+        bad, at = ~losses.isfinite(), len(losses)
+        if bool(bad.any()):
+            at = int(bad.int().argmax()) + 1
+            what = f"The loss is {float(losses[at - 1])} at step {at} of epoch {epoch}"
+            # On the CPU weights are looked at as soon as a loss is bad; elsewhere the step before may have lost them.
+            batches = [at] if at == 1 or self.device.type == "cpu" else [at, at - 1]
+        elif all_finite(self.network.parameters() if weights is None else weights):
             return
-        step = int((~losses.isfinite()).int().argmax())
-        ids = [str(self.train_set.ids[i]) for i in self.feed.plan(epoch - 1).order[step].tolist()]
-        saved = "" if self.job.out is None else f" The last good checkpoint is in {self.job.out}."
-        raise NonFinite(
-            f"The loss is {float(losses[step])} at step {step + 1} of epoch {epoch} "
-            f"({self.recipe.method}, seed {self.recipe.seed}).{saved} A smaller lr or clip_norm may help; "
-            f"the batch's samples: {', '.join(ids)}."
+        else:
+            what, batches = f"The gradient is not finite at step {at} of epoch {epoch}, though the loss is", [at]
+            if at == 0:
+                what, batches = f"The weights are not finite before epoch {epoch}", []
+        order, out = self.feed.plan(epoch - 1).order, self.job.out
+        ids = [str(self.train_set.ids[i]) for batch in batches for i in order[batch - 1].tolist()]
+        saved = f" The last good checkpoint is in {out}." if self.saved else ""
+        whose = "the batch's samples" if len(batches) == 1 else "the samples of this batch, and of the one before"
+        rest = f" and {len(ids) - FIRST_IDS} more" + ("" if out is None else f" (all of them in {out / NONFINITE})")
+        samples = f"; {whose}: {', '.join(ids[:FIRST_IDS])}{rest if len(ids) > FIRST_IDS else ''}" if ids else ""
+        self.broken = NonFinite(
+            f"{what} ({self.recipe.method}, seed {self.recipe.seed}).{saved} "
+            f"A smaller lr or clip_norm may help{samples}.",
+            {"epoch": epoch, "step": at, "samples": ids},
         )
+        raise self.broken
 
     # --- what is written ---------------------------------------------------------------------------------------------
 
@@ -244,6 +295,8 @@ class Run:
             "samples": len(self.train_set),
             "classes": list(self.train_set.class_names),
             "inputs": list(self.feed.shape),
+            "batch": self.feed.batch,
+            "steps": self.feed.steps,
             "noise": noise,
             "network": f"{name}, {count:,} parameters",
             "from_python": [part for part, given in given_here.items() if given],
@@ -264,6 +317,11 @@ class Run:
             "seconds": seconds,
             "images_per_second": images / max(seconds, 1e-9),
         }
+
+
+def all_finite(values: Iterable[Tensor]) -> bool:
+    """Waits for the device."""
+    return bool(torch.stack([value.detach().isfinite().all() for value in values]).all())
 
 
 @contextmanager

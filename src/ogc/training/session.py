@@ -19,8 +19,8 @@ from . import checkpoint, loop, source
 from . import engine as graph
 from .history import Epoch, Nobody, Watch
 from .ranks import Ranks, ranks
-from .recipe import Recipe
-from .run import Job, NonFinite, Run, described
+from .recipe import Recipe, never_clips
+from .run import NONFINITE, Job, NonFinite, Run, check, described
 from .stopping import Interrupted, Stop, stopping
 
 Result = dict[str, Any]
@@ -61,6 +61,8 @@ def train(
             told.said(f"The plain loop trains, not the engine: {objection}.")
         go = Going(chosen, world, told, stop, save_every, resume, engine == "graph")
         for job in jobs:
+            check(job, world.size)
+        for job in jobs:
             _claim(job, go)
         return _one_by_one(jobs, go) if objection is not None else _side_by_side(jobs, go)
 
@@ -87,10 +89,11 @@ def _one_by_one(jobs: Sequence[Job], go: Going) -> list[Result]:
             with _threads(run):
                 loop.train(run, ranks=go.world, watch=go.watch, stop=go.stop, save_every=go.save_every)
         except NonFinite as error:
-            trouble = trouble or error
+            trouble = trouble or error.with_traceback(None)  # whose frames hold the run's memory
+            _finish(run, go.world)
             continue
         if not run.done:
-            raise Interrupted(go.stop.signal, [each.out for each in jobs[number:] if each.out is not None])
+            raise Interrupted(go.stop.signal, [each.out for each in jobs[number:] if each.out is not None], trouble)
         results.append(_finish(run, go.world))
     if trouble is not None:
         raise trouble
@@ -100,20 +103,35 @@ def _one_by_one(jobs: Sequence[Job], go: Going) -> list[Result]:
 def _side_by_side(jobs: Sequence[Job], go: Going) -> list[Result]:
     runs: list[Run] = []
     for number, job in enumerate(jobs):
-        runs.append(_begin(job, number, runs[0] if runs else None, go))
+        runs.append(_begin(job, number, _with_images_of(job, runs), go))
+        if runs[-1].done:  # it gets no lane, and would seem to wait
+            go.watch.began(number, epoch=runs[-1].epoch, epochs=job.recipe.epochs, steps=runs[-1].feed.steps)
     try:
-        lanes = graph.prepare(runs, go.watch)
+        lanes, why = graph.prepare(runs, go.watch), None
     except graph.CaptureError as error:
         if go.must:
             raise ValueError(str(error)) from error
-        go.watch.said(f"{error} The plain loop trains instead.")
+        lanes, why = [], str(error)
+    if why is not None:  # out of the except block, which holds on to what takes memory
+        runs.clear()
+        go.watch.said(f"{why} The plain loop trains instead.")
         return _one_by_one(jobs, go)
-    graph.train(lanes, stop=go.stop, save_every=go.save_every)
-    results = [_finish(run, go.world) for run in runs if run.done]
-    if len(results) < len(runs):
-        unfinished = [run.job.out for run in runs if not run.done and run.job.out is not None]
-        raise Interrupted(go.stop.signal, unfinished)
+    trouble = graph.train(lanes, stop=go.stop, save_every=go.save_every)
+    results = [_finish(run, go.world) for run in runs]
+    if stopped := [run for run in runs if not run.finished and run.broken is None]:
+        raise Interrupted(go.stop.signal, [run.job.out for run in stopped if run.job.out is not None], trouble)
+    if trouble is not None:
+        raise trouble
     return results
+
+
+def _with_images_of(job: Job, runs: Sequence[Run]) -> Run | None:
+    """The first run that has the job's images on the device."""
+    wanted = (job.recipe.augment, job.recipe.size)
+    for run in runs:
+        if run.feed.origin is job.data[0].inputs and (run.recipe.augment, run.recipe.size) == wanted:
+            return run
+    return None
 
 
 def _is_saved(job: Job, go: Going) -> bool:
@@ -130,22 +148,26 @@ def _claim(job: Job, go: Going) -> None:
 
 def _begin(job: Job, number: int, like: Run | None, go: Going) -> Run:
     run = Run(job, number=number, device=go.device, rank=go.world.rank, like=like)
-    parts = job.recipe.accumulate * go.world.size
-    rule = f"a multiple of {parts} (accumulate times processes) and no more than there are samples"
-    require(run.feed.batch % parts == 0, "batch_size", rule, job.recipe.batch_size)
     if _is_saved(job, go):
         checkpoint.load(run, go.world)
     if job.out is not None and go.world.first:
         checkpoint.write_json(job.out / checkpoint.RUN, {**described(job), "facts": run.facts()})
         checkpoint.begin_metrics(run)
+    why = never_clips(job.recipe, samples=run.feed.samples, batch=run.feed.batch, steps=run.feed.steps)
+    if why is not None and not run.done:
+        go.watch.said(why)
     return run
 
 
 def _finish(run: Run, world: Ranks) -> Result:
+    """What the run has come to, written down."""
     result = run.result()
     if run.job.out is not None and world.first:
-        checkpoint.write_samples(run)
-        checkpoint.write_json(run.job.out / checkpoint.RESULT, result)
+        if run.finished:
+            checkpoint.write_samples(run)
+            checkpoint.write_json(run.job.out / checkpoint.RESULT, result)
+        elif run.broken is not None:
+            checkpoint.write_json(run.job.out / NONFINITE, run.broken.batch)
     return result
 
 
@@ -160,7 +182,7 @@ def resume(
 ) -> list[Result]:
     """Go on with runs from their folders. Runs on data from Python go on with ``train(jobs, resume=True)``."""
     return train(
-        [job_of(folder) for folder in folders],
+        jobs_of(folders),
         device=device,
         engine=engine,
         tensorboard=tensorboard,
@@ -170,16 +192,19 @@ def resume(
     )
 
 
-def job_of(folder: Path) -> Job:
-    """The job that was trained in a folder, its data loaded again."""
-    recipe, found = _read_run(folder)
-    foreign = (found["facts"] or {}).get("from_python") or (["data"] if found["source"] is None else [])
-    if foreign:
-        what = " and ".join(foreign)
-        raise ValueError(f"The {what} of {folder} came from Python: go on with ogc.training.train(jobs, resume=True).")
-    origin = source.Source(**found["source"])
-    data, info = source.load(origin, recipe)
-    return Job(recipe, origin, data, info, folder)
+def jobs_of(folders: Sequence[Path]) -> list[Job]:
+    """The jobs that were trained in folders, their data loaded again: once, where they are the same."""
+    jobs, known = [], source.Known()
+    for folder in folders:
+        recipe, found = _read_run(folder)
+        foreign = (found["facts"] or {}).get("from_python") or (["data"] if found["source"] is None else [])
+        if foreign:
+            what = " and ".join(foreign)
+            go_on = "go on with ogc.training.train(jobs, resume=True)"
+            raise ValueError(f"The {what} of {folder} came from Python: {go_on}.")
+        origin = source.Source(**found["source"])
+        jobs.append(Job(recipe, origin, *source.load(origin, recipe, known=known), folder))
+    return jobs
 
 
 def _read_run(folder: Path) -> tuple[Recipe, dict[str, Any]]:
@@ -261,7 +286,7 @@ def resolve(recipe: Recipe, device: torch.device) -> Recipe:
 def _threads(run: Run) -> Iterator[None]:
     """One thread for an MLP on the CPU: a second one saves little on an idle machine, and on a busy one costs much."""
     before = torch.get_num_threads()
-    if run.device.type == "cpu" and run.recipe.network == "mlp":
+    if run.device.type == "cpu" and run.job.network is None and run.recipe.network == "mlp":
         torch.set_num_threads(1)
     try:
         yield

@@ -121,6 +121,7 @@ def check(source: Source, recipe: Recipe) -> None:
     if source.kind in FEATURES:
         require(recipe.network == "mlp", "network", f"mlp with {source.kind}, which has features", recipe.network)
         require(recipe.augment == "none", "augment", f"none with {source.kind}, which has features", recipe.augment)
+        require(recipe.size is None, "size", f"none with {source.kind}, which has features", recipe.size)
     kind = noise_of(source, recipe)
     if kind is None:
         return
@@ -156,17 +157,32 @@ def human_file(source: Source, kind: str) -> Path:
     raise FileNotFoundError(f"{kind} is read from {name}, which is not in `{folder}`: put it there, or give --labels.")
 
 
+Known = dict[tuple[Source, int | None], Loaded]
+"""Data that were read, without noise: by source and image size."""
+
+
 def load(
-    source: Source, recipe: Recipe, *, download: bool = False, progress: Progress | None = None
+    source: Source,
+    recipe: Recipe,
+    *,
+    download: bool = False,
+    progress: Progress | None = None,
+    known: Known | None = None,
 ) -> tuple[Loaded, LabelInfo | None]:
     """The data, with the recipe's noise in the training labels, and what that noise is.
 
     The true labels are kept for measuring. Of a folder, a table or arrays they are not known, unless they were given:
     there the labels as found stand for them when noise is added.
+
+    :param known: what was read before, and need not be again; what is read now is put there.
     """
     check(source, recipe)
-    train, sets = _read(source, recipe, download, progress)
-    train, sets = _in_memory(train), {name: _in_memory(part) for name, part in sets.items()}
+    known = {} if known is None else known
+    key = source.model_copy(update={} if source.kind == "arrays" else {"labels": None}), recipe.size
+    if key not in known:
+        train, sets = _read(source, recipe, download, progress)
+        known[key] = _in_memory(train), {name: _in_memory(part) for name, part in sets.items()}
+    train, sets = known[key]
     kind = noise_of(source, recipe)
     if kind is None:
         return (train, sets), None

@@ -12,13 +12,17 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped from outside; what was trained is saved in ``folders``."""
+    """Training was stopped from outside; what was trained is saved in ``folders``.
 
-    def __init__(self, signal_number: int, folders: Sequence[Path]) -> None:
+    :param trouble: that a run had had before.
+    """
+
+    def __init__(self, signal_number: int, folders: Sequence[Path], trouble: Exception | None = None) -> None:
         self.signal, self.folders = signal.Signals(signal_number), list(folders)
         command = " ".join(["ogc train", *(f"--resume {shlex.quote(str(folder))}" for folder in folders)])
         go_on = f"Go on with: {command}" if folders else "Nothing was saved: there is no run folder."
-        super().__init__(f"Stopped by {self.signal.name}. {go_on}")
+        before = "" if trouble is None else f"{trouble} "
+        super().__init__(f"{before}Stopped by {self.signal.name}. {go_on}")
 
 
 class Stop:

@@ -54,12 +54,14 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     recipes = [result["recipe"] for result in results]
     fields = [field for field in telling_fields(recipes) if field not in ("seed", "noise_seed")]
     sets = {result["summary"]["set"] for result in results} - {None}
-    held_out = sets.pop() if len(sets) == 1 else "held-out"
+    held_out = min(sets) if len(sets) == 1 else "held-out"
     epochs = {min(result["recipe"]["report_epochs"], len(result["epochs"])) for result in results}
-    last = f"last {epochs.pop()} epochs" if len(epochs) == 1 else "last epochs"
+    over = "mean over the last epochs" if len(epochs) > 1 else f"mean over the last {max(epochs, default=0)} epochs"
+    over = "after the last epoch" if epochs == {1} else over
+    what = f"Accuracy of the weights, and of their running average: {over}. {BEST}"
     shown = Table(
         title=_title(recipes),
-        caption=f"Accuracy of the weights, and of their running average: mean over the {last}. {BEST}",
+        caption=what if sets else "Nothing was held out: how well it generalises is not known.",
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
