@@ -108,6 +108,12 @@ def test_a_new_run_in_an_old_folder(tmp_path):
     assert_equal_runs(tmp_path, tmp_path / "alone")
 
 
+def test_where_it_broke_is_forgotten_when_it_goes_on(stopped):
+    (stopped / NONFINITE).touch()
+    train([job(stopped)], resume=True)
+    assert not (stopped / NONFINITE).exists()
+
+
 def test_what_a_killed_process_had_begun_goes(tmp_path):
     for name in (".last.safetensors.4711", ".run.json.1"):
         (tmp_path / name).write_text("half")

@@ -174,6 +174,17 @@ def test_a_terminal_shows_a_row_per_run_that_fits(width):
     assert rows[7].endswith("waiting")
 
 
+def test_a_run_that_is_done_already_does_not_wait(tmp_path):
+    (tmp_path / "result.json").touch()
+    first, second = jobs({"epochs": 3}, {"epochs": 3, "seed": 1})
+    watch = Progress(Console(file=io.StringIO(), width=80), [first, second._replace(out=tmp_path)])
+    _, one, other = frame(watch)
+    assert one.endswith("waiting")
+    assert other.endswith("3/3 done")
+    watch.began(1, epoch=0, epochs=3, steps=10)  # after all
+    assert "0/3" in frame(watch)[2]
+
+
 def test_the_screen_is_drawn_a_few_times_a_second_at_most():
     seconds, began = 1.0, time.monotonic()
 

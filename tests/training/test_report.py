@@ -231,6 +231,25 @@ def test_a_run_of_any_kind_has_a_report(tmp_path, monkeypatch, kinds, missing, s
     assert "nan" not in page.text.lower().split()
 
 
+def test_a_run_that_clipped_nothing_says_so(tmp_path):
+    folder = run_folder(tmp_path / "run", epochs=5)
+    run = json.loads((folder / "run.json").read_text())
+    run["facts"] |= {"samples": 400, "batch": 128, "steps": 3}
+    (folder / "run.json").write_text(json.dumps(run))
+    assert "ce+ogc clips nothing in 15 steps of 128 samples" in " ".join(sentences(read_run(folder)))
+    assert ("an epoch", "3 steps of 128 samples") in report.provenance_rows(read_run(folder))
+    run["facts"]["steps"] = 30
+    (folder / "run.json").write_text(json.dumps(run))
+    assert "clips nothing" not in " ".join(sentences(read_run(folder)))
+
+
+def test_a_run_that_broke_says_where(tmp_path):
+    folder = run_folder(tmp_path / "run", done=3)
+    assert "broke" not in " ".join(sentences(read_run(folder)))
+    (folder / "nonfinite.json").write_text('{"epoch": 4, "step": 2, "samples": ["7"]}')
+    assert "It broke at step 2 of epoch 4" in " ".join(sentences(read_run(folder)))
+
+
 def test_classes_are_counted_as_by_hand(tmp_path):
     run = read_run(run_folder(tmp_path / "run", classes="abcd", nan=20))
     H, predicted, given, true = (run.samples[name].tolist() for name in ("H", "predicted", "given", "true"))
@@ -362,6 +381,17 @@ def test_the_table_leaves_out_what_no_run_has(tmp_path):
     assert "averaged" not in head
     assert "noise" not in head.split("seed")[1]
     assert shown(results(tmp_path / "new", {"sets": (), "average": False})).count("46.0/45.0") == 1
+
+
+def test_the_tables_caption_says_what_the_numbers_are(tmp_path):
+    def caption(name, **kinds):
+        return " ".join(shown(results(tmp_path / name, kinds)).split())
+
+    assert "running average: mean over the last 10 epochs. The best" in caption("many")
+    assert "running average: after the last epoch. The best" in caption("one", epochs=1)
+    without = caption("none", sets=(), average=False)
+    assert without.endswith("Nothing was held out: how well it generalises is not known.")
+    assert "ccuracy" not in without
 
 
 def test_the_table_names_whatever_else_differs(tmp_path):

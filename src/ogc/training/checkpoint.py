@@ -33,11 +33,15 @@ class CheckpointError(ValueError):
 
 
 def claim(folder: Path, *, resume: bool) -> None:
-    """Make a run's folder ready to write to: what a killed process had begun goes, and so does an older run."""
+    """Make a run's folder ready to write to: what a killed process had begun goes, and so does an older run.
+
+    Where training broke the last time is forgotten even if it goes on.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     names = [LAST, BEST, SAMPLES, METRICS, RESULT, NONFINITE, REPORT, *(f"{name}.png" for name in PICTURES)]
     remove_leftovers(folder, [*names, RUN])
-    for path in () if resume else [folder / name for name in names] + list(folder.glob(EVENTS)):
+    old = [folder / name for name in names] + list(folder.glob(EVENTS))
+    for path in [folder / NONFINITE] if resume else old:
         path.unlink(missing_ok=True)
 
 

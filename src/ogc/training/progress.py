@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from .checkpoint import RESULT
 from .history import Epoch
 from .table import clock, tell_apart
 
@@ -94,6 +95,9 @@ class Progress:
             Row(title, None if job.info is None else job.info.rate_got, job.recipe.epochs)
             for title, job in zip(titles, jobs, strict=True)
         ]
+        for row, job in zip(self.rows, jobs, strict=True):
+            if job.out is not None and (job.out / RESULT).exists():  # it is gone on with, and waits for nothing
+                row.epoch = row.epochs
         self.told: list[set[int]] = [set() for _ in jobs]  # the epochs after which a line is due
         self.live: Live | None = None
 
@@ -163,5 +167,5 @@ class Progress:
             done = int(bar * row.done / row.epochs)
             name = row.title if len(row.title) <= title else row.title[: title - 1] + "~"
             shown.append(f"\n{name:{title}} ").append(full * done, "green").append(empty * (bar - done), "dim")
-            shown.append(f" {line}" if row.steps else " waiting")
+            shown.append(f" {line}" if row.steps or row.epoch else " waiting")
         return shown

@@ -17,6 +17,7 @@ from .history import Epoch, summary
 from .next_steps import next_steps
 from .pictures import Picture, mixture_of, pictures
 from .recipe import Recipe, never_clips, shown
+from .run import NONFINITE
 from .source import NAMED, OPTIONS, Source
 from .table import clock, table
 
@@ -40,6 +41,7 @@ class Finding(NamedTuple):
     samples: dict[str, Tensor]
     summary: dict[str, Any]
     finished: bool
+    broken: dict[str, Any] | None  # the batch after which nothing was finite
 
 
 def read_run(folder: Path) -> Finding:
@@ -52,7 +54,8 @@ def read_run(folder: Path) -> Finding:
     finished = (folder / RESULT).exists() and len(epochs) >= recipe.epochs
     samples = read(folder / SAMPLES)[0] if finished and (folder / SAMPLES).exists() else {}
     told = summary(epochs, recipe.report_epochs)
-    return Finding(folder, recipe, source, facts, epochs, samples, told, finished)
+    broken = json.loads((folder / NONFINITE).read_bytes()) if (folder / NONFINITE).exists() else None
+    return Finding(folder, recipe, source, facts, epochs, samples, told, finished, broken)
 
 
 def write_report(folder: Path) -> list[Path]:
@@ -146,6 +149,11 @@ def sentences(run: Finding) -> list[str]:
     if "batch" in (facts := run.facts):
         why = never_clips(recipe, samples=facts["samples"], batch=facts["batch"], steps=facts["steps"])
         said += [] if why is None else [why]
+    if run.broken is not None:
+        said.append(
+            f"It broke at step {run.broken['step']} of epoch {run.broken['epoch']}: the loss or the gradient was not "
+            "finite. Gone on with as it is, it would break again; a smaller lr or clip_norm may help."
+        )
     last = epochs[-1]
     if last.memorised is not None:
         recovered = "" if last.recovered is None else f", and the true one for {100 * last.recovered:.1f} %"
