@@ -16,6 +16,7 @@ import torch
 from ogc.training import Interrupted, NonFinite, train
 from ogc.training.checkpoint import LAST, METRICS, SAMPLES, read
 from ogc.training.history import Nobody
+from ogc.training.run import NONFINITE
 from small_runs import StopAt, job, metrics, network, two_processes
 
 pytestmark = pytest.mark.slow
@@ -110,7 +111,7 @@ def test_what_one_rank_finds_wrong_all_report(pair):
     first, second = (seen["broken"] for seen in pair[1])
     assert first == second
     assert first.startswith("NonFinite: The loss is nan at step")
-    assert "image 33" in first
+    assert "image 33" in json.loads((pair[0] / "broken" / NONFINITE).read_text())["samples"]
 
 
 def test_a_signal_to_one_stops_all_at_one_step(pair):
