@@ -36,10 +36,10 @@ def bench(*arguments):
     return result.exit_code, result.output
 
 
-def start(*arguments, pause=0.0, save_every=0.0, log=None, **options):
-    """In another process; ``pause`` seconds a step, saving every ``save_every`` seconds, a line of ``log`` an epoch."""
+def start(*arguments, pause=0.0, log=None, **options):
+    """In another process; ``pause`` seconds a step, and a line of ``log`` an epoch."""
     env = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    env |= {"PAUSE": str(pause), "SAVE_EVERY": str(save_every), "LOG": str(log or os.devnull)}
+    env |= {"PAUSE": str(pause), "LOG": str(log or os.devnull)}
     command = [sys.executable, str(Path(__file__)), *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env=env, **pipes | options)
@@ -91,7 +91,6 @@ def slow_down():
     from ogc.benchmark import run
 
     pause, log = float(os.environ.get("PAUSE", 0)), Path(os.environ.get("LOG", os.devnull))
-    run.SAVE_EVERY = float(os.environ.get("SAVE_EVERY", run.SAVE_EVERY))
     moved, ended = run.Session.moved, run.Session.ended_epoch
 
     def slowly(self, *arguments, **options):

@@ -39,6 +39,7 @@ class Request:
     address: str | None = None
     side_by_side: int | None = None
     max_minutes: float | None = None
+    save_every: float = 120.0
 
     def tasks(self) -> "list[Task]":
         """Those asked for, checked; nothing is read but losses of one's own."""
@@ -48,6 +49,7 @@ class Request:
         require(self.engine in ("auto", "ray"), "engine", "auto or ray", self.engine)
         require(self.address is None or self.engine == "ray", "address", "left out without --engine ray", self.address)
         require(self.max_minutes is None or self.max_minutes > 0, "max-minutes", "above 0", self.max_minutes)
+        require(self.save_every >= 0, "save-every", "at least 0", self.save_every)
         tasks = tasks_of(self.cells, _seeds(self.seeds), self.trial())
         if not self.only:
             return tasks
@@ -109,6 +111,7 @@ def run(request: Request, console: "Console") -> "Books":
         device=request.device,
         side_by_side=request.side_by_side,
         deadline=deadline,
+        save_every=request.save_every,
         **places,
     )
     for name, sentence in books.broken.items():
@@ -293,6 +296,7 @@ def register(app: "typer.Typer") -> None:
     out_option = Annotated[Path, typer.Option(help="Folder of the results, a JSON each.")]
     beside_option = Annotated[int | None, typer.Option(help="Runs at a time on a GPU.", show_default="4")]
     minutes_option = Annotated[float | None, typer.Option(help="Save and stop after so many minutes.")]
+    save_option = Annotated[float, typer.Option(help="Seconds from checkpoint to checkpoint.")]
     dry_option = Annotated[bool, typer.Option("--dry-run", help="Show what would run, and how long; do nothing.")]
     device_option = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
     engine_option = Annotated[str, typer.Option(help="auto: this machine; ray: a cluster.")]
@@ -333,6 +337,7 @@ def register(app: "typer.Typer") -> None:
         out: out_option = Request.out,
         side_by_side: beside_option = None,
         max_minutes: minutes_option = None,
+        save_every: save_option = Request.save_every,
         dry: dry_option = False,
         device: device_option = "auto",
         engine: engine_option = "auto",
@@ -353,8 +358,8 @@ def register(app: "typer.Typer") -> None:
           ogc bench run cifar10 --data ~/cifar --noises symmetric:0.5 --method my_loss.py:MyLoss
           ogc bench run cifar100 --data ~/cifar --engine ray --address 10.0.0.1:6379
 
-        Stop it as you like: the same command goes on, and runs nothing twice. Ctrl-C saves; a kill, or a lost machine,
-        costs two minutes at most.
+        Stop it as you like: the same command goes on, and runs nothing twice. Ctrl-C saves; a kill costs what was
+        trained since the last checkpoint.
         """
         with _one_sentence(end):
             cells = _cells(table, methods, method, noises)
@@ -374,6 +379,7 @@ def register(app: "typer.Typer") -> None:
                     address=address,
                     side_by_side=side_by_side,
                     max_minutes=max_minutes,
+                    save_every=save_every,
                 ),
                 dry,
             )
@@ -387,6 +393,7 @@ def register(app: "typer.Typer") -> None:
         out: out_option = Path("runs/tuning"),
         side_by_side: beside_option = None,
         max_minutes: minutes_option = None,
+        save_every: save_option = Request.save_every,
         dry: dry_option = False,
         device: device_option = "auto",
         engine: engine_option = "auto",
@@ -420,6 +427,7 @@ def register(app: "typer.Typer") -> None:
                 address=address,
                 side_by_side=side_by_side,
                 max_minutes=max_minutes,
+                save_every=save_every,
             )
             try:
                 go(request, dry)

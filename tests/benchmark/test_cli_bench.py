@@ -247,7 +247,7 @@ def test_the_script(exported):
 @pytest.mark.slow
 def test_a_task_saves_when_slurm_says_so_and_is_queued_again(exported, tmp_path):
     script, out, _ = exported
-    task = submit(script, 0, PAUSE="0.05", SAVE_EVERY="1000")
+    task = submit(script, 0, PAUSE="0.05")
     wait_for(lambda: sum(epochs_done(out).values()) >= 2, "two epochs")
     task.send_signal(signal.SIGTERM)
     said = task.communicate()[0]

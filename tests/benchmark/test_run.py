@@ -1,5 +1,6 @@
 """The books of ``ogc bench run``: what is missing runs once, whatever ends the process."""
 
+import json
 import signal
 import time
 from collections import Counter
@@ -11,9 +12,34 @@ from bench_runs import DIGITS, bench, epochs_done, results, start, tiny_cifar, w
 from made_up_results import made_up
 from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all
-from ogc.benchmark.run import Books, Data, Session, Standing, batches, beside, estimate, tasks_of
+from ogc.benchmark.run import (
+    SESSION,
+    Books,
+    Data,
+    Session,
+    Standing,
+    Trained,
+    batches,
+    beside,
+    estimate,
+    result_of,
+    tasks_of,
+    train_batch,
+)
+from ogc.training.history import Nobody
 
 TRIAL = {"hidden": "16", "epochs": 6}
+BAD = """
+from torch import nn
+
+
+class Bad(nn.CrossEntropyLoss):
+    steps = 0
+
+    def forward(self, logits, labels):
+        self.steps += 1
+        return super().forward(logits, labels) * (float("nan") if self.steps > 20 else 1)
+"""
 FOUR = (*DIGITS, "--methods", "ce,ce+ogc", "--seeds", "1,2")
 
 
@@ -111,6 +137,50 @@ def test_cifar(tmp_path, monkeypatch):
     assert (code, len(read_all(tmp_path / "out")[0])) == (0, 4), said
 
 
+def test_what_a_session_notes(tmp_path):
+    """Two side by side, after one that was done before; then one by itself."""
+    [task] = tasks("ce")
+    jobs = [Data(None).job(task, tmp_path)._replace(out=tmp_path / str(i)) for i in range(4)]
+    session = Session(Nobody(), jobs, None)
+    last = made_up(task.cell).epochs[-1]
+
+    def began(run, epoch):
+        session.began(run, epoch=epoch, epochs=last.epoch, steps=11)
+
+    def ended(run):
+        jobs[run].out.mkdir()
+        session.ended_epoch(run, last)
+        return json.loads((jobs[run].out / SESSION).read_bytes())
+
+    began(0, last.epoch)
+    began(1, 0)
+    began(2, 3)
+    time.sleep(0.2)
+    first, second = ended(1), ended(2)
+    assert (first["side_by_side"], second["side_by_side"]) == (2, 2)
+    assert (first["earlier"], second["earlier"]) == (0, 3)
+    assert first["seconds"] >= 0.2
+    began(3, 0)
+    third = ended(3)
+    assert third["side_by_side"] == 1
+    assert third["seconds"] < 0.2
+
+
+def test_the_wall_time_of_a_run_that_was_stopped(tmp_path, undisturbed):
+    """That of its last session, and the training of the epochs before."""
+    [task] = tasks("ce")
+    result = json.loads(task.result(undisturbed).read_bytes())
+    trained = {"recipe": result["recipe"], "epochs": result["epochs"], "summary": result["summary"]}
+    trained |= {"seconds": 5.0, "images_per_second": 9.0}
+    facts = {"device": "a device", "commit": None, "started": "now", "network": "mlp"}
+    facts |= {"noise": {"sha256": "5a", "rate_got": 0.5}, "versions": {"torch": "2", "python": "3", "ogc": "0"}}
+    for epoch in trained["epochs"]:
+        epoch["seconds"] = 2.0
+    session = {"seconds": 100.0, "earlier": 4, "side_by_side": 3, "memory_gib": 1.5}
+    made = result_of(task, Trained(trained | {"facts": facts}, session))
+    assert (made.wall_seconds, made.side_by_side, made.memory_gib) == (108.0, 3, 1.5)
+
+
 # --- what is in the way -----------------------------------------------------------------------------------------------
 
 
@@ -128,11 +198,7 @@ def test_a_file_that_is_no_result_is_reported_and_kept(tmp_path):
 
 
 def test_one_broken_run_leaves_the_others_alone(tmp_path):
-    (tmp_path / "bad.py").write_text(
-        "import torch\nfrom torch import nn\nclass Bad(nn.CrossEntropyLoss):\n"
-        "    steps = 0\n    def forward(self, logits, labels):\n        self.steps += 1\n"
-        "        return super().forward(logits, labels) * (float('nan') if self.steps > 20 else 1)\n"
-    )
+    (tmp_path / "bad.py").write_text(BAD)
     out = tmp_path / "out"
     own = ("--methods", "ce", "--method", f"{tmp_path}/bad.py:Bad")
     code, said = bench(*DIGITS, *own, "--seeds", "1,2", "--out", out)
@@ -140,6 +206,18 @@ def test_one_broken_run_leaves_the_others_alone(tmp_path):
     assert said.count("The loss is nan at step 10 of epoch 2") == 2
     assert "2 of 4 runs are there, 2 of them new. 2 went wrong." in said
     assert {result.method for result in read_all(out)[0]} == {"ce"}
+
+
+def test_in_a_batch_too(tmp_path):
+    (tmp_path / "bad.py").write_text(BAD)
+    data = Data(None)
+    jobs = [data.job(task, tmp_path) for task in tasks("ce", f"{tmp_path}/bad.py:Bad", "gce")]
+    batch = train_batch(jobs, device="cpu", console=Console(quiet=True))
+    first, bad, third = batch.trained
+    assert batch.signal is None
+    assert (first.trouble, third.trouble, bad.result) == (None, None, None)
+    assert [len(each.result["epochs"]) for each in (first, third)] == [6, 6]
+    assert "The loss is nan at step 10 of epoch 2" in bad.trouble
 
 
 def test_what_a_killed_process_has_not_tidied_up_goes(undisturbed):
@@ -198,7 +276,7 @@ def test_ended_in_every_way_it_goes_on(tmp_path, undisturbed):
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9), (signal.SIGKILL, -9)):
         before = sum(epochs_done(out).values())
         files = len(list(out.glob("*.json")))
-        process = start(*FOUR, "--out", out, pause=0.05, log=log, save_every=1000 if code > 0 else 0)
+        process = start(*FOUR, "--out", out, "--save-every", 1000 if code > 0 else 0, pause=0.05, log=log)
         wait_for(
             lambda: sum(epochs_done(out).values()) + 6 * (len(list(out.glob("*.json"))) - files) >= before + 4,  # noqa: B023
             "four more epochs",

@@ -1,7 +1,8 @@
 """Runs of the tables: what is missing, as many side by side as serves, resumed after anything, one JSON a run.
 
-Every run trains in a folder of its own, ``OUT/.work/NAME``, where its checkpoints are. Its result is written to ``OUT``
-when it has come to its end, and then the folder goes. Killing the process at any moment costs ``SAVE_EVERY`` at most.
+Every run trains in a folder of its own, ``OUT/.work/NAME``, where its checkpoints are. When it has come to its end, its
+result is written to ``OUT``, and the folder goes. Killing the process at any moment costs what was trained since its
+last checkpoint, and no more.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SIDE_BY_SIDE = {"cuda": 4, "cpu": 1}  # 4: the fastest on an H200, of 1, 2, 4, 6 and 8
-SAVE_EVERY = 120.0  # seconds
+SAVE_EVERY = 120.0  # seconds, from checkpoint to checkpoint
 SESSION = "bench.json"  # in a run's folder: how long its last session took, and with how many beside it
 
 
@@ -221,7 +222,9 @@ class Batch(NamedTuple):
     signal: int | None = None  # that stopped it
 
 
-def train_batch(jobs: Sequence[Job], *, device: str, console: Console, deadline: float | None = None) -> Batch:
+def train_batch(
+    jobs: Sequence[Job], *, device: str, console: Console, deadline: float | None = None, save_every: float = SAVE_EVERY
+) -> Batch:
     """Train jobs side by side, from their last checkpoints, until ``deadline`` (on the monotonic clock) at most.
 
     A job that breaks leaves the others alone.
@@ -230,27 +233,23 @@ def train_batch(jobs: Sequence[Job], *, device: str, console: Console, deadline:
     try:
         with Progress(console, jobs) as told:
             session = Session(told, jobs, deadline)
-            train(jobs, device=device, watch=session, save_every=SAVE_EVERY, resume=True)
+            train(jobs, device=device, watch=session, save_every=save_every, resume=True)
     except Interrupted as stop:
         stopped = None if session.out_of_time else int(stop.signal)
     except Exception as error:
         foreign = any(own_loss(job.recipe.method) for job in jobs)  # which may fail in any way
         if not foreign and not isinstance(error, NonFinite | ValueError):
             raise
-        if len(jobs) > 1:  # whose it is shows when each goes on by itself; most have come to their end
-            return _one_by_one(jobs, device=device, console=console, deadline=deadline)
         trouble = str(error) or type(error).__name__
-    return Batch([_trained(job, trouble) for job in jobs], stopped)
-
-
-def _one_by_one(jobs: Sequence[Job], *, device: str, console: Console, deadline: float | None) -> Batch:
-    found: list[Trained] = []
-    for number, job in enumerate(jobs):
-        one = train_batch([job], device=device, console=console, deadline=deadline)
-        found += one.trained
-        if one.signal is not None:
-            return Batch(found + [_trained(other) for other in jobs[number + 1 :]], one.signal)
-    return Batch(found)
+    if trouble is None or len(jobs) == 1:
+        return Batch([_trained(job, trouble) for job in jobs], stopped)
+    found: list[Trained] = []  # whose trouble it is shows when each goes on by itself; most have come to their end
+    for job in jobs:
+        one = Batch([_trained(job)])
+        if one.trained[0].result is None and stopped is None:
+            one = train_batch([job], device=device, console=console, deadline=deadline, save_every=save_every)
+        found, stopped = found + one.trained, stopped or one.signal
+    return Batch(found, stopped)
 
 
 def _trained(job: Job, trouble: str | None = None) -> Trained:
@@ -275,7 +274,7 @@ class Session:
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
         self.began_at[run] = time.monotonic() if self.beside and not self.going else self.start
         self.earlier[run] = epoch
-        self.going.add(run)
+        self.going |= {run} if epoch < epochs else set()
         self.beside |= {each: max(len(self.going), self.beside.get(each, 0)) for each in self.going}
         self.told.began(run, epoch=epoch, epochs=epochs, steps=steps)
 
@@ -423,10 +422,12 @@ def run(
     device: str = "auto",
     side_by_side: int | None = None,
     deadline: float | None = None,
+    save_every: float = SAVE_EVERY,
 ) -> Books:
     """Do the tasks whose results are not in ``out``, until ``deadline`` (on the monotonic clock) at most.
 
     :param side_by_side: how many share a GPU; by the kind of device if not given.
+    :param save_every: seconds from checkpoint to checkpoint.
     """
     chosen = pick_device(device)
     most = beside(chosen.type, side_by_side)
@@ -439,7 +440,7 @@ def run(
                 jobs = [data.job(one.task, out) for one in held]
                 if chosen.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(chosen)
-                batch = train_batch(jobs, device=device, console=console, deadline=deadline)
+                batch = train_batch(jobs, device=device, console=console, deadline=deadline, save_every=save_every)
                 books.signal = batch.signal
                 for one, trained in zip(held, batch.trained, strict=True):
                     books.settle(one, trained)

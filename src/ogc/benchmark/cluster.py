@@ -1,0 +1,361 @@
+"""The tables' runs over a Ray cluster: a worker a GPU with several runs side by side, or a CPU where a node has none.
+
+The data travel with the tasks, and results with the answers: nodes need ogc, and nothing else. Where they see the same
+file system, a run that its node has lost goes on from its last checkpoint, and elsewhere it begins anew.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import platform
+import shutil
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .. import __version__
+from .._require import require
+from ..data import Loaded
+from ..noise import LabelInfo
+from ..training import Job, Recipe, Source
+from ..training.checkpoint import RESULT
+from ..training.method import own_loss
+from ..training.own_loss import OwnLoss
+from ..training.stopping import Stop, stopping
+from .lock import Lock
+from .run import SAVE_EVERY, SIDE_BY_SIDE, Batch, Books, Data, Held, Task, Trained, beside, is_over, train_batch
+
+TRIES = 3  # losses of a node or a worker that a task gets over
+POLL = 1.0  # seconds
+PATIENCE = 60.0  # seconds: for a cluster to show a node, and for workers to save when we are stopped
+
+
+def run(
+    tasks: Sequence[Task],
+    *,
+    data: Data,
+    out: Path,
+    console: Any,
+    device: str = "auto",
+    side_by_side: int | None = None,
+    deadline: float | None = None,
+    save_every: float = SAVE_EVERY,
+    address: str | None = None,
+) -> Books:
+    """As :func:`ogc.benchmark.run.run`, on the nodes of the cluster at ``address``; without one, on this machine's Ray.
+
+    :param device: ``auto``: GPUs, and the CPUs of nodes that have none; ``cuda``, ``cpu``: those alone.
+    """
+    require(device in ("auto", "cuda", "cpu"), "device", "auto, cuda or cpu with engine = ray", device)
+    books = Books(out.absolute(), console, list(tasks))
+    data.get(books.waiting)
+    if books.waiting or books.elsewhere:
+        with stopping() as stop, _connected(address) as ray:
+            Crew(ray, books, data, device, side_by_side, deadline, save_every).work(stop)
+    return books
+
+
+def _reach(address: str) -> None:
+    """Fail at once where nobody listens: Ray tries for many minutes."""
+    host, _, port = address.rpartition(":")
+    require(bool(host) and port.isdecimal(), "address", "HOST:PORT of the cluster's head", address)
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConnectionError(f"No Ray cluster answers at {address}: {error.strerror or error}.") from None
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[Any]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without a GPU is none of Ray's business
+    if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on any system: listen on the loopback alone
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError('Ray is missing: pip install "ogc[ray]"') from error
+    if address is not None:
+        _reach(address)
+    dashboard = False if address is None else None
+    ray.init(address=address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+class Parcel(NamedTuple):
+    """A job without its images."""
+
+    recipe: Recipe
+    source: Source | None
+    given: Tensor
+    true: Tensor | None
+    info: LabelInfo | None
+    out: Path
+    own: tuple[OwnLoss, bytes] | None  # the file of a loss that the node may not have
+
+    @classmethod
+    def of(cls, job: Job) -> Parcel:
+        assert job.out is not None
+        own, train = own_loss(job.recipe.method), job.data[0]
+        content = None if own is None else (own, own.content())
+        return cls(job.recipe, job.source, train.given, train.true, job.info, job.out, content)
+
+    def job(self, images: Loaded) -> Job:
+        if self.own is not None:
+            self.own[0].carry(self.own[1])
+        train, sets = images
+        return Job(
+            self.recipe, self.source, (replace(train, given=self.given, true=self.true), sets), self.info, self.out
+        )
+
+
+# --- on the nodes -----------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """An actor, which trains a batch at a time."""
+
+    def hello(self) -> tuple[int, str, str]:
+        return os.getpid(), platform.node(), __version__
+
+    def train(
+        self,
+        images: Loaded,
+        parcels: list[Parcel],
+        ears: Any,
+        *,
+        device: str,
+        seconds: float | None,
+        save_every: float,
+    ) -> Batch:
+        """As ``train_batch`` does, for so many ``seconds`` at most; whatever goes wrong is in the answer."""
+        from rich.console import Console
+
+        deadline = None if seconds is None else time.monotonic() + seconds
+        locks = []
+        try:
+            for parcel in parcels:  # a driver that was killed has left workers, which Ray ends in its own time
+                lock = Lock.take(parcel.out.with_name(f"{parcel.out.name}.worker.lock"), wait=PATIENCE)
+                if lock is None:
+                    return Batch([Trained(trouble=f"A worker of another driver is at {parcel.out}.")] * len(parcels))
+                locks.append(lock)
+            jobs = [parcel.job(images) for parcel in parcels]
+            console = Console(file=Voice(ears), width=200, highlight=False)
+            return train_batch(jobs, device=device, console=console, deadline=deadline, save_every=save_every)
+        except Exception as error:
+            trouble = f"{type(error).__name__} on {platform.node()}: {str(error).strip().partition(chr(10))[0]}"
+            return Batch([Trained(trouble=trouble)] * len(parcels))
+        finally:
+            for lock in locks:
+                lock.release()
+
+    def tidy(self, folders: list[Path]) -> None:
+        for folder in folders:
+            if (folder / RESULT).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+class Ears:
+    """An actor beside the driver, which is told how it goes."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def hear(self, line: str) -> None:
+        self.heard.append(line)
+
+    def tell(self) -> list[str]:
+        heard, self.heard = self.heard, []
+        return heard
+
+
+class Voice(io.StringIO):
+    """A file, for a console, whose lines the ears hear."""
+
+    def __init__(self, ears: Any) -> None:
+        super().__init__()
+        self.ears, self.rest = ears, ""
+
+    def write(self, text: str) -> int:
+        *lines, self.rest = (self.rest + text).split("\n")
+        for line in lines:
+            self.ears.hear.remote(f"{platform.node()}  {line}")
+        return len(text)
+
+
+def end(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+
+
+# --- beside the driver ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Hand:
+    """A worker, as the driver knows it."""
+
+    actor: Any
+    node: str
+    kind: str  # cuda or cpu
+    pid: int = 0
+    host: str = ""
+
+
+class Crew:
+    """Workers on all nodes, hired as nodes come and dropped as they go, and the batches in their hands."""
+
+    def __init__(
+        self,
+        ray: Any,
+        books: Books,
+        data: Data,
+        device: str,
+        side_by_side: int | None,
+        deadline: float | None,
+        save_every: float,
+    ) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self.ray, self.books, self.data, self.device = ray, books, data, device
+        self.most = {kind: beside(kind, side_by_side if kind == "cuda" else None) for kind in SIDE_BY_SIDE}
+        self.deadline, self.save_every = deadline, save_every
+        self.at: Callable[[str], Any] = lambda node: NodeAffinitySchedulingStrategy(node, soft=False)
+        here = ray.get_runtime_context().get_node_id()
+        self.ears = ray.remote(Ears).options(num_cpus=0, scheduling_strategy=self.at(here)).remote()
+        self.coming: dict[Any, Hand] = {}  # by the answer that is waited for
+        self.idle: list[Hand] = []
+        self.busy: dict[Any, tuple[Hand, list[Held]]] = {}
+        self.unfit: set[str] = set()  # nodes with another version
+        self.lost: Counter[str] = Counter()
+        self.images: dict[str, Any] = {}  # by data set, in Ray's store
+
+    def work(self, stop: Stop) -> None:
+        lonely, stopped = time.monotonic(), None
+        try:
+            while True:
+                over = bool(stop) or is_over(self.deadline)
+                if not over:
+                    self.hire()
+                    self.hand_out()
+                if stop and stopped is None:
+                    stopped = time.monotonic()
+                    self.halt()
+                if not self.busy and (over or not self.books.waiting):
+                    break
+                if stopped is not None and time.monotonic() - stopped > PATIENCE:
+                    break
+                waited_for = [*self.busy, *self.coming]
+                if waited_for or self.idle:
+                    lonely = time.monotonic()
+                elif time.monotonic() - lonely > PATIENCE:
+                    raise ConnectionError(f"The cluster has no node with a free {self.wanted()}.")
+                if not waited_for:
+                    time.sleep(POLL)
+                for answer in self.ray.wait(waited_for, timeout=POLL)[0] if waited_for else []:
+                    self.hear(answer)
+                self.listen()
+        finally:
+            self.books.signal = stop.signal or None
+            for _, held in self.busy.values():
+                for one in held:
+                    one.lock.release()
+
+    def wanted(self) -> str:
+        return {"auto": "GPU or CPU", "cuda": "GPU", "cpu": "CPU"}[self.device]
+
+    def hire(self) -> None:
+        """A worker for each GPU, or for each CPU of a node without one, while there is work for it."""
+        hands = [*self.idle, *self.coming.values(), *(hand for hand, _ in self.busy.values())]
+        for node in self.ray.nodes():
+            resources, name = node["Resources"], node["NodeID"]
+            kind = "cuda" if resources.get("GPU") and self.device != "cpu" else "cpu"
+            if not node["Alive"] or name in self.unfit or (kind == "cpu" and self.device == "cuda"):
+                continue
+            need = {"num_gpus": 1, "num_cpus": 0} if kind == "cuda" else {"num_cpus": 1}
+            places = int(resources.get("GPU" if kind == "cuda" else "CPU", 0))
+            places -= sum(hand.node == name for hand in hands)
+            for _ in range(min(places, len(self.books.waiting) - len(self.idle) - len(self.coming))):
+                actor = self.ray.remote(Worker).options(**need, scheduling_strategy=self.at(name)).remote()
+                self.coming[actor.hello.remote()] = Hand(actor, name, kind)
+
+    def hand_out(self) -> None:
+        for hand in list(self.idle):
+            if not (held := self.books.take(self.most[hand.kind])):
+                return
+            self.idle.remove(hand)
+            jobs = [self.data.job(one.task, self.books.out) for one in held]
+            name = held[0].task.cell.dataset
+            if name not in self.images:
+                self.images[name] = self.ray.put(self.data.loaded[name])
+            left = None if self.deadline is None else self.deadline - time.monotonic()
+            answer = hand.actor.train.remote(
+                self.images[name],
+                [Parcel.of(job) for job in jobs],
+                self.ears,
+                device=hand.kind,
+                seconds=left,
+                save_every=self.save_every,
+            )
+            self.busy[answer] = hand, held
+            self.books.say(f"{', '.join(one.task.name for one in held)}: to {hand.host}, process {hand.pid}")
+
+    def hear(self, answer: Any) -> None:
+        """A worker has come, has done its batch, or is lost."""
+        from ray.exceptions import RayError
+
+        hand, held = self.busy.pop(answer) if answer in self.busy else (self.coming.pop(answer), [])
+        try:
+            said = self.ray.get(answer)
+        except RayError as error:
+            self.ray.kill(hand.actor)  # it may be out of reach only
+            self.drop(hand, held, str(error).strip().partition("\n")[0])
+            return
+        self.idle.append(hand)
+        if not held:
+            hand.pid, hand.host, version = said
+            if version != __version__:
+                self.books.say(f"{hand.host} is left out: it has ogc {version}, not {__version__}.")
+                self.unfit.add(hand.node)
+                self.idle.remove(hand)
+            return
+        folders = [one.task.work(self.books.out) for one in held]
+        for one, trained in zip(held, said.trained, strict=True):
+            self.books.settle(one, trained)
+        hand.actor.tidy.remote(folders)
+
+    def drop(self, hand: Hand, held: list[Held], why: str) -> None:
+        """Its tasks wait again, unless they have been lost too often: perhaps they are what ends workers."""
+        for task, lock in held:
+            self.lost[task.name] += 1
+            if self.lost[task.name] < TRIES:
+                self.books.waiting.insert(0, task)
+            else:
+                self.books.broken[task.name] = f"Lost {TRIES} times with its worker: {why}"
+            lock.release()
+        if held:
+            self.books.say(f"{hand.host}, process {hand.pid}, is lost: {', '.join(one.task.name for one in held)}")
+
+    def halt(self) -> None:
+        """Ask busy workers to save and stop."""
+        for hand, _ in self.busy.values():
+            strategy = self.at(hand.node)
+            self.ray.remote(end).options(num_cpus=0, scheduling_strategy=strategy).remote(hand.pid)
+
+    def listen(self) -> None:
+        with suppress(Exception):  # deaf ears are no reason to stop
+            for line in self.ray.get(self.ears.tell.remote(), timeout=POLL):
+                self.books.say(line)
