@@ -143,7 +143,6 @@ def dry_run(request: Request, console: "Console") -> None:
     device = pick_device(request.device)
     beside_each_other = beside(device.type, request.side_by_side)
     left = [each for each in stands if each.state in ("begun", "missing")]
-    Data(request.data, request.ilsvrc).check(each.task for each in left)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("run", no_wrap=True)
     shown.add_column("stands")
@@ -164,6 +163,10 @@ def dry_run(request: Request, console: "Console") -> None:
         else:
             speed = f"{known.images_per_second:,.0f} images/s a run, {known.side_by_side} side by side"
             sentences.append(f"That takes about {clock(known.seconds)}, by {known.by} results of {name} ({speed}).")
+    try:
+        Data(request.data, request.ilsvrc).check(each.task for each in left)
+    except OSError as error:
+        sentences.append(str(error))
     if request.trial():
         sentences.append("These are trials: the tables leave them out.")
     console.print(" ".join(sentences), markup=False, highlight=False, soft_wrap=True)

@@ -84,6 +84,8 @@ def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
     assert "How long is not known" in bench(*args[:-1], tmp_path / "empty", "--dry-run")[1]
     assert not (tmp_path / "empty").exists()
     assert "These are trials" in bench(*args, "--dry-run", "--epochs", "3")[1]
+    code, said = bench("bench", "run", "cifar10", "--methods", "ce", "--data", tmp_path, "--out", tmp_path, "--dry-run")
+    assert (code, said.count("to run"), "human:worse is read from" in said) == (0, 6, True)
 
 
 def device_name_here():

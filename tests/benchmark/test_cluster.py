@@ -2,7 +2,6 @@
 
 import re
 import signal
-import time
 
 import pytest
 
@@ -168,7 +167,8 @@ class Pretended:
         self.resources, self.hired = resources, []
 
     def nodes(self):
-        return [{"NodeID": f"{i + 1:056x}", "Alive": bool(has), "Resources": has} for i, has in enumerate(self.resources)]
+        numbered = enumerate(self.resources, 1)
+        return [{"NodeID": f"{i:056x}", "Alive": bool(has), "Resources": has} for i, has in numbered]
 
     def get_runtime_context(self):
         return self

@@ -220,6 +220,17 @@ def test_in_a_batch_too(tmp_path):
     assert "The loss is nan at step 10 of epoch 2" in bad.trouble
 
 
+def test_a_checkpoint_that_cannot_be_gone_on_with(tmp_path):
+    [task] = tasks("ce")
+    task.work(tmp_path).mkdir(parents=True)
+    (task.work(tmp_path) / "last.safetensors").write_bytes(b"no checkpoint")
+    code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
+    assert code == 1
+    assert "last.safetensors is broken" in said
+    assert f"Remove {task.work(tmp_path)} to begin anew." in said
+    assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]
+
+
 def test_what_a_killed_process_has_not_tidied_up_goes(undisturbed):
     [task] = tasks("ce")
     task.work(undisturbed).mkdir(parents=True)

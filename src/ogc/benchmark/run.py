@@ -27,7 +27,7 @@ from .._require import require
 from ..data import Loaded
 from ..data.download import Progress as Transfer
 from ..noise import LabelInfo
-from ..training import Interrupted, Job, NonFinite, Recipe, Source, load, train
+from ..training import CheckpointError, Interrupted, Job, NonFinite, Recipe, Source, load, train
 from ..training.checkpoint import METRICS, RESULT
 from ..training.history import Epoch, Watch
 from ..training.method import own_loss
@@ -241,6 +241,7 @@ def train_batch(
         if not foreign and not isinstance(error, NonFinite | ValueError):
             raise
         trouble = str(error) or type(error).__name__
+        trouble += f" Remove {jobs[0].out} to begin anew." if isinstance(error, CheckpointError) else ""
     if trouble is None or len(jobs) == 1:
         return Batch([_trained(job, trouble) for job in jobs], stopped)
     found: list[Trained] = []  # whose trouble it is shows when each goes on by itself; most have come to their end
