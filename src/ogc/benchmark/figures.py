@@ -1,0 +1,310 @@
+"""The figures that are drawn from recorded runs: the sweeps, tau over training, the true ratio against the modelled."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, over_epochs, spread, tidy
+from ..training.history import Epoch
+from ..training.pictures import lr_drops
+from .plan import TABLES, Cell, name_of
+from .result import Result
+from .table import fill
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+SKY = "#56b4e9"
+SMALL = 8.5  # points
+PLATE: dict[str, Any] = {
+    "facecolor": "white",
+    "edgecolor": "none",
+    "pad": 0.8,
+    "alpha": 0.8,
+}  # behind a text that may cross a line
+COLOURS = {  # the symmetric ones darken with their rate
+    "symmetric:0.2": SKY,
+    "symmetric:0.5": BLUE,
+    "symmetric:0.8": INK,
+    "asymmetric:0.4": RED,
+    "instance:0.4": GREEN,
+    "human:worse": ORANGE,
+    "human:noisy": ORANGE,
+}
+SWEPT = {  # table: parameter, as the axis says it, the paper's choice
+    "epsilon": ("epsilon", "epsilon", None),
+    "queue": ("queue_size", "queue size Q", 4096),
+    "every": ("every", "steps from update to update, s", 32),
+}
+NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "webvision": "Mini-WebVision", "digits": "Digits"}
+
+
+class Drawn(NamedTuple):
+    name: str  # of the file, without its ending
+    figure: Figure
+
+
+class Coverage(NamedTuple):
+    """How much of what a figure wants is recorded, and the command for the rest."""
+
+    there: int
+    wanted: int
+    command: str
+
+
+def encode(figure: Figure, format: str) -> bytes:
+    """A file that is the same whenever the figure is."""
+    import matplotlib
+
+    if figure.get_layout_engine() is not None:  # whose solution differs in its last bits from time to time
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for axes in figure.axes:
+            left, bottom, width, height = (round(number, 6) for number in axes.get_position().bounds)
+            axes.set_position((left, bottom, width, height))
+    dates: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "ogc", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(buffer, format=format, metadata=dates.get(format))
+    return buffer.getvalue()
+
+
+def coverage(name: str, results: Iterable[Result]) -> Coverage:
+    """Of the runs of the paper's own table: for tau and the ratio, those with OGC on CIFAR-10."""
+    cells: Sequence[Cell]
+    if name in SWEPT:
+        cells, command = TABLES[name].cells, f"ogc bench run {name} --data DIR"
+    else:
+        cells = [cell for cell in TABLES["cifar10"].cells if cell.method.endswith("+ogc")]
+        methods = ",".join(dict.fromkeys(cell.method for cell in cells))
+        command = f"ogc bench run cifar10 --methods {methods} --data DIR"
+    wanted = {cell.key for cell in cells}
+    return Coverage(len(wanted & {result.key for result in results}), len(wanted), command)
+
+
+# --- the sweeps -------------------------------------------------------------------------------------------------------
+
+
+def sweep(name: str, results: Sequence[Result]) -> list[Drawn]:
+    """Accuracy against the parameter, a panel a noise; or accuracy beside the variance of tau."""
+    from matplotlib.figure import Figure
+
+    table = TABLES[name]
+    filled = fill(table, results)
+    if not filled.has_runs:
+        return []
+    parameter, xlabel, choice = SWEPT[name]
+    values = [float(str(row.changes[parameter])) for row in table.rows]
+    figure = Figure(figsize=(7.2, 2.8), dpi=200, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.08)  # type: ignore[union-attr, call-arg]
+    figure.suptitle(table.title, x=0.01, ha="left", fontsize=10, weight="bold")
+    for i, (axes, column) in enumerate(zip(figure.subplots(1, len(table.columns)), table.columns, strict=True)):
+        known = [(value, entries[i].ours) for value, (_, entries) in zip(values, filled.rows, strict=True)]
+        draw_sweep(axes, sorted(known), column.measure)
+        axes.set_xlabel(xlabel, fontsize=SMALL)
+        if choice is None:
+            axes.set_title(f"{column.label} (grey: epsilon = 20 lr)", fontsize=9, loc="left")
+            draw_references(axes, column.noise, results)
+        else:
+            mark_choice(axes, sorted(values).index(choice))
+    return [Drawn(name, figure)]
+
+
+def draw_sweep(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], measure: str) -> None:
+    """The mean of the runs at each value, with its number; every run as a dot, where there are several.
+
+    The values are drawn at equal distances: they are nearly those of a log scale, and 0.05 and 0.1 do not collide.
+    """
+    accuracy = measure == "test"
+    colour, style = (BLUE, ".1f") if accuracy else (GREEN, ".2g")
+    known = [(i, runs) for i, (_, runs) in enumerate(points) if runs]
+    axes.set_xticks(range(len(points)), [f"{value:g}" for value, _ in points])
+    axes.set_xlim(-0.5, len(points) - 0.5)
+    axes.set_ylabel("test accuracy, %" if accuracy else "variance of tau (log scale)", fontsize=SMALL)
+    tidy(axes)
+    means = [statistics.fmean(runs) for _, runs in known]
+    axes.plot([i for i, _ in known], means, "-o", color=colour, linewidth=1.6, markersize=4)
+    for (i, runs), mean in zip(known, means, strict=True):
+        if len(runs) > 1:
+            axes.plot([i] * len(runs), runs, ".", color=colour, markersize=4, alpha=0.45)
+        axes.annotate(
+            f"{mean:{style}}", (i, max(runs)), (0, 5), "data", "offset points", ha="center", fontsize=SMALL, bbox=PLATE
+        )
+    if accuracy:
+        axes.margins(y=0.2)
+    else:
+        log_axis(axes, [run for _, runs in known for run in runs if run > 0])
+        axes.set_ylim(top=axes.get_ylim()[1] * 1.2)
+
+
+def draw_references(axes: Axes, noise: str | None, results: Sequence[Result]) -> None:
+    """What the paper's rule, epsilon = 20 lr, gives: by the paper, and by our runs."""
+    cell = next(cell for cell in TABLES["cifar10"].cells if cell.method == "ce+ogc" and cell.noise == noise)
+    ours = [found for r in results if r.key == cell.key and (found := r.measured("test")) is not None]
+    lines = [("paper", cell.paper.mean, ":")] if cell.paper else []
+    lines += [("ours", statistics.fmean(ours), "--")] if ours else []
+    for _, height, style in lines:
+        axes.axhline(height, color=GREY, linewidth=1.0, linestyle=style, zorder=1)
+    low, high = axes.get_ylim()
+    lines.sort(key=lambda line: line[1])
+    heights = spread([(height - low) / (high - low) for _, height, _ in lines], 0.1)
+    for (name, value, _), height in zip(lines, heights, strict=True):
+        text = f"{name} {value:.1f}"
+        axes.text(1.01, height, text, color=GREY, fontsize=SMALL, va="center", transform=axes.transAxes)
+
+
+def mark_choice(axes: Axes, place: int) -> None:
+    axes.axvline(place, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
+    axes.annotate(
+        "paper's choice",
+        (place, 0),
+        (3, 4),
+        axes.get_xaxis_transform(),
+        "offset points",
+        color=GREY,
+        fontsize=SMALL,
+    )
+
+
+# --- over training ----------------------------------------------------------------------------------------------------
+
+RATIOS: tuple[tuple[str, str, str, Callable[[Epoch], float | None]], ...] = (
+    ("by the two normals", BLUE, "-", lambda epoch: epoch.ratio),
+    ("by the true labels", ORANGE, "--", lambda epoch: epoch.true_ratio),
+)
+Runs = dict[str, list[Result]]  # by noise, as the table labels it; the runs of one noise differ in their seed
+
+
+def with_ogc(results: Iterable[Result]) -> dict[str, dict[str, Runs]]:
+    """Runs of tables, not of sweeps: by data set, method and noise, each in the paper's order."""
+    by_key: Runs = {}
+    for result in results:
+        by_key.setdefault(result.key, []).append(result)
+    found: dict[str, dict[str, Runs]] = {}
+    for table in TABLES.values():
+        if table.name in SWEPT or table.alone:
+            continue
+        for row, column in itertools.product(table.rows, table.columns):
+            runs = by_key.get(table.cell(row, column).key, []) if row.method.endswith("+ogc") else []
+            if runs:
+                label = column.label if column.noise is not None else "web labels"
+                found.setdefault(table.dataset, {}).setdefault(row.method, {})[label] = runs
+    return found
+
+
+def tau(results: Sequence[Result]) -> list[Drawn]:
+    """A picture a data set, a panel a method, a curve a noise; a gap where nothing is clipped."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    for dataset, methods in with_ogc(results).items():
+        clips = {method: having(noises, lambda epoch: epoch.tau) for method, noises in methods.items()}
+        panels = {method: noises for method, noises in clips.items() if noises}
+        if not panels:
+            continue
+        figure = Figure(figsize=(0.9 + max(3.2, 2.5 * len(panels)), 3.0), dpi=200, layout="constrained")
+        figure.suptitle(f"tau over training, {NAMES[dataset]}", x=0.01, ha="left", fontsize=10, weight="bold")
+        names: dict[str, str] = {}  # colours of the curves, by their names
+        grid = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (method, noises) in zip(grid, panels.items(), strict=True):
+            for noise, runs in noises.items():
+                names[noise] = COLOURS.get(str(runs[0].noise), GREY)
+                draw_mean(axes, runs, lambda epoch: epoch.tau, names[noise])
+            axes.set_title(name_of(method), fontsize=9, loc="left", pad=14)
+            first = next(iter(noises.values()))[0]
+            over_epochs(axes, len(first.epochs), lr_drops(first.epochs))
+            log_axis(axes, [e.tau for runs in noises.values() for run in runs for e in run.epochs if e.tau])
+        grid[0].set_ylabel("tau (log scale)", fontsize=SMALL)
+        name_curves(grid[-1], names, inside=False)
+        drawn.append(Drawn(f"tau-{dataset}", figure))
+    return drawn
+
+
+def ratio(results: Sequence[Result]) -> list[Drawn]:
+    """A picture a data set and method, a panel a noise: r(tau) by the two normals, and by the true labels."""
+    drawn = []
+    for dataset, methods in with_ogc(results).items():
+        for method, noises in methods.items():
+            if panels := having(noises, lambda epoch: epoch.true_ratio):
+                title = f"r(tau), noisy over clean gradients, {NAMES[dataset]}, {name_of(method)}"
+                name = f"ratio-{dataset}-{method.replace('+', '_')}"
+                drawn.append(Drawn(name, draw_ratios(panels, title)))
+    return drawn
+
+
+def draw_ratios(panels: Runs, title: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(max(4.7, 2.4 * columns), 0.5 + 2.0 * rows), dpi=200, layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, weight="bold")
+    grid = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    for i, (axes, (noise, runs)) in enumerate(zip(grid, panels.items(), strict=False)):
+        for _, colour, style, value in RATIOS:
+            draw_mean(axes, runs, value, colour, style)
+        over_epochs(axes, len(runs[0].epochs), dict.fromkeys(lr_drops(runs[0].epochs), ""))
+        axes.set_title(noise, fontsize=9, loc="left", pad=4)
+        lowest = i + columns >= len(panels)
+        axes.set_xlabel("epoch" if lowest else "", fontsize=SMALL)
+        axes.tick_params(labelbottom=lowest)
+        axes.set_ylabel("r(tau) (log scale)" if i % columns == 0 else "", fontsize=SMALL)
+    epochs = [epoch for runs in panels.values() for run in runs for epoch in run.epochs]
+    log_axis(grid[0], [found for epoch in epochs for found in (epoch.ratio, epoch.true_ratio) if found])
+    name_curves(grid[0], {name: colour for name, colour, _, _ in RATIOS}, inside=True)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def having(noises: Runs, value: Callable[[Epoch], float | None]) -> Runs:
+    """The noises whose runs have the number at least once."""
+    return {noise: runs for noise, runs in noises.items() if any(value(e) for run in runs for e in run.epochs)}
+
+
+def draw_mean(
+    axes: Axes, runs: Sequence[Result], value: Callable[[Epoch], float | None], colour: str, style: str = "-"
+) -> None:
+    curve = [math.nan if found is None else found for found in mean_of(runs, value)]
+    axes.plot(range(1, len(curve) + 1), curve, style, color=colour, linewidth=1.5)
+
+
+def name_curves(axes: Axes, names: Mapping[str, str], *, inside: bool) -> None:
+    """In their colours, one below the other: right of the axes, or in their upper corner."""
+    for i, (name, colour) in enumerate(names.items()):
+        axes.text(
+            0.99 if inside else 1.04,
+            0.98 - 0.09 * i,
+            name,
+            color=colour,
+            fontsize=SMALL,
+            ha="right" if inside else "left",
+            va="top",
+            bbox=PLATE,
+            transform=axes.transAxes,
+        )
+
+
+def mean_of(runs: Sequence[Result], value: Callable[[Epoch], float | None]) -> list[float | None]:
+    """Epoch by epoch, over the runs that have the number."""
+    means = []
+    for at in zip(*(run.epochs for run in runs), strict=True):
+        known = [found for epoch in at if (found := value(epoch)) is not None]
+        means.append(statistics.fmean(known) if known else None)
+    return means
+
+
+FIGURES: dict[str, Callable[[Sequence[Result]], list[Drawn]]] = {
+    "epsilon": lambda results: sweep("epsilon", results),
+    "queue": lambda results: sweep("queue", results),
+    "every": lambda results: sweep("every", results),
+    "tau": tau,
+    "ratio": ratio,
+}
