@@ -237,8 +237,9 @@ def build() -> "typer.Typer":
             typer.echo(sentence if rank == "0" else f"Process {rank}: {sentence}", err=True)
         return typer.Exit(code)
 
-    from . import bench_command, tables_command
+    from . import bench_command, figures_command, tables_command
 
     bench_command.register(app)
     tables_command.register(app)
+    figures_command.register(app)
     return app
