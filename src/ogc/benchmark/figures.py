@@ -73,6 +73,17 @@ def encode(figure: Figure, format: str) -> bytes:
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "ogc", "svg.fonttype": "none", "pdf.fonttype": 42}):
         figure.savefig(buffer, format=format, metadata=dates.get(format))
+    return in_few_colours(buffer.getvalue()) if format == "png" else buffer.getvalue()
+
+
+def in_few_colours(png: bytes) -> bytes:
+    """256 of them, which in drawings nobody can tell apart from all, in a third of the size."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        few = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        few.save(buffer, "png", optimize=True, dpi=image.info["dpi"])
     return buffer.getvalue()
 
 
