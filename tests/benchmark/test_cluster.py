@@ -89,6 +89,7 @@ def test_nodes_share_the_work_and_their_results_are_the_same(cluster, over, tmp_
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".json"}
 
 
+@pytest.mark.kill  # waits for Ray, which takes its time on a busy machine
 def test_a_node_is_killed_and_another_comes(cluster, over, file, tmp_path):
     """Its run goes on at the last checkpoint, on the node that is left; the one that comes has a share in the rest."""
     nodes, out = [add_node(cluster) for _ in range(2)], tmp_path / "out"
