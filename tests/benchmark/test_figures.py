@@ -318,6 +318,20 @@ def test_the_recorded_figure_makes_its_point():
     check_the_point(found)
 
 
+def test_the_recorded_seeds_agree():
+    found = json.loads((ROOT / "benchmarks" / "results" / "motivation-seeds.json").read_text())
+    assert [each["seed"] for each in found["seeds"]] == [0, 1, 2, 3, 4]
+    figure = json.loads((ROOT / "benchmarks" / "results" / "motivation.json").read_text())
+    assert found["settings"] | {"seed": 0} == figure["settings"]
+    for each in found["seeds"]:
+        loose, strict, ogc = (each["runs"][name]["last"] for name in ("tau = 5", "tau = 2", "CE+OGC"))
+        assert ogc["test_accuracy"] > loose["test_accuracy"] + 0.05
+        assert ogc["test_accuracy"] > strict["test_accuracy"] - 0.002, "never behind by more than a few points of 2000"
+        assert ogc["memorised"] < strict["memorised"] < loose["memorised"]
+    first = {run["method"]: run["last"] for run in figure["runs"]}
+    assert {name: run["last"] for name, run in found["seeds"][0]["runs"].items()} == first
+
+
 # --- from recorded runs -----------------------------------------------------------------------------------------------
 
 

@@ -173,12 +173,14 @@ def draw_references(axes: Axes, noise: str | None, results: Sequence[Result]) ->
 
 def mark_choice(axes: Axes, place: int) -> None:
     axes.axvline(place, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
+    late = place > sum(axes.get_xlim()) / 2
     axes.annotate(
         "paper's choice",
         (place, 0),
-        (3, 4),
+        (-3 if late else 3, 4),
         axes.get_xaxis_transform(),
         "offset points",
+        ha="right" if late else "left",
         color=GREY,
         fontsize=SMALL,
     )
