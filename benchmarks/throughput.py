@@ -90,25 +90,35 @@ def main() -> None:
         first = first or run
         return run
 
-    def tell(what: str, runs: int, rates: dict[str, list[float]]) -> None:
+    def memory() -> float:
+        torch.cuda.empty_cache()
+        return round(torch.cuda.memory_reserved() / 2**30, 2)
+
+    def tell(what: str, runs: int, rates: dict[str, list[float]], memory_gib: float) -> None:
         row: dict[str, object] = {"what": what, "runs": runs, "rounds": args.rounds}
         row["images_per_second"] = {method: round(statistics.median(values)) for method, values in rates.items()}
         row["spread"] = {method: round(max(values) - min(values)) for method, values in rates.items()}
-        row["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        row["memory_gib"] = memory_gib
         found.append(row)
         print(json.dumps(row), flush=True)
 
     if args.loop:
-        runs = {method: make(method, 0) for method in methods}
-        tell("loop", 1, alternate(methods, args.rounds, lambda method: loop_rate(runs[method], 64)))
-    for n in counts:
-        for method in methods:
+        runs = {method: make(method, 0) for method in methods[-1:]}
+        loop_rate(runs[methods[-1]], 8)
+        taken = memory()
+        runs |= {method: make(method, 0) for method in methods[:-1]}
+        tell("loop", 1, alternate(methods, args.rounds, lambda method: loop_rate(runs[method], 64)), taken)
+        del runs
+    needed: dict[int, float] = {}  # by the runs of one method, before there are others
+    for method in reversed(methods):
+        for n in counts:
             while len(lanes[method]) < n:
-                began = time.perf_counter()
                 lanes[method].append(Lane(make(method, len(lanes[method])), Nobody(), {}))
-                print(f"{method} run {len(lanes[method])} ready after {time.perf_counter() - began:.1f} s", flush=True)
+            engine_rate(lanes[method], 8)
+            needed.setdefault(n, memory())
+    for n in counts:
         rates = alternate(methods, args.rounds, lambda method, n=n: engine_rate(lanes[method][:n], args.steps))
-        tell("engine", n, rates)
+        tell("engine", n, rates, needed[n])
         if args.profile is not None and n == counts[0]:
             profile(lanes[methods[-1]][0], args.profile)
     if args.json is not None:
