@@ -1,4 +1,4 @@
-"""What of the engine can be seen without a GPU: whom it serves, flat memory, its kernels in Triton's interpreter."""
+"""What of the engine can be seen without a GPU: whom it serves, its kernels in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.testing import assert_close
 
 from ogc.data import Dataset
 from ogc.training import RECIPES, Job, engine, fused, override
-from ogc.training.engine import Flat
 from ogc.training.ranks import Ranks
-from ogc.training.run import Run
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 interpreted = pytest.mark.skipif(
@@ -72,62 +69,6 @@ def test_the_engine_is_refused_where_it_cannot_serve() -> None:
 
     with pytest.raises(ValueError, match="there is no GPU"):
         train([job()], device="cpu", engine="graph")
-
-
-@pytest.mark.parametrize("precision", ["bf16", "float32"])
-def test_flat_memory_is_the_network(precision: str) -> None:
-    run = Run(job(precision=precision), device=CPU)
-    inputs = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    before = {name: value.clone() for name, value in run.network.state_dict().items()}
-    optimizer = run.optimizer.state_dict()["param_groups"]
-    run.network.eval()
-    expected = run.network(inputs)
-
-    flat = Flat(run)
-    assert all(torch.equal(value, before[name]) for name, value in run.network.state_dict().items())
-    assert run.optimizer.state_dict()["param_groups"] == optimizer
-    assert flat.n_low == (flat.short.numel() if precision == "bf16" else 0)
-    with torch.no_grad():
-        flat.weight.mul_(2)
-        flat.stats.add_(1)
-        assert flat.average is not None
-        flat.average.zero_()
-    for name, value in run.network.named_parameters():
-        assert torch.equal(value, 2 * before[name]), "the network's weights are views"
-        assert run.average is not None
-        assert not run.average[name].any(), "and so are the averages"
-        assert not run.optimizer.state[value]["momentum_buffer"].any()
-    for name, buffer in run.network.named_buffers():
-        assert torch.equal(buffer, before[name] + 1)
-    with torch.no_grad():
-        flat.weight.div_(2)
-        flat.stats.sub_(1)
-    weights = flat.network_weights(flat.weight, flat.weight[: flat.n_low]) | flat.network_buffers(flat.stats)
-    assert torch.equal(functional_call(run.network, weights, (inputs,)), expected)
-
-
-def test_blocks_cover_every_weight_once() -> None:
-    run = Run(job(), device=CPU)
-    flat = Flat(run)
-    touched = torch.zeros_like(flat.weight)
-    for parameter, start, at, count in flat.blocks.tolist():
-        assert (start % fused.ALIGNED, at % fused.ALIGNED, count % fused.ALIGNED) == (0, 0, 0)
-        assert at == flat.offsets[parameter] + start
-        assert (at < flat.n_low) == (at + count <= flat.n_low), "a block is all low or all high"
-        touched[at : at + count] += 1
-    assert (touched == 1).all()
-
-
-def test_gradients_in_the_order_of_memory() -> None:
-    run = Run(job(), device=CPU)
-    flat = Flat(run)
-    gradients = [torch.randn(value.shape) for value in flat.params]
-    laid = flat.in_memory_order(gradients)
-    for i, (gradient, part) in enumerate(zip(gradients, laid, strict=True)):
-        assert part.numel() % fused.ALIGNED == 0
-        memory = torch.as_strided(part, (part.numel(),), (1,))
-        whole = F.pad(memory, (flat.offsets[i], flat.weight.numel() - flat.offsets[i] - memory.numel()))
-        assert torch.equal(flat.view(whole, i), gradient)
 
 
 @interpreted
