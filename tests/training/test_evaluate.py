@@ -9,6 +9,7 @@ from torch import nn
 
 from ogc.given_label import P_MIN
 from ogc.losses import LOSSES
+from ogc.training import evaluate
 from ogc.training.evaluate import EVALUATION_BATCH, EvaluationSet, clipping_facts, training_shares
 from small_runs import CLASSES, features, feed, images, network, on_disk
 
@@ -40,6 +41,18 @@ def test_more_than_one_batch_of_evaluation():
     net = nn.Linear(192, CLASSES)
     hits = int(EvaluationSet(data, feed(features(20))).hits(net, {}, "float32"))
     assert hits == int((net(data.inputs).argmax(1) == data.true).sum())
+
+
+def test_large_images_are_taken_fewer_at_a_time(monkeypatch):
+    monkeypatch.setattr(evaluate, "EVALUATION_NUMBERS", 5 * 3 * 8 * 8 + 1)
+    net, train, data = network(), images(20), images(53, seed=5)
+    seen = []
+    net.register_forward_pre_hook(lambda net, inputs: seen.append(len(inputs[0])))
+    part = EvaluationSet(on_disk(data), feed(on_disk(train)))
+    assert int(part.hits(net, {}, "float32")) == by_hand(net, data, part.feed)
+    assert seen[:11] == [5] * 10 + [3]
+    monkeypatch.setattr(evaluate, "EVALUATION_NUMBERS", 1)
+    assert EvaluationSet(data, part.feed).batch == 1
 
 
 def test_other_weights_than_the_networks_own():

@@ -32,7 +32,6 @@ from .ranks import Ranks
 from .run import Job, NonFinite, Run, Snapshot, decay_at
 from .stopping import Stop
 
-EVALUATION_BATCH = 2000
 CHUNK = 64  # steps between two fillings of the tables, at most
 CHUNK_NUMBERS = 2**27  # of inputs, at most: augmentation holds them several times over
 WARM_UP = 3
@@ -359,9 +358,8 @@ class Lane:
             weights = flat.network_weights(self.frozen[weight], short) | flat.network_buffers(self.frozen[stats])
             for name, (inputs, labels) in self.sets.items():
                 hits = torch.zeros_like(self.hits[kind][name])
-                for batch, truth in zip(
-                    torch.split(inputs, EVALUATION_BATCH), torch.split(labels, EVALUATION_BATCH), strict=True
-                ):
+                size = run.sets[name].batch
+                for batch, truth in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
                     with precision(run.recipe.precision, run.device):
                         hits += (functional_call(run.network, weights, (batch,)).argmax(1) == truth).sum()
                 self.hits[kind][name].copy_(hits)

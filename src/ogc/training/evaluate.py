@@ -16,9 +16,10 @@ from ..clipping.ratio import noisy_to_clean_ratio
 from ..data.dataset import Dataset, Inputs
 from ..given_label import P_MIN
 from ..losses import Pointwise
-from .feed import Feed, on_device
+from .feed import Feed, on_device, shape_of
 
-EVALUATION_BATCH = 1000
+EVALUATION_BATCH = 2000
+EVALUATION_NUMBERS = 2**24  # of a batch's inputs, at most: large images are taken fewer at a time
 
 
 def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
@@ -35,6 +36,7 @@ class EvaluationSet:
         same = like is not None and like.dataset_inputs is dataset.inputs and like.feed.device == feed.device
         self.inputs: Inputs = like.inputs if like is not None and same else on_device(dataset.inputs, feed.device)
         self.labels = (dataset.given if dataset.true is None else dataset.true).to(feed.device)
+        self.batch = min(EVALUATION_BATCH, max(1, EVALUATION_NUMBERS // math.prod(shape_of(dataset))))
 
     @torch.no_grad()
     def hits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Tensor:
@@ -42,12 +44,12 @@ class EvaluationSet:
         training = network.training
         network.eval()
         hits = torch.zeros((), dtype=torch.int64, device=self.feed.device)
-        for start in range(0, self.samples, EVALUATION_BATCH):
-            index = torch.arange(start, min(start + EVALUATION_BATCH, self.samples))
+        for start in range(0, self.samples, self.batch):
+            index = torch.arange(start, min(start + self.batch, self.samples))
             inputs = self.feed.plain(self.inputs[index].to(self.feed.device))
             with precision(bits, self.feed.device):
                 logits = functional_call(network, dict(weights), (inputs,))
-            hits += (logits.argmax(1) == self.labels[start : start + EVALUATION_BATCH]).sum()
+            hits += (logits.argmax(1) == self.labels[start : start + self.batch]).sum()
         network.train(training)
         return hits
 
