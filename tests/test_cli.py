@@ -49,8 +49,7 @@ def test_a_folder_that_cannot_be_made_gets_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     result = ogc("demo", "--out", str(tmp_path / "file"))
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"Cannot write to {tmp_path / 'file'}: ")
-    assert result.stderr.count("\n") == 1
+    assert result.stderr == f"Cannot use {tmp_path / 'file'}: File exists.\n"
 
 
 def test_options_reach_the_demo(tmp_path, monkeypatch):

@@ -6,11 +6,13 @@ Annotations are evaluated inside ``register``, like those of ``cli.py``.
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+
+from ._ending import one_sentence
 
 if TYPE_CHECKING:
     import typer
@@ -244,26 +246,6 @@ def export(request: Request, table: str, script: Path, limit: str, options: Sequ
     return len(together)
 
 
-@contextmanager
-def _one_sentence(end: Callable[[str, int], Exception]) -> Iterator[None]:
-    """What a user can do something about: 2 for a bad value, 1 for what failed, 128 + signal."""
-    import torch
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise end("Stopped at once. The same command goes on from the last checkpoints.", 130) from None
-    except torch.OutOfMemoryError:
-        raise end("The GPU's memory is not enough: try --side-by-side with a smaller number.", 1) from None
-    except ImportError as error:
-        raise end(str(error), 1) from None
-    except OSError as error:
-        named = error.filename is not None
-        raise end(f"Cannot use {error.filename}: {error.strerror}." if named else str(error), 1) from None
-    except ValueError as error:
-        raise end(str(error), 2) from None
-
-
 def _cells(table: str, names: str | None, files: Sequence[str] | None, noises: str) -> "list[Cell]":
     """The cells asked for: by lists of names, and by methods one at a time, whose paths may have commas."""
     from .benchmark.plan import find
@@ -312,9 +294,11 @@ def register(app: "typer.Typer") -> None:
         list[str] | None, typer.Option(metavar="NAME,...", help="These runs, by the names that --dry-run shows.")
     ]
 
-    def end(sentence: str, code: int) -> typer.Exit:
-        typer.echo(sentence, err=True)
-        return typer.Exit(code)
+    ending = partial(
+        one_sentence,
+        stopped="Stopped at once. The same command goes on from the last checkpoints.",
+        way_out="try --side-by-side with a smaller number",
+    )
 
     def go(request: Request, dry: bool) -> None:
         from rich.console import Console
@@ -364,7 +348,7 @@ def register(app: "typer.Typer") -> None:
         Stop it as you like: the same command goes on, and runs nothing twice. Ctrl-C saves; a kill costs what was
         trained since the last checkpoint.
         """
-        with _one_sentence(end):
+        with ending():
             cells = _cells(table, methods, method, noises)
             go(
                 Request(
@@ -415,7 +399,7 @@ def register(app: "typer.Typer") -> None:
         """
         from .benchmark.plan import tuning
 
-        with _one_sentence(end):
+        with ending():
             request = Request(
                 cells=tuning(dataset, method),
                 seeds=seeds,
@@ -470,7 +454,7 @@ def register(app: "typer.Typer") -> None:
 
         A task saves two minutes before its time is up, and is queued again by itself.
         """
-        with _one_sentence(end):
+        with ending():
             if not slurm:
                 raise ValueError("Say --slurm: there is no other kind of script yet.")
             request = Request(

@@ -1,10 +1,11 @@
 """The command line, ``ogc``. Annotations are evaluated inside ``build``: without typer, this file can be imported."""
 
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+from ._ending import one_sentence
 
 if TYPE_CHECKING:
     import typer
@@ -63,16 +64,8 @@ def build() -> "typer.Typer":
         from .demo import Settings
         from .demo import demo as first_run
 
-        try:
-            settings = Settings(seed=seed, seeds=seeds, epochs=epochs)
-        except ValueError as error:
-            raise _end(str(error), 2) from None
-        try:
-            first_run(out, settings, Console(highlight=False))
-        except KeyboardInterrupt as stop:
-            raise _end(str(stop), 130) from None
-        except OSError as error:
-            raise _end(f"Cannot write to {out}: {error.strerror or error}.", 1) from None
+        with one_sentence():
+            first_run(out, Settings(seed=seed, seeds=seeds, epochs=epochs), Console(highlight=False))
 
     @app.command()
     def train(
@@ -140,40 +133,37 @@ def build() -> "typer.Typer":
         """
         from rich.console import Console
 
-        from .train_command import CommandError, Request, run
+        from .train_command import Request, run
 
-        try:
-            run(
-                Request(
-                    source=source,
-                    recipe=recipe,
-                    method=method,
-                    noise=noise,
-                    seed=seed,
-                    seeds=seeds,
-                    epochs=epochs,
-                    changes=tuple(changes or ()),
-                    data=data,
-                    label=label,
-                    true=true,
-                    id=id,
-                    labels=labels,
-                    val=val,
-                    test=test,
-                    ilsvrc=ilsvrc,
-                    skip_bad=skip_bad,
-                    device=device,
-                    engine=engine,
-                    out=out,
-                    tensorboard=tensorboard,
-                    download=download,
-                    resume=tuple(resume or ()),
-                    show=show,
-                ),
-                Console(highlight=False),
-            )
-        except CommandError as end:
-            raise _end(str(end), end.code, alike=end.alike) from None
+        run(
+            Request(
+                source=source,
+                recipe=recipe,
+                method=method,
+                noise=noise,
+                seed=seed,
+                seeds=seeds,
+                epochs=epochs,
+                changes=tuple(changes or ()),
+                data=data,
+                label=label,
+                true=true,
+                id=id,
+                labels=labels,
+                val=val,
+                test=test,
+                ilsvrc=ilsvrc,
+                skip_bad=skip_bad,
+                device=device,
+                engine=engine,
+                out=out,
+                tensorboard=tensorboard,
+                download=download,
+                resume=tuple(resume or ()),
+                show=show,
+            ),
+            Console(highlight=False),
+        )
 
     @app.command(name="noise")
     def make_noise(
@@ -220,22 +210,9 @@ def build() -> "typer.Typer":
         from .noise import LabelFileError
         from .noise_command import Request, run, show
 
-        try:
+        with one_sentence(failures=(LabelFileError,)):
             info, files = run(Request(source, kind, rate, seed, data, labels, column, out, plot, download))
-        except LabelFileError as error:
-            raise _end(str(error), 1) from None
-        except OSError as error:
-            named = error.filename is not None
-            raise _end(f"Cannot read {error.filename}: {error.strerror}." if named else str(error), 1) from None
-        except ValueError as error:
-            raise _end(str(error), 2) from None
         show(info, files, Console(highlight=False, soft_wrap=True))
-
-    def _end(sentence: str, code: int, *, alike: bool = True) -> typer.Exit:
-        rank = os.environ.get("RANK", "0")
-        if rank == "0" or not alike:  # what all of torchrun's processes have to say, one says
-            typer.echo(sentence if rank == "0" else f"Process {rank}: {sentence}", err=True)
-        return typer.Exit(code)
 
     from . import bench_command, figures_command, tables_command
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from ._ending import one_sentence
+
 if TYPE_CHECKING:
     import typer
     from rich.console import Console
@@ -54,18 +56,8 @@ def register(app: "typer.Typer") -> None:
         """
         from rich.console import Console
 
-        def end(sentence: str, code: int) -> typer.Exit:
-            typer.echo(sentence, err=True)
-            return typer.Exit(code)
-
-        try:
+        with one_sentence(stopped=f"Stopped before the end. What is in {out} is whole."):
             missing = make(names, results, out, format, seed, Console(highlight=False))
-        except KeyboardInterrupt:
-            raise end(f"Stopped before the end. What is in {out} is whole.", 130) from None
-        except OSError as error:
-            raise end(f"Cannot use {error.filename}: {error.strerror}." if error.filename else str(error), 1) from None
-        except ValueError as error:
-            raise end(str(error), 2) from None
         for sentence in missing:
             typer.echo(sentence, err=True)
         if missing and "all" not in names:

@@ -85,13 +85,13 @@ def run(request: Request) -> tuple[LabelInfo, list[Path]]:
         kind = Kind(request.kind, request.rate)
         given, info = kind.make(truth, seed=request.seed, file=request.labels, column=request.column)
         path, files = request.target, [request.target, info_path(request.target)]
-        _write(path, lambda: noise.write_labels(path, given, info))
+        noise.write_labels(path, given, info)
         name, class_names = truth.name, truth.class_names
     if request.plot:
         from .noise.picture import draw_confusion, png
 
         picture = path.with_suffix(".png")
-        _write(picture, lambda: write_whole(picture, png(draw_confusion(info, name, class_names))))
+        write_whole(picture, png(draw_confusion(info, name, class_names)))
         files.append(picture)
     return info, files
 
@@ -196,10 +196,3 @@ def _sources() -> str:
 
 def _is_file(source: str) -> bool:
     return Path(source).suffix in SUFFIXES
-
-
-def _write(path: Path, write: Callable[[], None]) -> None:
-    try:
-        write()
-    except OSError as error:
-        raise LabelFileError(f"Cannot write to {path}: {error.strerror or error}.") from None

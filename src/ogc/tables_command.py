@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ._ending import one_sentence
+
 FORMATS = ("terminal", "markdown", "latex", "html")
 
 
@@ -42,17 +44,8 @@ def register(app: typer.Typer) -> None:
           ogc tables adjusting gce --format latex
           ogc tables --write docs/results.md
         """
-        try:
+        with one_sentence():
             _tables(names or [], results, format, out, averaged, write)
-        except OSError as error:
-            _end(f"Cannot use {error.filename}: {error.strerror}." if error.filename else str(error), 1)
-        except ValueError as error:
-            _end(str(error), 2)
-
-
-def _end(sentence: str, code: int) -> None:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(code) from None
 
 
 def _tables(

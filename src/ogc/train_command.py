@@ -10,8 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
+from ._ending import end, one_sentence
 from ._require import require
 from .models import check_name
 from .noise_command import download_bar
@@ -22,24 +21,12 @@ from .training.report import write_report
 from .training.run import Job, NonFinite
 from .training.session import jobs_of, pick_device, train
 from .training.source import OPTIONS, Source, check, load
-from .training.stopping import Interrupted
 from .training.table import table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 WITH_RESUME = ("resume", "device", "engine", "tensorboard")
-
-
-class CommandError(Exception):
-    """A sentence for the user, and the exit code.
-
-    :param alike: whether each of several processes says it.
-    """
-
-    def __init__(self, sentence: str, code: int, *, alike: bool = True) -> None:
-        super().__init__(sentence)
-        self.code, self.alike = code, alike
 
 
 @dataclass(frozen=True)
@@ -149,10 +136,17 @@ def _folder(request: Request, source: Source, recipe: Recipe, seeds: int) -> Pat
 
 
 def run(request: Request, console: Console) -> None:
-    """Train, and leave a report in every run's folder. What goes wrong ends in one sentence, ``CommandError``."""
+    """Train, and leave a report in every run's folder. What goes wrong ends in one sentence."""
     first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes
     console.quiet = not first
-    with _one_sentence(), _notes(console):
+    with (
+        one_sentence(
+            stopped="Stopped at once. A run that was saved goes on with ogc train --resume RUN.",
+            way_out="try --set accumulate=2, or a smaller batch_size",
+            failures=(CheckpointError, NonFinite),
+        ),
+        _notes(console),
+    ):
         request.check()
         plan = None if request.resume else Plan.of(request)
         if plan is not None and request.show:
@@ -194,7 +188,7 @@ def _jobs(request: Request, plan: Plan | None) -> list[Job]:
         with download_bar() as progress:
             data, info = load(plan.source, plan.recipes[0], download=request.download, progress=progress)
     except ValueError as error:  # a broken file, a column that is not there
-        raise CommandError(str(error), 1) from None
+        raise end(str(error), 1) from None
     return [Job(recipe, plan.source, data, info, out) for recipe, out in zip(plan.recipes, plan.folders, strict=True)]
 
 
@@ -222,26 +216,3 @@ def _notes(console: Console) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: console.print(f"Note: {message}", markup=False, soft_wrap=True)
         yield
-
-
-@contextmanager
-def _one_sentence() -> Iterator[None]:
-    """What a user can do something about: 2 for a bad value, 1 for files and for training that failed, 128 + signal."""
-    try:
-        yield
-    except Interrupted as stop:
-        raise CommandError(str(stop), 128 + stop.signal) from None
-    except KeyboardInterrupt:
-        raise CommandError("Stopped at once. A run that was saved goes on with ogc train --resume RUN.", 130) from None
-    except torch.OutOfMemoryError:
-        way_out = "try --set accumulate=2, or a smaller batch_size"
-        raise CommandError(f"The GPU's memory is not enough: {way_out}.", 1, alike=False) from None
-    except (CheckpointError, NonFinite) as error:
-        raise CommandError(str(error), 1) from None
-    except ImportError as error:
-        raise CommandError(str(error), 1, alike=False) from None
-    except OSError as error:
-        sentence = str(error) if error.filename is None else f"Cannot use {error.filename}: {error.strerror}."
-        raise CommandError(sentence, 1, alike=False) from None
-    except ValueError as error:
-        raise CommandError(str(error), 2) from None

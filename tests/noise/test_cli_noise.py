@@ -133,7 +133,7 @@ def test_reading_back():
     np.save("a.npy", TRUE)
     assert fails(noise("a.npy"), 1, "a.npy has changed", labels_sha256(TRUE))
     np.save("b.npy", TRUE)
-    assert fails(noise("b.npy"), 1, "Cannot read b.npy.json: No such file")
+    assert fails(noise("b.npy"), 1, "Cannot use b.npy.json: No such file")
 
 
 def test_the_same_seed_is_the_same_file_in_another_process(tmp_path):
@@ -234,9 +234,9 @@ def test_a_bad_value_gets_one_sentence(tmp_path, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("a.npy symmetric 0.5", "Cannot read a.npy: No such file or directory."),
-        ("digits file --labels a.npy", "Cannot read a.npy: No such file or directory."),
-        ("cifar10 human:worse --labels a.pt", "Cannot read a.pt: No such file or directory."),
+        ("a.npy symmetric 0.5", "Cannot use a.npy: No such file or directory."),
+        ("digits file --labels a.npy", "Cannot use a.npy: No such file or directory."),
+        ("cifar10 human:worse --labels a.pt", "Cannot use a.pt: No such file or directory."),
         ("cifar10 symmetric 0.5 --data none", "CIFAR is not in `none`."),
         ("cifar10 symmetric 0.5 --data broken", "Found 7: get it again."),
     ],
@@ -248,7 +248,7 @@ def test_trouble_with_a_file_gets_one_sentence(tmp_path, arguments, message):
 
 def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path):
     (tmp_path / "file").touch()
-    assert fails(noise("digits", "symmetric", "0.5", "--out", "file/a.npy"), 1, "Cannot write to file/a.npy: ")
+    assert fails(noise("digits", "symmetric", "0.5", "--out", "file/a.npy"), 1, "Cannot use file: File exists.")
     np.save("bad.npy", np.array([-1, 0]))
     assert fails(noise("bad.npy", "symmetric", "0.5"), 1, "bad.npy has a negative label, -1.")
 
