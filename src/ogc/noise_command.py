@@ -88,7 +88,8 @@ def run(request: Request) -> tuple[LabelInfo, list[Path]]:
         noise.write_labels(path, given, info)
         name, class_names = truth.name, truth.class_names
     if request.plot:
-        from .noise.picture import draw_confusion, png
+        from .drawing import png
+        from .noise.picture import draw_confusion
 
         picture = path.with_suffix(".png")
         write_whole(picture, png(draw_confusion(info, name, class_names)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -51,9 +50,3 @@ def title(info: LabelInfo, name: str) -> str:
     seed = "" if info.seed is None else f", seed {info.seed}"
     total = int(np.sum(info.confusion or 0))
     return f"{name}, {info.kind}{seed}: {100 * (info.rate_got or 0):.2f} % of {total:,} labels are wrong{asked}"
-
-
-def png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", pil_kwargs={"optimize": True})
-    return buffer.getvalue()
