@@ -3,6 +3,8 @@
 import importlib
 import json
 import re
+import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,73 @@ def test_the_example_of_training_runs(tmp_path, monkeypatch):
     names = {}
     exec(compile(block.replace('"epochs": 30', '"epochs": 2'), "training.md", "exec"), names)
     assert names["network"](names["digits"].inputs).shape == (len(names["digits"]), 10)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/training.md"])
+def test_the_commands_are_ones_that_ogc_takes(name):
+    """Read as the command line reads them, and not run."""
+    from typer.main import get_command
+
+    from ogc.cli import build
+
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / name).read_text(), re.S)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("ogc ")]
+    assert lines
+    for line in lines:
+        _, *words = shlex.split(line, comments=True)
+        command = get_command(build())
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context(line, words)
+
+
+def test_the_numbers_of_the_first_figure_are_the_recorded_ones():
+    text = " ".join((ROOT / "docs" / "method.md").read_text().split())
+    results = ROOT / "benchmarks" / "results"
+    seeds = json.loads((results / "motivation-seeds.json").read_text())["seeds"]
+    assert len(seeds) == 5
+
+    def of(run, when, what="test_accuracy"):
+        return [100 * each["runs"][run][when][what] for each in seeds]
+
+    ends = [of(run, "last") for run in ("tau = 5", "tau = 2", "CE+OGC")]
+    loose, strict, optimized = (f"{statistics.fmean(end):.1f} ± {statistics.stdev(end):.1f}" for end in ends)
+    assert f"over five seeds is {loose} with tau = 5, {strict} with tau = 2 and {optimized} with OGC" in text
+    for by_five, by_two in zip(of("tau = 5", "epoch_50"), of("tau = 2", "epoch_50"), strict=True):
+        assert by_five > by_two, "the one that is best at epoch 50 (5)"
+    [equal] = [i for i, (a, b) in enumerate(zip(*ends[1:], strict=True)) if abs(a - b) < 0.5]
+    assert f"On one seed of five ({equal}) OGC and tau = 2 are equal" in text
+    first, last = (statistics.fmean(of("tau = 5", when, "noisy_clipped")) for when in ("epoch_50", "last"))
+    assert first == 0
+    assert f"it clips no noisy sample at epoch 50 and {last:.0f} % at the end" in text
+
+    moments = json.loads((results / "motivation.json").read_text())["runs"][-1]["moments"]
+    tau = dict(zip(moments["epoch"], moments["tau"], strict=True))
+    assert f"from {tau[20]:.1f} at epoch 20 to {tau[200]:.2f} at 200" in text
+
+
+def test_the_averages_that_are_not_those_of_their_rows_are_as_told():
+    from ogc.benchmark.plan import TABLES
+    from ogc.benchmark.table import fill, ranks
+
+    text = " ".join((ROOT / "docs" / "deviations.md").read_text().split())
+    averages = {
+        name: {row.label: (row.average, entries[-1].misprinted) for row, entries in fill(table, []).rows}
+        for name, table in TABLES.items()
+        if table.rows[0].average is not None
+    }
+    wrong = {name: {label: pair for label, pair in rows.items() if pair[1]} for name, rows in averages.items()}
+    total, bad = (sum(map(len, each.values())) for each in (averages, wrong))
+    assert f"Of the {total} averages that the paper prints in its tables, {bad} are not the mean of their row" in text
+    printed, mean = wrong["cifar10"]["JS"]
+    assert f"JS on CIFAR-10 ({printed:.2f}; its row gives {mean:.2f})" in text
+    by_size = sorted(wrong["cifar100"].items(), key=lambda row: abs(row[1][0] - row[1][1]))
+    least, most = (f"{label} ({printed:.2f}; {mean:.2f})" for label, (printed, mean) in (by_size[0], by_size[-1]))
+    assert f"on CIFAR-100 all but CE and FL, from {least} to {most}" in text
+    assert averages["cifar100"].keys() - wrong["cifar100"].keys() == {"CE", "FL"}
+    for rows in averages.values():
+        by_row = [printed if mean is None else mean for printed, mean in rows.values()]
+        assert ranks(by_row) == ranks([printed for printed, _ in rows.values()]), "the best and the second"
 
 
 def test_the_costs_in_the_readme_are_the_recorded_ones():
