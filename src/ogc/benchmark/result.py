@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -64,7 +65,7 @@ class Result(Checked):
         whole = numbers == list(range(1, recipe.epochs + 1))
         require(whole, "epochs", f"those from 1 to {recipe.epochs}", f"{len(numbers)} of them")
         known = summary(list(self.epochs), recipe.report_epochs)
-        require(self.summary == known, "summary", f"{known} by the epochs", self.summary)
+        require(_alike(self.summary, known), "summary", f"{known} by the epochs", self.summary)
         require((self.noise is None) == (self.noise_sha256 is None), "noise_sha256", "there with noise", self.noise)
         return self
 
@@ -83,6 +84,15 @@ class Result(Checked):
         found = [(epoch.averaged if averaged else epoch.accuracy).get(measure) for epoch in last]
         known = [value for value in found if value is not None]
         return 100 * statistics.fmean(known) if len(known) == len(last) else None
+
+
+def _alike(found: Mapping[str, object], known: Mapping[str, object]) -> bool:
+    """Whether they say the same, up to the last digits: versions of Python sum differently."""
+    pairs = [(found.get(name), value) for name, value in known.items()]
+    close = (
+        math.isclose(a, b, rel_tol=1e-9) if isinstance(a, float) and isinstance(b, float) else a == b for a, b in pairs
+    )
+    return found.keys() == known.keys() and all(close)
 
 
 def from_training(
