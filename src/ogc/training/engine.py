@@ -87,9 +87,16 @@ def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
+                _forget_capture(run.device)
                 first = str(error).strip().partition("\n")[0]
                 raise CaptureError(f"{run.recipe.network} cannot be captured in a CUDA graph ({first}).") from error
     return lanes
+
+
+def _forget_capture(device: torch.device) -> None:
+    """A capture that failed leaves the random generator waiting for its end, and all that draw from it refused."""
+    generator = torch.cuda.default_generators[device.index or 0]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 def draws(module: nn.Module) -> bool:
