@@ -76,3 +76,9 @@ def pick_quietly(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
 def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
     """H of every sample, straight from checked logits: (N, C, ...), (N, ...) -> (N, ...)."""
     return pick(F.log_softmax(logits, dim=1), labels, ignore_index)
+
+
+def margin(log_p: Tensor, labels: Tensor) -> Tensor:
+    """How the given label stands to its likeliest rival, log p(y|x) - max log p(j|x) over j != y: (N, C), (N,) -> (N,)."""
+    label = labels.unsqueeze(1)
+    return (log_p.gather(1, label) - log_p.scatter(1, label, -torch.inf).amax(1, keepdim=True)).squeeze(1)

@@ -20,7 +20,17 @@ from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe, by_name, override
 
 AVERAGE = 0.999  # the averaged weights are recorded beside the raw ones, and change nothing in these
-BESIDES = ("name", "method", "method_sha256", "parameters", "noise", "seed", "average", "precision")  # see key_of
+BESIDES = (
+    "name",
+    "method",
+    "method_sha256",
+    "parameters",
+    "noise",
+    "seed",
+    "average",
+    "precision",
+    "surveys",
+)  # see key_of
 
 
 class Printed(NamedTuple):
@@ -44,7 +54,7 @@ class Cell:
     alone: bool = False  # to be run with nothing beside it: its time is what counts
 
     def recipe(self, seed: int) -> Recipe:
-        own = {"method": self.method, "noise": self.noise, "seed": seed, "average": AVERAGE}
+        own = {"method": self.method, "noise": self.noise, "seed": seed, "average": AVERAGE, "surveys": 0}
         return override(by_name(self.dataset), own | dict(self.changes))
 
     @cached_property
@@ -54,7 +64,7 @@ class Cell:
 
 
 def key_of(recipe: Recipe, *, alone: bool = False) -> str:
-    """Data, method, noise, and whatever is not as in the paper, but for averaging and precision.
+    """Data, method, noise, and whatever is not as in the paper, but for averaging, precision and surveys.
 
     The raw weights know nothing of their average, and the precision is what the device has.
 

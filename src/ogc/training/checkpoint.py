@@ -23,7 +23,6 @@ from .run import NONFINITE, Run, get_rng
 FORMAT = 1
 LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
 RUN, METRICS, RESULT = "run.json", "metrics.jsonl", "result.json"
-BOOKS = ("H", "predicted", "losses")
 REPORT, PICTURES = "report.html", ("accuracy", "labels", "tau", "ratio", "histogram")
 EVENTS = "events.out.tfevents.*"  # TensorBoard's
 
@@ -67,7 +66,7 @@ def _save(run: Run, folder: Path, states: list[Tensor], ranks: Ranks) -> None:
         **_named("averaged", run.average or {}),
         **_named("criterion", criterion),
         **{f"optimizer.{slot}.{name}": value for slot, state in slots for name, value in state.items()},
-        **_named("books", {name: getattr(run, name) for name in BOOKS}),
+        **_named("books", run.books()),
         **{f"rng.{rank}": state for rank, state in enumerate(states)},
     }
     facts = {
@@ -106,8 +105,8 @@ def _take_up(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], 
     with torch.no_grad():
         for name, value in (run.average or {}).items():
             value.copy_(tensors[f"averaged.{name}"])
-        for name in BOOKS:
-            getattr(run, name).copy_(tensors[f"books.{name}"])
+        for name, value in run.books().items():
+            value.copy_(tensors[f"books.{name}"])
     weights = [value for group in run.optimizer.param_groups for value in group["params"]]
     slots: dict[int, dict[str, Tensor]] = {}
     for key, value in part_of(tensors, "optimizer").items():
@@ -144,6 +143,8 @@ def write_samples(run: Run) -> None:
     assert run.job.out is not None
     train = run.train_set
     tensors = {"H": run.H, "predicted": run.predicted, "given": train.given}
+    for name, survey in run.surveys.items():
+        tensors |= _named(f"survey.{name}", survey.means())
     _write(run.job.out / SAMPLES, tensors if train.true is None else {**tensors, "true": train.true}, {})
 
 

@@ -36,6 +36,7 @@ CHUNK = 64  # steps between two fillings of the tables, at most
 CHUNK_NUMBERS = 2**27  # of inputs, at most: augmentation holds them several times over
 WARM_UP = 3
 WORTH_COMPILING = 5000  # steps, to win back the seconds that it takes
+RAW, AVERAGED = ("weight", "stats"), ("average", "average_stats")  # weights and buffers, as copied aside
 CHANNELS = 8  # of images, at least: with three, convolutions miss the tensor cores
 
 
@@ -356,13 +357,10 @@ class Lane:
     @torch.no_grad()
     def evaluate(self) -> None:
         """Hits on every evaluation set by the weights that were copied aside."""
-        run, flat = self.run, self.flat
+        run = self.run
         run.network.eval()
-        for kind, weight, stats in (("raw", "weight", "stats"), ("averaged", "average", "average_stats")):
-            if weight not in self.frozen:
-                continue
-            short = self.frozen[weight][: flat.n_low].to(torch.bfloat16)
-            weights = flat.network_weights(self.frozen[weight], short) | flat.network_buffers(self.frozen[stats])
+        for kind in ("raw", *(["averaged"] if "average" in self.frozen else [])):
+            weights = self.frozen_network(kind)
             for name, (inputs, labels) in self.sets.items():
                 hits = torch.zeros_like(self.hits[kind][name])
                 size = run.sets[name].batch
@@ -371,6 +369,13 @@ class Lane:
                         hits += (functional_call(run.network, weights, (batch,)).argmax(1) == truth).sum()
                 self.hits[kind][name].copy_(hits)
         run.network.train()
+
+    def frozen_network(self, kind: str | None = None) -> dict[str, Tensor]:
+        """What the network computes with, of what was copied aside: the averaged weights where there are any."""
+        averaged = "average" in self.frozen if kind is None else kind == "averaged"
+        weight, stats = (self.frozen[name] for name in (AVERAGED if averaged else RAW))
+        short = weight[: self.flat.n_low].to(torch.bfloat16)
+        return self.flat.network_weights(weight, short) | self.flat.network_buffers(stats)
 
     def end_epoch(self) -> None:
         """Copy the state aside, and have it evaluated and read back while the next epoch trains."""
@@ -384,6 +389,7 @@ class Lane:
         run.epoch, run.step = run.epoch + 1, 0
         with torch.cuda.stream(self.aside):
             self.evaluation_graph.replay()
+            run.survey(self.frozen_network(), run.epoch)
             snapshot = Snapshot(
                 epoch=run.epoch,
                 losses=self.frozen["losses"],
@@ -415,7 +421,7 @@ class Lane:
         """The weights that were copied aside, by name."""
         flat = self.flat
         found: dict[str, Tensor] = {}
-        for prefix, weight, stats in (("network.", "weight", "stats"), ("averaged.", "average", "average_stats")):
+        for prefix, (weight, stats) in (("network.", RAW), ("averaged.", AVERAGED)):
             if weight in self.frozen:
                 found |= {f"{prefix}{name}": flat.view(self.frozen[weight], i) for i, name in enumerate(flat.names)}
                 found |= {f"{prefix}{name}": flat.buffer(self.frozen[stats], name) for name in flat.buffers}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -30,27 +30,39 @@ def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
 class EvaluationSet:
     """Held-out data, measured against true labels where they are known."""
 
-    def __init__(self, dataset: Dataset, feed: Feed, like: EvaluationSet | None = None) -> None:
-        """``like`` is another one, whose inputs on the device are shared if they are the same."""
+    def __init__(
+        self, dataset: Dataset, feed: Feed, like: EvaluationSet | None = None, inputs: Inputs | None = None
+    ) -> None:
+        """``like`` is another one, whose inputs on the device are shared if they are the same.
+
+        :param inputs: those of the data set, where they are on the device already.
+        """
         self.feed, self.samples, self.dataset_inputs = feed, len(dataset), dataset.inputs
         same = like is not None and like.dataset_inputs is dataset.inputs and like.feed.device == feed.device
-        self.inputs: Inputs = like.inputs if like is not None and same else on_device(dataset.inputs, feed.device)
+        if inputs is None:
+            inputs = like.inputs if like is not None and same else on_device(dataset.inputs, feed.device)
+        self.inputs: Inputs = inputs
         self.labels = (dataset.given if dataset.true is None else dataset.true).to(feed.device)
         self.batch = min(EVALUATION_BATCH, max(1, EVALUATION_NUMBERS // math.prod(shape_of(dataset))))
 
     @torch.no_grad()
-    def hits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Tensor:
-        """How many predictions are right, with these weights in place of the network's own: () int64, no host read."""
+    def logits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Iterator[tuple[slice, Tensor]]:
+        """Which samples, and what the network says of them with these weights in place of its own: no host read."""
         training = network.training
         network.eval()
-        hits = torch.zeros((), dtype=torch.int64, device=self.feed.device)
         for start in range(0, self.samples, self.batch):
-            index = torch.arange(start, min(start + self.batch, self.samples))
-            inputs = self.feed.plain(self.inputs[index].to(self.feed.device))
+            where = slice(start, min(start + self.batch, self.samples))
+            inputs = self.feed.plain(self.inputs[torch.arange(where.start, where.stop)].to(self.feed.device))
             with precision(bits, self.feed.device):
                 logits = functional_call(network, dict(weights), (inputs,))
-            hits += (logits.argmax(1) == self.labels[start : start + self.batch]).sum()
+            yield where, logits
         network.train(training)
+
+    def hits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Tensor:
+        """How many predictions are right: () int64."""
+        hits = torch.zeros((), dtype=torch.int64, device=self.feed.device)
+        for where, logits in self.logits(network, weights, bits):
+            hits += (logits.argmax(1) == self.labels[where]).sum()
         return hits
 
 

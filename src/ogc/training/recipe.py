@@ -116,6 +116,7 @@ class Recipe(Checked):
     augment: Literal["none", "cifar", "large"] = "none"
     size: Annotated[Count | None, Nothing] = None  # side of the images; their own if not given
     report_epochs: Count = 10  # at the end, whose mean accuracy is reported
+    surveys: Annotated[int, Field(ge=0)] = 10  # how often the network is asked about the training samples, for an audit
 
     @model_validator(mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from .feed import Feed
 from .feed import check as check_data
 from .history import Epoch, summary
 from .method import criterion as make_criterion
+from .survey import LARGEST, Survey, due
 
 if TYPE_CHECKING:
     from .recipe import Recipe
@@ -159,6 +160,13 @@ class Run:
         self.H = torch.full((len(self.train_set),), torch.nan, device=device)
         self.predicted = torch.full((len(self.train_set),), -1, device=device)
         self.losses = torch.zeros(self.feed.steps, device=device)
+        asked = {"train": self.train_set, **{name: part for name, part in sets.items() if name == "val"}}
+        fits = sum(len(part) for part in asked.values()) * classes <= LARGEST
+        self.surveys: dict[str, Survey] = {  # of the samples whose labels may be wrong
+            name: Survey(part, self.feed, of_training=name == "train")
+            for name, part in asked.items()
+            if recipe.surveys and fits and len(part)
+        }
         self.best: dict[str, Tensor] | None = None  # weights, until they are written
         self.saved = False  # whether there is a checkpoint
         self.broken: NonFinite | None = None
@@ -223,6 +231,20 @@ class Run:
             else {name: part.hits(self.network, averaged, bits) for name, part in self.sets.items()},
             weights=weights,
         )
+
+    def survey(self, weights: Mapping[str, Tensor], epoch: int) -> None:
+        """Ask the network about its training samples, if it is time: after ``epoch`` epochs."""
+        if due(epoch, epochs=self.recipe.epochs, surveys=self.recipe.surveys):
+            for survey in self.surveys.values():
+                survey.ask(self.network, weights, self.recipe.precision)
+
+    def books(self) -> dict[str, Tensor]:
+        """What was seen of the samples so far."""
+        found = {"H": self.H, "predicted": self.predicted, "losses": self.losses}
+        surveys = (
+            (f"{name}.{part}", value) for name, each in self.surveys.items() for part, value in each.state().items()
+        )
+        return found | {f"survey.{name}": value for name, value in surveys}
 
     def record(self, snapshot: Snapshot, seconds: float) -> Epoch:
         """What the epoch was, from a snapshot on the host. Its losses and its weights have to be finite."""

@@ -1,0 +1,121 @@
+"""Which labels are wrong, from what networks say of the samples that they were trained on.
+
+A network learns right labels before wrong ones, so what it says on the way tells more than what it says at the end:
+everything here is averaged over *surveys*, moments spread over training (``training/survey.py``). For a sample x
+with given label y:
+
+    margin        mean of log p(y|x) - log max_{j != y} p(j|x)       how it stands to its best rival
+    label_score   1 / (1 + e^-margin)                                in [0, 1], lower is worse, 0.5 is a tie
+    P(wrong)      1 - mean of p(y|x)
+
+``docs/audit.md`` compares this with other choices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .._require import require
+from ..given_label import margin
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+TINY = 1e-12  # added to nothing: probabilities below it count as it
+
+
+@dataclass(frozen=True)
+class Issues:
+    """What is suspected of N samples of C classes; the first four have the names that cleanlab gives them."""
+
+    is_label_issue: Tensor  # (N,) bool: the label is more likely wrong than right, and there is a likelier one
+    label_score: Tensor  # (N,) in [0, 1], lower is worse
+    given_label: Tensor  # (N,) int64
+    predicted_label: Tensor  # (N,) int64, the likeliest
+    wrong_probability: Tensor  # (N,) P(given label is wrong)
+    predicted_probability: Tensor  # (N,) of the likeliest label
+    num_classes: int
+
+    def __len__(self) -> int:
+        return len(self.given_label)
+
+    @property
+    def noise_rate(self) -> float:
+        """The share of wrong labels, estimated: all that may be wrong count by their probability."""
+        return float(self.wrong_probability.double().mean())
+
+    @property
+    def worst_first(self) -> Tensor:
+        """Indices of all samples by their score, (N,); where scores are equal, in their order."""
+        return torch.argsort(self.label_score, stable=True)
+
+    @property
+    def suggested_label(self) -> Tensor:
+        """The given label, unless it is an issue: then the predicted one; (N,)."""
+        return torch.where(self.is_label_issue, self.predicted_label, self.given_label)
+
+    def confusion(self, labels: Tensor | None = None) -> Tensor:
+        """How many are given i (rows) and are suggested to be j, or are j by ``labels``: (C, C) int64."""
+        there = self.suggested_label if labels is None else labels
+        counts = torch.bincount(self.given_label * self.num_classes + there, minlength=self.num_classes**2)
+        return counts.view(self.num_classes, self.num_classes)
+
+
+def find_label_issues(
+    labels: ArrayLike | Tensor,
+    pred_probs: ArrayLike | Tensor | None = None,
+    *,
+    logits: ArrayLike | Tensor | None = None,
+) -> Issues:
+    """Which labels are wrong, by a network's probabilities or logits: (N,), (N, C) or (surveys, N, C).
+
+    Give what the network said without augmentation at several moments of its training, ten for instance; what it says
+    at the end alone tells less, the more of the wrong labels it has learnt by heart.
+
+    >>> issues = find_label_issues([0, 1], [[0.9, 0.1], [0.8, 0.2]])
+    >>> issues.is_label_issue.tolist(), issues.predicted_label.tolist()
+    ([False, True], [0, 0])
+    """
+    require((pred_probs is None) != (logits is None), "pred_probs", "given, or else logits", None)
+    name, found = ("pred_probs", pred_probs) if logits is None else ("logits", logits)
+    values = torch.as_tensor(found).detach().cpu().double()
+    values = values[None] if values.dim() == 2 else values
+    given = torch.as_tensor(labels).detach().cpu()
+    require(values.dim() == 3, name, "of shape (N, C) or (surveys, N, C)", tuple(values.shape))
+    whole = not (given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool)
+    require(whole, "labels", "integers", given.dtype)
+    given = given.long()
+    surveys, N, C = values.shape
+    require(given.shape == (N,), "labels", f"of shape ({N},), like {name}", tuple(given.shape))
+    require(surveys >= 1 and C >= 2, name, "of at least 1 survey and 2 classes", tuple(values.shape))
+    outside = given[(given < 0) | (given >= C)]
+    require(len(outside) == 0, "labels", f"in [0, {C})", sorted(set(outside.tolist()))[:5])
+    require(bool(values.isfinite().all()), name, "finite", "NaN or infinity")
+    if logits is None:
+        sums = values.sum(-1)
+        proper = N == 0 or bool((values >= 0).all() and ((sums - 1).abs() < 1e-3).all())
+        require(proper, name, "at least 0, with a sum of 1 for each sample", "others")
+    log_p = values.log_softmax(-1) if logits is not None else values.clamp(min=TINY).log()
+    margins = torch.stack([margin(each, given) for each in log_p])
+    return from_surveys(given, margin=margins.mean(0), probabilities=log_p.exp().mean(0))
+
+
+def from_surveys(given: Tensor, *, margin: Tensor, probabilities: Tensor) -> Issues:
+    """From means over surveys: (N,), (N,), (N, C)."""
+    of_given = probabilities.gather(1, given[:, None])[:, 0]
+    best, predicted = probabilities.max(1)
+    predicted = torch.where(of_given == best, given, predicted)  # a tie is no reason to change a label
+    wrong = (1 - of_given).clamp(0, 1)
+    return Issues(
+        is_label_issue=(wrong > 0.5) & (predicted != given),
+        label_score=torch.sigmoid(margin.double()),
+        given_label=given,
+        predicted_label=predicted,
+        wrong_probability=wrong,
+        predicted_probability=best,
+        num_classes=probabilities.shape[1],
+    )
