@@ -79,6 +79,6 @@ def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
 
 
 def margin(log_p: Tensor, labels: Tensor) -> Tensor:
-    """How the given label stands to its likeliest rival, log p(y|x) - max log p(j|x) over j != y: (N, C), (N,) -> (N,)."""
+    """The given label against its likeliest rival, log p(y|x) - max log p(j|x), j != y: (N, C), (N,) -> (N,)."""
     label = labels.unsqueeze(1)
     return (log_p.gather(1, label) - log_p.scatter(1, label, -torch.inf).amax(1, keepdim=True)).squeeze(1)

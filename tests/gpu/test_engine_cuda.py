@@ -195,6 +195,19 @@ def test_the_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     assert int(hits) / held_out.samples == pytest.approx(max(scores), abs=0.02)
 
 
+@pytest.mark.parametrize("average", [0.99, None])
+def test_surveys_ask_the_weights_that_were_copied_aside(tmp_path: Path, average: float | None) -> None:
+    jobs = [job(tmp_path / str(n), surveys=n, average=average, epochs=4) for n in (1, 4)]
+    train(jobs, device="cuda", engine="graph")
+    means = [checkpoint.read(tmp_path / str(n) / checkpoint.SAMPLES)[0]["survey.train.probabilities"] for n in (1, 4)]
+    network = load_network(tmp_path / "1").cuda().to(memory_format=torch.channels_last)
+    run = Run(jobs[0], device=DEVICE)
+    parts = run.surveys["train"].data.logits(network, {}, "bf16")
+    last = torch.cat([logits.float().softmax(1) for _, logits in parts]).cpu()
+    torch.testing.assert_close(means[0], last, rtol=0, atol=0.02)
+    assert (means[1] - means[0]).abs().max() > 0.1  # the first three were asked of other weights
+
+
 def test_one_broken_run_leaves_the_others_alone(tmp_path: Path) -> None:
     jobs = [job(tmp_path / "good"), job(tmp_path / "bad", lr=1e30), job(tmp_path / "longer", epochs=4, method="ce")]
     with pytest.raises(NonFinite, match=r"s\d"):

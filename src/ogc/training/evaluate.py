@@ -52,7 +52,11 @@ class EvaluationSet:
         network.eval()
         for start in range(0, self.samples, self.batch):
             where = slice(start, min(start + self.batch, self.samples))
-            inputs = self.feed.plain(self.inputs[torch.arange(where.start, where.stop)].to(self.feed.device))
+            held = isinstance(
+                self.inputs, Tensor
+            )  # on the device, where a tensor of indices would have to be waited for
+            inputs = self.inputs[where] if held else self.inputs[torch.arange(where.start, where.stop)]  # type: ignore[index]
+            inputs = self.feed.plain(inputs.to(self.feed.device))
             with precision(bits, self.feed.device):
                 logits = functional_call(network, dict(weights), (inputs,))
             yield where, logits

@@ -160,13 +160,12 @@ class Run:
         self.H = torch.full((len(self.train_set),), torch.nan, device=device)
         self.predicted = torch.full((len(self.train_set),), -1, device=device)
         self.losses = torch.zeros(self.feed.steps, device=device)
-        asked = {"train": self.train_set, **{name: part for name, part in sets.items() if name == "val"}}
-        fits = sum(len(part) for part in asked.values()) * classes <= LARGEST
-        self.surveys: dict[str, Survey] = {  # of the samples whose labels may be wrong
-            name: Survey(part, self.feed, of_training=name == "train")
-            for name, part in asked.items()
-            if recipe.surveys and fits and len(part)
-        }
+        self.surveys: dict[str, Survey] = {}  # of the samples whose labels may be wrong
+        if recipe.surveys and len(self.train_set) * classes <= LARGEST:
+            own = EvaluationSet(self.train_set, self.feed, inputs=self.feed.inputs)
+            self.surveys["train"] = Survey(own, self.train_set.given, classes)
+            if "val" in self.sets:
+                self.surveys["val"] = Survey(self.sets["val"], sets["val"].given, classes)
         self.best: dict[str, Tensor] | None = None  # weights, until they are written
         self.saved = False  # whether there is a checkpoint
         self.broken: NonFinite | None = None

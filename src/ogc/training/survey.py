@@ -11,10 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..data.dataset import Dataset
 from ..given_label import margin
 from .evaluate import EvaluationSet
-from .feed import Feed
 
 LARGEST = 2**28  # numbers of probabilities, at most: 1 GiB
 
@@ -39,12 +37,12 @@ class Survey:
 
     NAMES = ("count", "H", "margin", "probabilities")
 
-    def __init__(self, dataset: Dataset, feed: Feed, *, of_training: bool) -> None:
-        self.data = EvaluationSet(dataset, feed, inputs=feed.inputs if of_training else None)
-        self.given = feed.given if of_training else dataset.given.to(feed.device)
-        self.count = torch.zeros((), dtype=torch.int64, device=feed.device)
-        self.H, self.margin = (torch.zeros(len(dataset), device=feed.device) for _ in range(2))
-        self.probabilities = torch.zeros(len(dataset), dataset.num_classes, device=feed.device)
+    def __init__(self, data: EvaluationSet, given: Tensor, classes: int) -> None:
+        device = data.feed.device
+        self.data, self.given = data, given.to(device)
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        self.H, self.margin = (torch.zeros(data.samples, device=device) for _ in range(2))
+        self.probabilities = torch.zeros(data.samples, classes, device=device)
 
     @torch.no_grad()
     def ask(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> None:
