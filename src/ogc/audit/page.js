@@ -1,0 +1,541 @@
+"use strict";
+{
+const $ = id => document.getElementById(id);
+const data = JSON.parse($("data").textContent);
+const N = data.ids.length;
+const DECISIONS = ["", "accept", "keep", "skip"];  // as in the exported file; a decision is its place here
+const DONE = ["Left open", "Accepted", "Kept", "Skipped"];
+const FIELDS_ON_CARD = 8, LONGEST = 300, LONGEST_NAME = 40;
+const TALLEST = 15e6;  // pixels; browsers cannot lay out much more
+const pictures = data.thumbnails.width.some(width => width > 0);
+const cut = (text, longest = LONGEST) => text.length > longest ? text.slice(0, longest - 1) + "…" : text;
+const names = data.classes.map(name => cut(name, LONGEST_NAME));
+const count = n => n.toLocaleString("en");
+const score = i => (data.score[i] / 1e4).toFixed(3);
+const percent = share => (share / 100).toFixed(0) + "\u00a0%";
+const other = i => data.predicted[i] !== data.given[i];
+function element(tag, text) {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  return made;
+}
+
+// --- decisions, kept in the browser: one letter a sample ---------------------------------------------------------
+
+const KEY = "ogc-audit:" + document.body.dataset.key;
+const LETTERS = ".aks";
+let decided = new Uint8Array(N);
+const undo = [];  // each a list of [sample, decision before]
+let kept = true, unexported = false;
+
+function keep() {
+  try {
+    localStorage.setItem(KEY, Array.from(decided, d => LETTERS[d]).join(""));
+    kept = true;
+  } catch {
+    kept = false;
+  }
+  $("unkept").hidden = kept;
+}
+
+function recall() {
+  try {
+    const found = localStorage.getItem(KEY);
+    if (found !== null && found.length === N) decided = Uint8Array.from(found, letter => Math.max(LETTERS.indexOf(letter), 0));
+  } catch {
+    kept = false;
+  }
+}
+
+function decide(changes) {  // [sample, decision] each
+  undo.push(changes.map(([i]) => [i, decided[i]]));
+  for (const [i, decision] of changes) decided[i] = decision;
+  unexported = true;
+  keep();
+}
+
+// --- thumbnails: a sheet is decoded when a sample on it is first seen --------------------------------------------
+
+const sheets = document.getElementsByClassName("sheet");
+const opened = new Map();  // the latest used last
+const OPEN = 32;
+
+function sheet(k) {
+  let bitmap = opened.get(k);
+  opened.delete(k);
+  if (!bitmap) {
+    const bytes = Uint8Array.from(atob(sheets[k].textContent), c => c.charCodeAt(0));
+    bitmap = createImageBitmap(new Blob([bytes], {type: "image/jpeg"}));
+  }
+  opened.set(k, bitmap);
+  if (opened.size > OPEN) {
+    const [oldest, unused] = opened.entries().next().value;
+    opened.delete(oldest);
+    unused.then(bitmap => bitmap.close(), () => {});
+  }
+  return bitmap;
+}
+
+function draw(canvas, i) {
+  const {across, cell, width, height} = data.thumbnails;
+  const [w, h] = [width[i] || 0, height[i] || 0];
+  canvas.dataset.sample = i;
+  canvas.width = w || 1;  // setting it also wipes the canvas
+  canvas.height = h || 1;
+  canvas.classList.toggle("small", Math.max(w, h) < 64);
+  if (!w) return false;
+  const k = Math.floor(i / across ** 2), place = i % across ** 2;
+  sheet(k).then(bitmap => {
+    if (canvas.dataset.sample !== String(i)) return;
+    canvas.getContext("2d").drawImage(bitmap, place % across * cell[k], Math.floor(place / across) * cell[k], w, h, 0, 0, w, h);
+  }, () => {});
+  return true;
+}
+
+// --- filters: which samples are shown ----------------------------------------------------------------------------
+
+let list = [], current = -1, haystack = null;
+
+function hay() {
+  haystack ??= data.ids.map((id, i) => (id + "\n" + (data.cells ? data.cells[i].join("\n") : "")).toLowerCase());
+  return haystack;
+}
+
+function filter() {
+  const words = $("search").value.trim().toLowerCase();
+  const texts = words ? hay() : null;
+  const chosen = id => $(id).value === "" ? -1 : Number($(id).value);
+  const given = chosen("given"), suggested = chosen("suggested");
+  const bound = (id, otherwise) => $(id).value === "" ? otherwise : Math.round($(id).valueAsNumber * 1e4);
+  const lowest = bound("lowest", 0), highest = bound("highest", 1e4);
+  const issues = $("issues").checked, undecided = $("undecided").checked;
+  list = [];
+  for (let i = 0; i < N; i++) {
+    if (issues && !data.issue[i] || undecided && decided[i]) continue;
+    if (given >= 0 && data.given[i] !== given || suggested >= 0 && data.predicted[i] !== suggested) continue;
+    if (data.score[i] < lowest || data.score[i] > highest) continue;
+    if (texts && !texts[i].includes(words)) continue;
+    list.push(i);
+  }
+  $("clear").hidden = !(words || given >= 0 || suggested >= 0 || lowest > 0 || highest < 1e4 || !issues || undecided);
+  for (const button of document.querySelectorAll("button[data-given]")) {
+    const here = Number(button.dataset.given) === given && Number(button.dataset.suggested) === suggested;
+    button.setAttribute("aria-pressed", String(here));
+  }
+}
+
+function place(i) {  // of the first sample in the list that is not before i
+  let low = 0, high = list.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (list[middle] < i) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+function refilter(keepPlace) {
+  const inside = $("gallery").contains(document.activeElement);
+  filter();
+  if (!keepPlace) current = list.length ? list[0] : -1;
+  else if (list.length) current = list[Math.min(place(current), list.length - 1)];
+  else current = -1;
+  lay(true);
+  if (!keepPlace && $("bar").getBoundingClientRect().top <= 0) reveal(true);
+  if (inside) focusCurrent();
+}
+
+// --- the gallery: only cards in sight, and the current one, are there --------------------------------------------
+
+const gallery = $("gallery");
+const cards = new Map();  // sample -> its card
+let columns = 1, columnWidth = 0, rowHeight = 0, gap = 0;
+gallery.className = pictures ? "pictures" : data.cells ? "rows" : "bare";
+const narrowest = {pictures: 10.5, rows: 19, bare: 15}[gallery.className];  // of a card, in rem
+
+function write(card, i) {
+  const one = selector => card.querySelector(selector);
+  const drawn = pictures && draw(one("canvas"), i);
+  one(".none").textContent = !pictures || drawn ? "" : i < data.thumbnails.width.length ? "no image" : "no thumbnail: not among the worst";
+  one(".given").textContent = names[data.given[i]];
+  one(".suggested").textContent = names[data.predicted[i]];
+  const truth = data.true ? ` · truly ${names[data.true[i]]}` : "";
+  one(".facts").textContent = `score ${score(i)} · ${percent(data.wrong[i])} wrong${truth}`;
+  one(".id bdi").textContent = cut(data.ids[i]);
+  const fields = one(".fields");
+  fields.textContent = "";
+  if (data.cells) data.fields.slice(0, FIELDS_ON_CARD).forEach((name, c) => fields.append(element("dt", name), element("dd", data.cells[i][c] || "\u00a0")));
+}
+
+function mark(card, i) {
+  const here = i === current;
+  card.classList.toggle("current", here);
+  card.classList.toggle("decided", decided[i] > 0);
+  card.tabIndex = here ? 0 : -1;
+  const decision = decided[i] ? ", " + DONE[decided[i]].toLowerCase() : "";
+  card.setAttribute("aria-label", `${cut(data.ids[i], 80)}: given ${names[data.given[i]]}, suggested ${names[data.predicted[i]]}, score ${score(i)}${decision}`);
+  press(card, i, here ? 0 : -1);
+}
+
+function press(root, i, tab) {
+  for (const button of root.querySelectorAll("[data-decision]")) {
+    button.setAttribute("aria-pressed", String(DECISIONS[decided[i]] === button.dataset.decision));
+    button.disabled = button.dataset.decision === "accept" && !other(i);
+    button.tabIndex = tab;
+  }
+}
+
+function make(i) {
+  const card = $("card").content.firstElementChild.cloneNode(true);
+  card.dataset.sample = i;
+  write(card, i);
+  return card;
+}
+
+function measure() {
+  const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+  const wide = gallery.clientWidth;
+  gap = 0.75 * rem;
+  columns = wide < 30 * rem ? 1 : Math.max(1, Math.floor((wide + gap) / (narrowest * rem + gap)));
+  columnWidth = (wide - gap * (columns - 1)) / columns;
+  const probe = make(0);
+  probe.style.cssText = `width: ${columnWidth}px; visibility: hidden`;
+  gallery.append(probe);
+  rowHeight = Math.ceil(probe.getBoundingClientRect().height) + gap;
+  probe.remove();
+}
+
+function lay(anew) {  // the whole gallery; anew: other samples than before
+  if (anew) clear();
+  const most = Math.floor(TALLEST / (rowHeight || 1)) * columns;
+  const rest = list.length - most;
+  if (rest > 0) list.length = most;
+  gallery.style.height = Math.ceil(list.length / columns) * rowHeight + "px";
+  $("end").textContent = !list.length ? "No sample is like that." : rest > 0 ? `And ${count(rest)} more: filter to see them.` : "";
+  tell();
+  look();
+}
+
+function clear() {
+  for (const card of cards.values()) card.remove();
+  cards.clear();
+}
+
+function look() {  // put the cards in sight on the page, and take the others away
+  if (!list.length || !rowHeight) return clear();
+  const top = -gallery.getBoundingClientRect().top, margin = 2 * rowHeight;
+  const first = Math.max(0, Math.floor((top - margin) / rowHeight)) * columns;
+  const last = Math.min(list.length, Math.ceil(Math.max(0, top + innerHeight + margin) / rowHeight) * columns);
+  const wanted = [];
+  for (let p = first; p < last; p++) wanted.push(p);
+  const here = current < 0 ? -1 : place(current);
+  if (here >= 0 && here < first) wanted.unshift(here);
+  else if (here >= Math.max(first, last)) wanted.push(here);
+  const samples = new Set(wanted.map(p => list[p]));
+  for (const [i, card] of cards) if (!samples.has(i)) { card.remove(); cards.delete(i); }
+  let next = gallery.firstElementChild;
+  for (const p of wanted) {
+    const i = list[p];
+    let card = cards.get(i);
+    if (card) next = card.nextElementSibling;
+    else {
+      card = make(i);
+      cards.set(i, card);
+      mark(card, i);
+      gallery.insertBefore(card, next);
+    }
+    card.setAttribute("aria-posinset", p + 1);
+    card.setAttribute("aria-setsize", list.length);
+    card.style.width = columnWidth + "px";
+    card.style.transform = `translate(${p % columns * (columnWidth + gap)}px, ${Math.floor(p / columns) * rowHeight}px)`;
+  }
+}
+
+function reveal(toTop) {  // scroll, if need be, until the current card is in sight
+  if (current < 0) return;
+  const row = Math.floor(place(current) / columns);
+  const bar = $("bar").offsetHeight + gap;
+  const top = gallery.getBoundingClientRect().top + scrollY + row * rowHeight;
+  if (toTop || top < scrollY + bar) scrollTo(0, top - bar);
+  else if (top + rowHeight > scrollY + innerHeight) scrollTo(0, top + rowHeight - innerHeight);
+}
+
+function focusCurrent() {
+  if ($("details").open) return;
+  const card = cards.get(current);
+  if (card) card.focus({preventScroll: true}); else gallery.focus({preventScroll: true});
+}
+
+function go(i, focus = true) {
+  const before = current;
+  current = i;
+  reveal(false);
+  look();
+  for (const each of [before, current]) if (cards.has(each)) mark(cards.get(each), each);
+  if ($("details").open) detail();
+  if (focus) focusCurrent();
+}
+
+function step(by) {
+  if (!list.length) return;
+  const here = place(current);
+  go(list[Math.max(0, Math.min(list.length - 1, here + by))]);
+}
+
+// --- deciding ----------------------------------------------------------------------------------------------------
+
+function tell(words) {
+  const each = [0, 0, 0, 0];
+  for (const d of decided) each[d]++;
+  const all = N - each[0];
+  const parts = DECISIONS.slice(1).map((name, k) => each[k + 1] ? `${count(each[k + 1])} ${name}` : "").filter(Boolean);
+  $("shown").textContent = `${count(list.length)} shown, ${count(all)} decided` + (all && innerWidth > 600 ? ` (${parts.join(", ")})` : "");
+  if (words !== undefined) $("said").textContent = words;
+  $("export").disabled = !all;
+  $("undo").disabled = !undo.length;
+}
+
+function changed(words, back) {  // after decisions: where to go, and what to say
+  if ($("undecided").checked) {
+    filter();
+    current = list.length ? list[Math.min(place(back ?? current), list.length - 1)] : -1;
+    lay(true);
+    reveal(false);
+    look();
+    if ($("details").open) current < 0 ? $("details").close() : detail();
+    focusCurrent();
+  } else {
+    for (const [i, card] of cards) mark(card, i);
+    if (back === undefined) step(1); else go(back);
+  }
+  tell(words);
+}
+
+function choose(decision) {
+  if (current < 0) return;
+  const i = current;
+  if (DECISIONS[decision] === "accept" && !other(i)) return tell("No other label is suggested here: keep or skip.");
+  decide([[i, decision]]);
+  const what = decision === 1 ? `${names[data.given[i]]} → ${names[data.predicted[i]]}` : names[data.given[i]];
+  changed(`${DONE[decision]}: ${what}`);
+}
+
+function takeBack() {
+  const last = undo.pop();
+  if (!last) return tell("There is nothing to undo.");
+  for (const [i, before] of last) decided[i] = before;
+  unexported = true;
+  keep();
+  changed(last.length === 1 ? `Undone: ${cut(data.ids[last[0][0]], 60)}` : `Undone: ${count(last.length)} decisions`, last[0][0]);
+}
+
+// --- files -------------------------------------------------------------------------------------------------------
+
+const HEADER = ["id", "decision", "given_label", "suggested_label"];
+const cell = text => /^$|["\r\n,]|^\s|\s$/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+
+function csv() {
+  const lines = [HEADER];
+  for (let i = 0; i < N; i++) {
+    if (decided[i]) lines.push([data.ids[i], DECISIONS[decided[i]], data.classes[data.given[i]], data.classes[data.predicted[i]]]);
+  }
+  return lines.map(line => line.map(cell).join(",") + "\n").join("");
+}
+
+function exportCsv() {
+  if (!decided.some(d => d)) return tell("Nothing is decided yet.");
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([csv()], {type: "text/csv"}));
+  link.download = "decisions.csv";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  unexported = false;
+  tell("Exported as decisions.csv");
+}
+
+function parse(text) {  // a CSV file -> its lines
+  const lines = [], pattern = /(?:"([^"]*(?:""[^"]*)*)"|([^,\r\n]*))(,|\r\n|\r|\n|$)/y;
+  for (let line = []; pattern.lastIndex < text.length || line.length;) {
+    const found = pattern.exec(text);
+    if (!found) throw new Error(`A quote is not closed, or stands amid a cell, in line ${lines.length + 1}.`);
+    line.push(found[1] === undefined ? found[2] : found[1].replaceAll('""', '"'));
+    if (found[3] !== ",") {
+      lines.push(line);
+      line = [];
+    }
+  }
+  return lines;
+}
+
+function loadCsv(text) {
+  const lines = parse(text.replace(/^\ufeff/, ""));
+  const at = HEADER.map(name => (lines[0] || []).indexOf(name));
+  if (at.includes(-1)) throw new Error(`This is no file of decisions: its first line should be ${HEADER.join(",")}.`);
+  const byId = new Map(data.ids.map((id, i) => [id, i]));
+  const changes = [];
+  let strange = 0, first = 0;
+  lines.slice(1).forEach((line, k) => {
+    const [id, decision, given, suggested] = at.map(c => line[c]);
+    const i = byId.get(id), d = DECISIONS.indexOf(decision);
+    if (i !== undefined && d > 0 && given === data.classes[data.given[i]] && suggested === data.classes[data.predicted[i]]) changes.push([i, d]);
+    else if (!strange++) first = k + 2;
+  });
+  if (changes.length) {
+    decide(changes);
+    changed("", current < 0 ? changes[0][0] : current);
+  }
+  tell(`${count(changes.length)} decisions loaded` + (strange ? `; ${count(strange)} not of this audit, the first in line ${first}` : ""));
+}
+
+// --- all about one sample ----------------------------------------------------------------------------------------
+
+function detail() {
+  const i = current;
+  $("detail-id").textContent = cut(data.ids[i], 1000);
+  $("details").querySelector(".detail").classList.toggle("plain", !draw($("details").querySelector("canvas"), i));
+  const facts = [["given", names[data.given[i]]], ["suggested", names[data.predicted[i]]]];
+  if (data.true) facts.push(["truly", names[data.true[i]]]);
+  facts.push(["score", score(i)], ["wrong", percent(data.wrong[i])], [names[data.predicted[i]], percent(data.probability[i])]);
+  if (data.splits) facts.push(["part", data.splits[i]]);
+  facts.push(["place", `${count(place(i) + 1)} of ${count(list.length)} shown`]);
+  table($("detail-facts"), facts);
+  table($("detail-fields"), data.cells ? data.fields.map((name, c) => [name, data.cells[i][c]]) : []);
+  press($("details"), i, 0);
+}
+
+function table(body, rows) {
+  body.textContent = "";
+  for (const [name, value] of rows) {
+    const row = body.insertRow(), head = element("th", name);
+    head.scope = "row";
+    row.append(head, element("td", value));
+  }
+}
+
+function showDetail() {
+  if (current < 0 || $("details").open) return;
+  detail();
+  $("details").showModal();
+}
+
+// --- hands -------------------------------------------------------------------------------------------------------
+
+function search() {
+  $("folded").open = true;
+  $("search").focus();
+  $("search").select();
+}
+
+const KEYS = {
+  a: () => choose(1), k: () => choose(2), s: () => choose(3), u: takeBack, e: exportCsv,
+  n: () => step(1), p: () => step(-1), "/": search, "?": () => $("help").showModal(),
+};
+const MOVES = {ArrowRight: () => 1, ArrowLeft: () => -1, ArrowDown: () => columns, ArrowUp: () => -columns, Home: () => -N, End: () => N};
+
+document.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  const at = event.target, writing = at.matches("input:not([type=checkbox]), select, textarea");
+  if ($("help").open) return;
+  if (writing) {
+    if (event.key === "Escape" && at === $("search")) { event.preventDefault(); focusCurrent(); }
+    return;
+  }
+  const inside = gallery.contains(at) || $("details").open;
+  const matrixed = $("matrix")?.contains(at);
+  if (KEYS[event.key] && $("letters").checked && !($("details").open && event.key === "/")) KEYS[event.key]();
+  else if (matrixed && event.key.startsWith("Arrow")) wander(at, event.key);
+  else if (inside && MOVES[event.key] && !($("details").open && /Up|Down|Home|End/.test(event.key))) step(MOVES[event.key]());
+  else if (event.key === "Enter" && at.matches(".card")) showDetail();
+  else return;
+  event.preventDefault();
+});
+
+document.addEventListener("click", event => {
+  const button = event.target.closest("button"), card = event.target.closest(".card");
+  if (card) go(Number(card.dataset.sample), !button);
+  if (button?.dataset.decision) choose(DECISIONS.indexOf(button.dataset.decision));
+  else if (button?.dataset.given) pair(button);
+  else if (button?.matches(".close")) button.closest("dialog").close();
+  else if (card && event.target.closest(".picture, .fields, .id")) showDetail();
+});
+
+function pair(button) {
+  const same = button.getAttribute("aria-pressed") === "true";  // pressed again: all
+  $("given").value = same ? "" : button.dataset.given;
+  $("suggested").value = same ? "" : button.dataset.suggested;
+  $("issues").checked = true;
+  refilter(false);
+  if (same) return;
+  reveal(true);
+  focusCurrent();
+}
+
+function wander(from, key) {  // with arrows from number to number of the matrix, over empty places
+  const {x, y} = from.getBoundingClientRect();
+  const across = key === "ArrowLeft" || key === "ArrowRight", ahead = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
+  let best = null, nearest = Infinity;
+  for (const button of $("matrix").querySelectorAll("button")) {
+    const place = button.getBoundingClientRect();
+    const along = ahead * (across ? place.x - x : place.y - y), aside = Math.abs(across ? place.y - y : place.x - x);
+    if (along > 1 && aside < 1 && along < nearest) [best, nearest] = [button, along];
+  }
+  if (!best) return;
+  from.tabIndex = -1;
+  best.tabIndex = 0;
+  best.focus();
+}
+
+for (const dialog of document.querySelectorAll("dialog")) {
+  dialog.addEventListener("close", () => { look(); focusCurrent(); });
+  dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
+}
+$("undo").addEventListener("click", takeBack);
+$("export").addEventListener("click", exportCsv);
+$("load").addEventListener("click", () => $("file").click());
+$("ask").addEventListener("click", () => $("help").showModal());
+$("before").addEventListener("click", () => step(-1));
+$("after").addEventListener("click", () => step(1));
+$("file").addEventListener("change", async () => {
+  const [file] = $("file").files;
+  if (!file) return;
+  try {
+    loadCsv(await file.text());
+  } catch (error) {
+    tell(error.message);
+  }
+  $("file").value = "";
+});
+let waiting = 0;
+$("filters").addEventListener("input", event => {
+  clearTimeout(waiting);
+  if (event.target === $("search")) waiting = setTimeout(refilter, 120, false); else refilter(false);
+});
+$("filters").addEventListener("submit", event => { event.preventDefault(); focusCurrent(); });
+$("filters").addEventListener("reset", () => setTimeout(refilter, 0, false));
+addEventListener("storage", event => { if (event.key === KEY) { recall(); refilter(true); } });
+addEventListener("beforeunload", event => { if (!kept && unexported) event.preventDefault(); });
+let asked = false;
+addEventListener("scroll", () => {
+  if (asked) return;
+  asked = true;
+  requestAnimationFrame(() => { asked = false; look(); });
+}, {passive: true});
+let width = 0;
+new ResizeObserver(() => {
+  if (gallery.clientWidth === width) return look();
+  width = gallery.clientWidth;
+  if (N) measure();
+  filter();
+  lay(true);
+}).observe(gallery);
+addEventListener("resize", look);
+
+const counts = [...document.querySelectorAll("#matrix button")];
+const largest = Math.max(...counts.map(button => Number(button.dataset.count)));
+for (const button of counts) button.style.setProperty("--share", Math.sqrt(button.dataset.count / largest).toFixed(3));
+if (counts.length) counts[0].tabIndex = 0;
+$("folded").open = innerWidth > 544;
+recall();
+keep();
+if (N) measure();
+refilter(false);
+}

@@ -1,0 +1,208 @@
+"""The audit's page: one file of HTML in which a person looks through the worst samples and decides about each.
+
+It needs nothing else: columns are JSON, thumbnails are sheets of JPEG in base64, each decoded when it is first seen.
+Names and cells come from strangers: they are data to the script, which puts them on the page as text alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._require import require
+from .findings import Findings, Shown
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SIDE = 64  # of a thumbnail, at most
+ACROSS = 16  # thumbnails in a row of a sheet, and rows in it
+QUALITY = 85  # of JPEG
+LISTED = 100_000  # samples on the page, at most
+MATRIX = 20  # classes in the matrix, at most
+PAIRS = 10  # most confused pairs
+LONGEST_CELL, LONGEST_NAME = 300, 40  # in characters, as shown
+
+
+class Pair(NamedTuple):
+    given: int
+    suggested: int
+    count: int
+
+
+def page(findings: Findings, *, thumbnails: int = 20_000) -> str:
+    """The whole page, with images of the worst ``thumbnails`` samples."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    require(thumbnails >= 0, "thumbnails", "at least 0", thumbnails)
+    issues = findings.issues
+    worst = issues.worst_first[:LISTED].tolist()
+    found = columns(findings, worst)
+    found |= {"thumbnails": (drawn := Sheets(findings.shown, worst[:thumbnails])).columns}
+    content = embedded(found)
+    texts = {
+        name: Path(__file__).with_name(f"page.{name}").read_text(encoding="utf-8") for name in ("html", "css", "js")
+    }
+    template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    confusion = issues.confusion().fill_diagonal_(0)
+    html = template.from_string(texts["html"]).render(
+        title=findings.title.encode(errors="replace").decode(),
+        policy=f"default-src 'none'; img-src data:; script-src {checksum(texts['js'])}; "
+        f"style-src {checksum(texts['css'])}; base-uri 'none'; form-action 'none'",
+        style=Markup(texts["css"]),
+        script=Markup(texts["js"]),
+        data=Markup(content),
+        sheets=[Markup(sheet) for sheet in drawn.sheets],
+        numbers=headline(findings),
+        left_out=len(issues) - len(worst),
+        names=[shortened(name) for name in findings.class_names],
+        suspected=confusion.sum(1).tolist(),
+        suggested=confusion.sum(0).tolist(),
+        confusion=confusion.tolist(),
+        pairs=list(pairs(confusion)),
+        with_fields=found["cells"] is not None,
+        matrix=most_confused(confusion),
+        key=findings.key or hashlib.sha256(content.encode()).hexdigest(),
+    )
+    return html
+
+
+def columns(findings: Findings, worst: list[int]) -> dict[str, Any]:
+    """What the script knows of the samples, in their order on the page; shares are in 1/10,000."""
+    issues = findings.issues
+    at = torch.tensor(worst, dtype=torch.int64)
+
+    def shares(values: Tensor) -> list[int]:
+        found: list[int] = (values[at].double() * 10_000).round().long().tolist()
+        return found
+
+    names, cells = rows(findings.shown, worst)
+    return {
+        "classes": list(findings.class_names),
+        "ids": [findings.ids[i] for i in worst],
+        "splits": [findings.splits[i] for i in worst] if len(set(findings.splits)) > 1 else None,
+        "issue": issues.is_label_issue[at].long().tolist(),
+        "given": issues.given_label[at].tolist(),
+        "predicted": issues.predicted_label[at].tolist(),
+        "true": None if findings.true is None else findings.true[at].tolist(),
+        "score": shares(issues.label_score),
+        "wrong": shares(issues.wrong_probability),
+        "probability": shares(issues.predicted_probability),
+        "fields": names,
+        "cells": cells,
+    }
+
+
+def rows(shown: Shown, worst: list[int]) -> tuple[list[str], list[list[str]] | None]:
+    """Names of all columns, and each sample's cells under them, shortened; ``None`` where no sample has any."""
+    found = [shown.fields(i) or {} for i in worst]
+    names = list(dict.fromkeys(name for fields in found for name in fields))
+    if not names:
+        return [], None
+    return [shortened(name) for name in names], [
+        [shortened(fields.get(name, ""), LONGEST_CELL) for name in names] for fields in found
+    ]
+
+
+class Sheets:
+    """Thumbnails in squares of JPEG, ``ACROSS`` in a row; the places of samples without one stay empty."""
+
+    def __init__(self, shown: Shown, worst: list[int]) -> None:
+        self.sheets: list[str] = []
+        self.columns: dict[str, Any] = {"across": ACROSS, "cell": [], "width": [], "height": []}
+        for first in range(0, len(worst), ACROSS**2):
+            self._add([thumbnail(shown.image(i)) for i in worst[first : first + ACROSS**2]])
+
+    def _add(self, images: Sequence[Image | None]) -> None:
+        sizes = [(0, 0) if image is None else image.size for image in images]
+        # JPEG's blocks have 8 pixels a side: whole ones for each thumbnail, and none bleeds into its neighbour.
+        cell = -(-max(max(size) for size in sizes) // 8) * 8
+        self.columns["cell"].append(cell)
+        self.columns["width"] += [width for width, _ in sizes]
+        self.columns["height"] += [height for _, height in sizes]
+        self.sheets.append(self._drawn(images, cell) if cell else "")
+
+    def _drawn(self, images: Sequence[Image | None], cell: int) -> str:
+        """As JPEG in base64."""
+        from PIL import Image
+
+        grey = all(image is None or image.mode == "L" for image in images)
+        sheet = Image.new("L" if grey else "RGB", (ACROSS * cell, -(-len(images) // ACROSS) * cell))
+        for place, image in enumerate(images):
+            if image is not None:
+                sheet.paste(image, (place % ACROSS * cell, place // ACROSS * cell))
+        file = io.BytesIO()
+        sheet.save(file, "JPEG", quality=QUALITY, subsampling=0, optimize=True)
+        return base64.b64encode(file.getvalue()).decode()
+
+
+def thumbnail(pixels: Tensor | None) -> Image | None:
+    """At most ``SIDE`` a side, smaller images as they are: (3 or 1, height, width) ->."""
+    from PIL import Image
+
+    if pixels is None or not pixels.numel():
+        return None
+    array = pixels.cpu().permute(1, 2, 0).contiguous().numpy()
+    image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return image
+
+
+def headline(findings: Findings) -> list[tuple[str, str]]:
+    """The few numbers that stand on top: number and name."""
+    issues = findings.issues
+    N, suspected = len(issues), issues.is_label_issue
+    numbers = [
+        (f"{int(suspected.sum()):,}", f"issues: labels more likely wrong than right, of {N:,}"),
+        (share(issues.noise_rate) if N else "none", "of all labels wrong, by estimate"),
+    ]
+    if findings.true is not None:
+        wrong = findings.true != issues.given_label
+        both = int((wrong & suspected).sum())
+        numbers.append((share(float(wrong.double().mean())) if N else "none", "of all labels wrong, in truth"))
+        numbers += [(share(both / int(suspected.sum())), "of the issues wrong, in truth")] if suspected.any() else []
+        numbers += [(share(both / int(wrong.sum())), "of the wrong labels found")] if wrong.any() else []
+    return numbers
+
+
+def share(part: float) -> str:
+    return f"{100 * part:.1f}\u00a0%"
+
+
+def pairs(confusion: Tensor) -> Iterator[Pair]:
+    """The most confused, the most frequent first: (C, C) without its diagonal ->."""
+    counts, places = confusion.flatten().sort(descending=True, stable=True)
+    for count, place in zip(counts[:PAIRS].tolist(), places[:PAIRS].tolist(), strict=True):
+        if count:
+            yield Pair(place // len(confusion), place % len(confusion), count)
+
+
+def most_confused(confusion: Tensor) -> list[int]:
+    """Classes of the matrix, in their own order: all, or those with the most issues to them or from them."""
+    involved = confusion.sum(0) + confusion.sum(1)
+    return sorted(torch.argsort(involved, descending=True, stable=True)[:MATRIX].tolist())
+
+
+def shortened(text: str, longest: int = LONGEST_NAME) -> str:
+    text = text[: longest + 1].encode(errors="replace").decode()
+    return text if len(text) <= longest else f"{text[: longest - 1]}\u2026"
+
+
+def embedded(data: Any) -> str:
+    """As JSON that can stand in a script element: no letter of it ends the element or begins a comment."""
+    text = json.dumps(data, separators=(",", ":"))  # ASCII, so without U+2028 and U+2029 too
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def checksum(text: str) -> str:
+    """As a Content-Security-Policy names what may run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
