@@ -214,8 +214,9 @@ def build() -> "typer.Typer":
             info, files = run(Request(source, kind, rate, seed, data, labels, column, out, plot, download))
         show(info, files, Console(highlight=False, soft_wrap=True))
 
-    from . import bench_command, figures_command, tables_command
+    from . import audit_command, bench_command, figures_command, tables_command
 
+    audit_command.register(app)
     bench_command.register(app)
     tables_command.register(app)
     figures_command.register(app)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -25,13 +25,14 @@ class Shown(Protocol):
 
 @dataclass(frozen=True)
 class Findings:
-    """Of N samples."""
+    """Of N samples, in the order of the data."""
 
     title: str
-    ids: Sequence[str]  # (N,) what a person finds a sample by
+    ids: Sequence[str]  # (N,) what a person finds a sample by; no two are the same
     class_names: tuple[str, ...]
     issues: Issues
     shown: Shown
     splits: Sequence[str] = ()  # (N,) train or val; empty: all train
     true: Tensor | None = None  # (N,) int64, for measuring
     key: str = ""  # another for every audit, so that decisions of one are not taken for another's
+    run: Mapping[str, Any] = field(default_factory=dict)  # what was trained: its recipe, its source, facts

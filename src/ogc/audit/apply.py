@@ -1,0 +1,154 @@
+"""An audit's labels, applied: a copy of a table, a list of a folder's files to move, or a file of labels.
+
+The original is read, compared with what was audited, and never written to.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._files import write_whole
+from .._require import require
+from ..noise.files import SUFFIXES as LABEL_FILES
+from ..noise.files import LabelInfo, labels_sha256, write_labels
+from ..training.checkpoint import RUN
+from ..training.source import Source
+from .files import SUMMARY, Audit, AuditError, csv, decided, read_audit
+from .run import AUDIT
+from .table_file import read_table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Applied(NamedTuple):
+    """What was written."""
+
+    path: Path
+    kind: str  # of the source; "python" for data from there
+    changed: int
+    samples: int
+
+
+def apply(folder: Path, out: Path, decisions: Path | None = None) -> Applied:
+    """Write the labels of an audited run to ``out``, with all issues applied, or with those that a person accepted."""
+    if not (folder / AUDIT / SUMMARY).is_file():
+        raise FileNotFoundError(f"There is no audit of {folder}: ogc audit {folder} makes one.")
+    audit = read_audit(folder / AUDIT)
+    run = json.loads((folder / RUN).read_bytes()) if (folder / RUN).is_file() else {}
+    if (run.get("facts") or {}).get("started") != audit.summary["run"]["facts"]["started"]:
+        raise AuditError(f"The audit in {audit.folder} is of an older run: ogc audit {folder} makes a new one.")
+    found = audit.summary["run"]["source"]
+    source = None if found is None else Source(**found)
+    _check_out(out, folder, decisions, source)
+    labels = audit.fixed if decisions is None else decided(audit, decisions)
+    kind = "python" if source is None else source.kind
+    added = audit.summary["run"]["recipe"]["noise"]
+    if source is not None and kind in ("table", "folder"):
+        require(added is None, "RUN", f"one without added noise: its {kind} holds none of it to be cleaned", added)
+    content = WAYS[kind](audit, labels, source, out) if kind in WAYS else class_indices(audit, labels, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        write_whole(out, content)
+    else:
+        write_labels(out, *content)
+    changed = sum(old != new for old, new in zip(audit.given, labels, strict=True))
+    return Applied(out, kind, changed, len(labels))
+
+
+def _check_out(out: Path, folder: Path, decisions: Path | None, source: Source | None) -> None:
+    """Refuse to write onto what was read, by whatever path it is reached."""
+    origin = None if source is None else source.path
+    read = [origin, decisions, *((source.labels, source.test) if source is not None else ())]
+    if source is not None and source.kind == "folder" and source.true is not None:
+        read.append(Path(source.true))
+    for path in read:
+        if path is not None and path.is_file():
+            same = out.exists() and out.samefile(path)
+            require(not same and out.resolve() != path.resolve(), "out", "another file than is read", str(out))
+    for inside in (folder, origin if origin is not None and origin.is_dir() else None):
+        if inside is not None:
+            apart = not out.resolve().is_relative_to(inside.resolve())
+            require(apart, "out", f"outside of {inside}, which is left as it is", str(out))
+    require(not out.is_dir(), "out", "a file", str(out))
+
+
+def table_copy(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
+    """The table with other labels; all other cells are as they were."""
+    assert source is not None
+    assert source.path is not None
+    assert source.label is not None
+    kinds = {".pq": ".parquet"}
+    endings = [kinds.get(path.suffix.lower(), path.suffix.lower()) for path in (source.path, out)]
+    require(endings[0] == endings[1], "out", f"a {source.path.suffix} file, like {source.path}", str(out))
+    table = read_table(source.path)
+    if source.label not in table.columns or len(table) != len(labels):
+        raise AuditError(
+            f"`{source.path}` has changed: it has {len(table):,} rows, and had {len(labels):,}. Audit anew."
+        )
+    for row, (there, given) in enumerate(zip(table.labels(source.label), audit.given, strict=True), 1):
+        if there != given:
+            raise AuditError(
+                f"`{source.path}` has changed: row {row} has the label {there!r}, and had {given!r}. Audit anew."
+            )
+    changes = enumerate(zip(audit.given, labels, strict=True))
+    return table.with_labels(source.label, {row: new for row, (old, new) in changes if old != new})
+
+
+def moves(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
+    """A CSV list of files and where they should be, both from the folder; no name is taken twice."""
+    assert source is not None
+    assert source.path is not None
+    require(out.suffix.lower() == ".csv", "out", "a .csv file: a list of files to move", str(out))
+    root, rows = source.path, []
+    deep = any(path.is_dir() for path in (root / "train").glob("*"))  # then classes are in train and val
+    taken = set(audit.ids)
+    for name, old, new in zip(audit.ids, audit.given, labels, strict=True):
+        if old == new:
+            continue
+        if not (root / name).is_file():
+            raise AuditError(f"`{root}` has changed: {name} is not there. Audit anew.")
+        parts = list(PurePosixPath(name).parts)
+        parts[1 if deep else 0] = new
+        goal = free = PurePosixPath(*parts)
+        number = 1
+        while str(free) in taken or (root / free).exists():
+            number += 1
+            free = goal.with_name(f"{goal.stem}-{number}{goal.suffix}")
+        taken.add(str(free))
+        rows.append((name, str(free)))
+    return csv(("from", "to"), rows)
+
+
+def array_labels(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
+    """An .npy file of the labels' own kind, numbers or text, as ``ogc train --labels`` takes it with arrays."""
+    import numpy as np
+
+    from ..data.arrays import LABELS, _single
+
+    assert source is not None
+    assert source.path is not None
+    require(out.suffix.lower() == ".npy", "out", "a .npy file of labels", str(out))
+    raw = _single(source.labels or source.path, source.label, LABELS)
+    named = {str(value): value for value in raw.tolist()}
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([named[name] for name in labels], dtype=raw.dtype), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def class_indices(audit: Audit, labels: Sequence[str], out: Path) -> tuple[NDArray[Any], LabelInfo]:
+    """A label file as ``ogc noise`` makes them and ``ogc train --labels`` takes them."""
+    import numpy as np
+
+    require(out.suffix in LABEL_FILES, "out", "a .npy or .csv file of labels", str(out))
+    index = {name: i for i, name in enumerate(audit.summary["classes"])}
+    found = np.array([index[name] for name in labels], dtype=np.int64)
+    return found, LabelInfo("audit", None, None, None, len(index), None, labels_sha256(found))
+
+
+Way = Callable[[Audit, Sequence[str], Source | None, Path], bytes]
+WAYS: dict[str, Way] = {"table": table_copy, "folder": moves, "arrays": array_labels}

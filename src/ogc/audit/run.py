@@ -1,0 +1,183 @@
+"""From a run's folder to findings: what its network said of the samples, and the samples, loaded again."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..data import Dataset, Loaded
+from ..data.images import ImageFiles
+from ..data.split import stratified_split
+from ..training.checkpoint import RUN, SAMPLES, CheckpointError
+from ..training.report import Finding, read_run
+from ..training.source import Source, load
+from .files import write_audit
+from .findings import Findings
+from .suspicion import from_surveys
+from .table_file import TableFile, read_table
+
+AUDIT = "audit"  # the folder in a run's
+THUMBNAIL = 64  # pixels a side, of images read from their files
+
+
+def audit_run(folder: str | Path, data: Loaded | None = None) -> Findings:
+    """What is suspected of a finished run's samples, written to ``audit`` in its folder.
+
+    :param data: what it was trained on, where that came from Python: the training set, and the sets by name.
+    """
+    findings = findings_of(Path(folder), data)
+    write_audit(findings, Path(folder) / AUDIT)
+    return findings
+
+
+def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
+    """What is suspected of a finished run's training samples, and of those in ``val``; nothing is written."""
+    run = _finished(folder)
+    added = run.recipe.noise is not None
+    if data is None:
+        if run.source is None:
+            raise ValueError(
+                f"The data of {folder} came from Python: call ogc.audit.run.audit_run({str(folder)!r}, (train, sets)) "
+                "with them."
+            )
+        data, info = load(run.source, run.recipe)
+        added = info is not None
+    train, sets = data
+    asked = {"train": train, **{name: part for name, part in sets.items() if f"survey.{name}.margin" in run.samples}}
+    same = torch.equal(run.samples["given"], train.given) and all(
+        len(run.samples[f"survey.{name}.margin"]) == len(part) for name, part in asked.items()
+    )
+    if not same:
+        raise ValueError(f"The data of {folder} have changed since it was trained: train anew, then audit that run.")
+
+    parts = list(asked.values())
+    table = read_table(run.source.path) if run.source and run.source.kind == "table" and run.source.path else None
+    order = _order(run.source, parts, table)
+    given = torch.cat([part.given for part in parts])[order]
+    margin, probabilities = (
+        torch.cat([run.samples[f"survey.{name}.{what}"] for name in asked])[order]
+        for what in ("margin", "probabilities")
+    )
+    issues = from_surveys(given, margin=margin, probabilities=probabilities)
+    # where noise was added, labels as they were found stand for the true ones
+    known = [part.given if part.true is None and added else part.true for part in parts]
+    true = torch.cat([labels for labels in known if labels is not None])
+    places = [(part, index) for part in parts for index in range(len(part))]
+    splits = [name for name, part in asked.items() for _ in range(len(part))]
+    ids = _unlike([places[i][0].ids[places[i][1]] for i in order.tolist()])
+    name = run.recipe.name if run.source is None else run.source.name
+    return Findings(
+        title=", ".join(filter(None, (name, run.recipe.method, run.recipe.noise))),
+        ids=ids,
+        class_names=train.class_names,
+        issues=issues,
+        shown=Samples(run.source, [places[i] for i in order.tolist()], table),
+        splits=[splits[i] for i in order.tolist()],
+        true=true[order] if len(true) == len(given) else None,
+        key=_key(run, ids, given, issues.predicted_label),
+        run={
+            "folder": str(folder),
+            "recipe": run.recipe.model_dump(mode="json"),
+            "source": None if run.source is None else run.source.model_dump(mode="json"),
+            "facts": {name: value for name, value in run.facts.items() if name != "classes"},
+        },
+    )
+
+
+def _finished(folder: Path) -> Finding:
+    """A run with surveys, read; else one sentence."""
+    if not (folder / RUN).is_file():
+        raise FileNotFoundError(f"{folder} holds no run: there is no {RUN} in it. ogc train makes one.")
+    try:
+        run = read_run(folder)
+    except (CheckpointError, OSError):
+        raise
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{folder / RUN} is broken: {error}") from None
+    if not run.finished or not run.samples:
+        foreign = bool(run.facts["from_python"])
+        go_on = "ogc.training.train(jobs, resume=True)" if foreign else f"ogc train --resume {folder}"
+        raise ValueError(f"The run in {folder} is not finished: {go_on} goes on with it. Audit it then.")
+    if "survey.train.margin" not in run.samples:
+        why = (
+            "train it again with --set surveys=10" if not run.recipe.surveys else "it has too many samples and classes"
+        )
+        raise ValueError(f"{folder / SAMPLES} has no surveys, which tell right labels from wrong ones: {why}.")
+    return run
+
+
+def _order(source: Source | None, parts: Sequence[Dataset], table: TableFile | None) -> Tensor:
+    """Which samples of the parts, one after the other, come first, second, ... in the data: (N,)."""
+    ids = [name for part in parts for name in part.ids]
+    if source is not None and source.kind == "folder":
+        return torch.tensor(sorted(range(len(ids)), key=ids.__getitem__))
+    if source is not None and source.kind == "arrays":
+        return torch.tensor(sorted(range(len(ids)), key=lambda i: int(ids[i])))
+    if source is None or table is None:
+        return torch.arange(len(ids))
+    class_names = parts[0].class_names
+    index = {name: i for i, name in enumerate(class_names)}
+    labels = torch.tensor([index[name] for name in table.labels(source.label or "")])
+    with warnings.catch_warnings(action="ignore"):  # said when it was loaded
+        return torch.cat(stratified_split(labels, class_names, val=source.val, seed=0)).argsort()
+
+
+def _unlike(ids: Sequence[str]) -> list[str]:
+    """Those that occur more than once with the number of their row."""
+    often = Counter(ids)
+    if len(often) == len(ids):
+        return list(ids)
+    doubled = [name for name, times in often.items() if times > 1]
+    warnings.warn(
+        f"{len(doubled):,} ids occur more than once, {doubled[0][:40]!r} for one: those have their row added.",
+        stacklevel=3,
+    )
+    taken, found = set(ids), []
+    for row, name in enumerate(ids, 1):
+        new = name
+        while often[name] > 1 and new in taken:
+            new = f"{new} (row {row})"
+        taken.add(new)
+        found.append(new)
+    return found
+
+
+def _key(run: Finding, ids: Sequence[str], given: Tensor, predicted: Tensor) -> str:
+    """The same for the same samples, labels and predictions of a run."""
+    digest = hashlib.sha256(str(run.facts["started"]).encode())
+    for name in ids:
+        digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+    for labels in (given, predicted):
+        digest.update(labels.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()[:16]
+
+
+class Samples(NamedTuple):
+    """What can be shown of a source's samples: images as the network saw them, a folder's from their files."""
+
+    source: Source | None
+    places: Sequence[tuple[Dataset, int]]
+    table: TableFile | None
+
+    def image(self, index: int) -> Tensor | None:
+        data, at = self.places[index]
+        inputs, kind = data.inputs, None if self.source is None else self.source.kind
+        if kind == "folder" and self.source is not None and self.source.path is not None:
+            inputs, at = ImageFiles([self.source.path / data.ids[at]], THUMBNAIL), 0
+        try:
+            found = inputs[torch.tensor([at])][0]
+        except (ValueError, OSError):
+            return None
+        if kind == "digits":
+            return (255 * found).round().to(torch.uint8).view(1, 8, 8)
+        return found if found.dtype == torch.uint8 and found.dim() == 3 else None
+
+    def fields(self, index: int) -> dict[str, str] | None:
+        return None if self.table is None else self.table.row(index)

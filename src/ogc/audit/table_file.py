@@ -1,0 +1,170 @@
+"""A table's file as it stands: its cells, and a copy with other labels in which all else is as it was."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+BOM = "\ufeff"
+PARQUET = (".parquet", ".pq")
+
+
+class TableFile(Protocol):
+    """Rows are counted from 0, and blank lines are none."""
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    def __len__(self) -> int: ...
+
+    def row(self, index: int) -> dict[str, str]:
+        """The cells by column, empty where there is nothing."""
+        ...
+
+    def labels(self, column: str) -> list[str]:
+        """A column's cells, stripped, as class names are."""
+        ...
+
+    def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
+        """The file with other labels in some rows; each has to be one that the column has somewhere."""
+        ...
+
+
+def read_table(path: Path) -> TableFile:
+    """CSV, TSV (by the ending ``.tsv``) or Parquet."""
+    if not path.is_file():
+        raise FileNotFoundError(f"The table `{path}` is not there.")
+    return ParquetFile(path) if path.suffix.lower() in PARQUET else CsvFile(path)
+
+
+class CsvFile:
+    """Text as it was found, a piece a row, beside the rows' cells."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.delimiter = path, "\t" if path.suffix.lower() == ".tsv" else ","
+        try:
+            text = path.read_bytes().decode("utf-8")
+            found = list(records(text.removeprefix(BOM), self.delimiter))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ValueError(f"`{path}` is no CSV file in UTF-8: {error}.") from error
+        self.bom = BOM if text.startswith(BOM) else ""
+        self.pieces = [piece for _, piece in found]
+        self.places = [place for place, (cells, _) in enumerate(found) if cells]  # of the header, then of the rows
+        self.columns, *self.rows = [cells for cells, _ in found if cells] or [[]]
+        self.columns = [name.strip() for name in self.columns]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, index: int) -> dict[str, str]:
+        return dict(zip(self.columns, self.rows[index], strict=False))
+
+    def labels(self, column: str) -> list[str]:
+        at = self.columns.index(column)
+        return [cells[at].strip() for cells in self.rows]
+
+    def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
+        at, pieces = self.columns.index(column), self.pieces.copy()
+        for index, label in labels.items():
+            place = self.places[index + 1]
+            pieces[place] = replaced(pieces[place], at, self.rows[index][at].strip(), label, self.delimiter)
+            cells = [*self.rows[index][:at], label, *self.rows[index][at + 1 :]]
+            [(again, _)] = records(pieces[place], self.delimiter)
+            if [*again[:at], again[at].strip(), *again[at + 1 :]] != cells:
+                raise ValueError(f"Row {index + 1} of `{self.path}` cannot be changed without changing other cells.")
+        return (self.bom + "".join(pieces)).encode()
+
+
+def records(text: str, delimiter: str = ",") -> Iterator[tuple[list[str], str]]:
+    """The cells of each row, and the text that it stands in, its end of line included; cells may be of any length."""
+    taken: list[str] = []
+
+    def lines() -> Iterator[str]:
+        for line in io.StringIO(text, newline=""):
+            taken.append(line)
+            yield line
+
+    with any_length():
+        for cells in csv.reader(lines(), delimiter=delimiter):
+            yield cells, "".join(taken)
+            taken.clear()
+
+
+@contextmanager
+def any_length() -> Iterator[None]:
+    """Cells of more than 131,072 characters, which the csv module refuses to read otherwise."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def replaced(piece: str, at: int, old: str, new: str, delimiter: str) -> str:
+    """A row's text with another label in one cell, which keeps its quotes and the blanks around the label."""
+    plain = rf"[^{re.escape(delimiter)}\r\n]*"
+    pattern = re.compile(rf'"(?:[^"]|"")*"{plain}|{plain}')
+    start = 0
+    for _ in range(at):
+        start = _match(pattern, piece, start).end() + 1
+    end = _match(pattern, piece, start).end()
+    there = piece[start:end]
+    if there.startswith('"'):
+        there = there.replace(old.replace('"', '""'), new.replace('"', '""'), 1)
+    else:
+        there = there.replace(old, cell(new, delimiter), 1)
+    return piece[:start] + there + piece[end:]
+
+
+def _match(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str]:
+    found = pattern.match(text, start)
+    assert found is not None  # it matches nothing, too
+    return found
+
+
+def cell(text: str, delimiter: str = ",") -> str:
+    """As it is written into a CSV file: in quotes where it would be read otherwise."""
+    special = delimiter in text or any(mark in text for mark in '"\r\n') or text != text.strip()
+    return '"' + text.replace('"', '""') + '"' if special else text
+
+
+class ParquetFile:
+    def __init__(self, path: Path) -> None:
+        try:
+            pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+        except ImportError as error:
+            raise ImportError('pyarrow, which reads Parquet, is missing: pip install "ogc[parquet]"') from error
+        try:
+            self.table: Any = parquet.read_table(path)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ValueError(f"`{path}` cannot be read as Parquet: {error}.") from error
+        self.path, self.columns = path, self.table.column_names
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def row(self, index: int) -> dict[str, str]:
+        cells = ((name, self.table.column(name)[index].as_py()) for name in self.columns)
+        return {name: "" if value is None else str(value) for name, value in cells}
+
+    def labels(self, column: str) -> list[str]:
+        return [str(value).strip() for value in self.table.column(column).to_pylist()]
+
+    def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
+        pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+        at, values = self.columns.index(column), self.table.column(column).to_pylist()
+        named = {str(value).strip(): value for value in reversed(values)}
+        for index, label in labels.items():
+            values[index] = named[label]
+        field = self.table.schema.field(at)
+        changed = self.table.set_column(at, field, pyarrow.array(values, type=field.type))
+        buffer = io.BytesIO()
+        parquet.write_table(changed, buffer)
+        return buffer.getvalue()
