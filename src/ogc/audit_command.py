@@ -46,10 +46,10 @@ class Request:
         """What to train first, on every sample; ``None`` with a run."""
         from ._require import require
         from .train_command import Request as Training
+        from .training.source import NAMED, TABLES
 
-        given = [self.run, self.folder, self.table]
-        one = sum(value is not None for value in given) == 1
-        require(one, "RUN", "given, or else --folder or --table", next((str(v) for v in given if v is not None), None))
+        given = [str(path) for path in (self.run, self.folder, self.table) if path is not None]
+        require(len(given) == 1, "RUN", "given alone, or else --folder, or --table", given or None)
         if self.run is not None:
             for field in fields(self):
                 if field.name != "run" and getattr(self, field.name) != field.default:
@@ -58,11 +58,12 @@ class Request:
             return None
         if self.folder is not None and not self.folder.is_dir():
             raise FileNotFoundError(f"There is no folder `{self.folder}`.")
-        require(
-            self.table is None or not self.table.is_dir(), "table", "a file; --folder is for images", str(self.table)
-        )
+        if self.table is not None:
+            known = self.table.suffix.lower() in TABLES
+            require(known, "table", f"a file that ends in one of {', '.join(TABLES)}", str(self.table))
+        path = given[0]
         return Training(
-            source=str(self.folder or self.table),
+            source=str(Path(path).absolute()) if path in NAMED else path,
             label=self.label,
             true=self.true,
             id=self.id,
@@ -180,7 +181,7 @@ def register(app: "typer.Typer") -> None:
 
 def run_audit(request: Request, console: "Console") -> None:
     """Train if asked to, audit, and say what was found."""
-    from .audit.files import summary, write_audit
+    from .audit.files import write_audit
     from .audit.run import AUDIT, findings_of
     from .noise import LabelFileError
     from .train_command import Plan, _notes
@@ -198,8 +199,8 @@ def run_audit(request: Request, console: "Console") -> None:
             train(replace(training, out=folder), console)
         with _notes(console):
             findings = findings_of(folder)
-            notes = write_audit(findings, folder / AUDIT)
-        told = summary(findings)
+            told, notes = write_audit(findings, folder / AUDIT)
+        console.print()
         for line in sentences(told):
             console.print(line, markup=False)
         if told["pairs"]:
@@ -233,7 +234,7 @@ def sentences(told: Mapping[str, Any]) -> list[str]:
 def pairs_table(told: Mapping[str, Any]) -> "Table":
     pairs = told["pairs"]
     more = len(pairs) - PAIRS
-    shown = _table("Most often confused", f"and {more:,} more pairs" if more > 0 else None)
+    shown = _table("Most often confused", f"and {more:,} more" if more > 0 else None)
     for name, side in (("given", "left"), ("suggested", "left"), ("labels", "right")):
         shown.add_column(name, justify=side)  # type: ignore[arg-type]
     for pair in pairs[:PAIRS]:
@@ -302,7 +303,8 @@ def tell_next(folder: Path, findings: "Findings", console: "Console") -> None:
         kind, "labels-fixed.npy"
     )
     command = shlex.join(["ogc", "audit", "apply", str(folder), "--out", copy])
-    say(f"To apply all suggestions to a copy: {command}")
+    what = {"table": "To apply all suggestions to a copy", "folder": "To list the files to move"}
+    say(f"{what.get(kind, 'To apply all suggestions')}: {command}")
     say("With --decisions FILE, exported from the page, only those that you accept.")
 
 

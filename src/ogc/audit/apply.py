@@ -48,8 +48,10 @@ def apply(folder: Path, out: Path, decisions: Path | None = None) -> Applied:
     labels = audit.fixed if decisions is None else decided(audit, decisions)
     kind = "python" if source is None else source.kind
     added = audit.summary["run"]["recipe"]["noise"]
-    if source is not None and kind in ("table", "folder"):
-        require(added is None, "RUN", f"one without added noise: its {kind} holds none of it to be cleaned", added)
+    if added is not None and kind in ("table", "folder"):
+        raise ValueError(
+            f"{added} was added to the labels of {folder} in training: its {kind} has none of it to clean."
+        )
     content = WAYS[kind](audit, labels, source, out) if kind in WAYS else class_indices(audit, labels, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):

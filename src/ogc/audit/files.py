@@ -41,8 +41,8 @@ class AuditError(ValueError):
     """An audit's file that is broken, or not what it should be: one sentence that names it."""
 
 
-def write_audit(findings: Findings, folder: Path) -> list[str]:
-    """All files; and what to say of them, in sentences."""
+def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """All files: -> what ``audit.json`` holds, and notes to be said."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder, (ISSUES, ISSUES_CSV, FIXED, SUMMARY, PAGE))
     told = summary(findings)
@@ -63,7 +63,7 @@ def write_audit(findings: Findings, folder: Path) -> list[str]:
     notes += formula_notes([*findings.ids, *findings.class_names])
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
     write_whole(folder / SUMMARY, as_json(told))
-    return notes
+    return told, notes
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------

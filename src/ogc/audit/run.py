@@ -68,7 +68,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
     issues = from_surveys(given, margin=margin, probabilities=probabilities)
     # where noise was added, labels as they were found stand for the true ones
     known = [part.given if part.true is None and added else part.true for part in parts]
-    true = torch.cat([labels for labels in known if labels is not None])
+    sure = [labels for labels in known if labels is not None]
     places = [(part, index) for part in parts for index in range(len(part))]
     splits = [name for name, part in asked.items() for _ in range(len(part))]
     ids = _unlike([places[i][0].ids[places[i][1]] for i in order.tolist()])
@@ -80,7 +80,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         issues=issues,
         shown=Samples(run.source, [places[i] for i in order.tolist()], table),
         splits=[splits[i] for i in order.tolist()],
-        true=true[order] if len(true) == len(given) else None,
+        true=torch.cat(sure)[order] if len(sure) == len(parts) else None,
         key=_key(run, ids, given, issues.predicted_label),
         run={
             "folder": str(folder),

@@ -14,6 +14,10 @@ from pathlib import Path
 from ogc.training import load_network
 
 network = load_network(Path({folder!r}){given})"""
+AUDIT = """\
+from ogc.audit.run import audit_run
+
+audit_run({folder!r}, (train, sets))  # the data of the job"""
 
 
 def next_steps(
@@ -29,6 +33,10 @@ def next_steps(
         command = f"ogc train --resume {shlex.quote(str(folder))}"
         code = "ogc.training.train(jobs, resume=True)  # the same jobs"
         steps.append(("Go on where it stopped:", code if from_python else command))
+    if finished and recipe.surveys:
+        code = AUDIT.format(folder=str(folder))
+        command = f"ogc audit {shlex.quote(str(folder))}"
+        steps.append(("See which labels are wrong, and what they should be:", code if source is None else command))
     if epochs:
         averaged = ", with its averaged weights" if recipe.average else ""
         given = ", network=one_like_yours" if "network" in from_python else ""
