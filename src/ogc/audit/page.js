@@ -12,7 +12,7 @@ const cut = (text, longest = LONGEST) => text.length > longest ? text.slice(0, l
 const names = data.classes.map(name => cut(name, LONGEST_NAME));
 const count = n => n.toLocaleString("en");
 const score = i => (data.score[i] / 1e4).toFixed(3);
-const percent = share => (share / 100).toFixed(0) + "\u00a0%";
+const percent = share => (share >= 9950 ? ">99" : share < 50 ? "<1" : (share / 100).toFixed(0)) + "\u00a0%";
 const other = i => data.predicted[i] !== data.given[i];
 function element(tag, text) {
   const made = document.createElement(tag);
@@ -30,7 +30,9 @@ let kept = true, unexported = false;
 
 function keep() {
   try {
-    localStorage.setItem(KEY, Array.from(decided, d => LETTERS[d]).join(""));
+    const letters = Array.from(decided, d => LETTERS[d]).join("").replace(/\.+$/, "");
+    localStorage.setItem(KEY, letters);
+    if (!letters) localStorage.removeItem(KEY);
     kept = true;
   } catch {
     kept = false;
@@ -40,8 +42,8 @@ function keep() {
 
 function recall() {
   try {
-    const found = localStorage.getItem(KEY);
-    if (found !== null && found.length === N) decided = Uint8Array.from(found, letter => Math.max(LETTERS.indexOf(letter), 0));
+    const found = localStorage.getItem(KEY) || "";
+    decided = Uint8Array.from({length: N}, (_, i) => Math.max(LETTERS.indexOf(found[i] || "."), 0));
   } catch {
     kept = false;
   }
@@ -150,7 +152,7 @@ const gallery = $("gallery");
 const cards = new Map();  // sample -> its card
 let columns = 1, columnWidth = 0, rowHeight = 0, gap = 0;
 gallery.className = pictures ? "pictures" : data.cells ? "rows" : "bare";
-const narrowest = {pictures: 10.5, rows: 19, bare: 15}[gallery.className];  // of a card, in rem
+const narrowest = {pictures: 11.25, rows: 19, bare: 15}[gallery.className];  // of a card, in rem
 
 function write(card, i) {
   const one = selector => card.querySelector(selector);
@@ -158,8 +160,9 @@ function write(card, i) {
   one(".none").textContent = !pictures || drawn ? "" : i < data.thumbnails.width.length ? "no image" : "no thumbnail: not among the worst";
   one(".given").textContent = names[data.given[i]];
   one(".suggested").textContent = names[data.predicted[i]];
-  const truth = data.true ? ` · truly ${names[data.true[i]]}` : "";
-  one(".facts").textContent = `score ${score(i)} · ${percent(data.wrong[i])} wrong${truth}`;
+  one(".truly").hidden = !data.true;
+  if (data.true) one(".truly bdi").textContent = names[data.true[i]];
+  one(".facts").textContent = `score ${score(i)} · wrong ${percent(data.wrong[i])}`;
   one(".id bdi").textContent = cut(data.ids[i]);
   const fields = one(".fields");
   fields.textContent = "";
@@ -222,7 +225,7 @@ function clear() {
 
 function look() {  // put the cards in sight on the page, and take the others away
   if (!list.length || !rowHeight) return clear();
-  const top = -gallery.getBoundingClientRect().top, margin = 2 * rowHeight;
+  const top = -gallery.getBoundingClientRect().top, margin = rowHeight;
   const first = Math.max(0, Math.floor((top - margin) / rowHeight)) * columns;
   const last = Math.min(list.length, Math.ceil(Math.max(0, top + innerHeight + margin) / rowHeight) * columns);
   const wanted = [];
@@ -353,7 +356,7 @@ function exportCsv() {
 }
 
 function parse(text) {  // a CSV file -> its lines
-  const lines = [], pattern = /(?:"([^"]*(?:""[^"]*)*)"|([^,\r\n]*))(,|\r\n|\r|\n|$)/y;
+  const lines = [], pattern = /(?:"([^"]*(?:""[^"]*)*)"|([^",\r\n]*))(,|\r\n|\r|\n|$)/y;
   for (let line = []; pattern.lastIndex < text.length || line.length;) {
     const found = pattern.exec(text);
     if (!found) throw new Error(`A quote is not closed, or stands amid a cell, in line ${lines.length + 1}.`);
@@ -392,11 +395,11 @@ function detail() {
   const i = current;
   $("detail-id").textContent = cut(data.ids[i], 1000);
   $("details").querySelector(".detail").classList.toggle("plain", !draw($("details").querySelector("canvas"), i));
-  const facts = [["given", names[data.given[i]]], ["suggested", names[data.predicted[i]]]];
+  const facts = [["given", names[data.given[i]]], ["suggested", `${names[data.predicted[i]]} (${percent(data.probability[i])})`]];
   if (data.true) facts.push(["truly", names[data.true[i]]]);
-  facts.push(["score", score(i)], ["wrong", percent(data.wrong[i])], [names[data.predicted[i]], percent(data.probability[i])]);
+  facts.push(["score", score(i)], ["wrong", percent(data.wrong[i])]);
   if (data.splits) facts.push(["part", data.splits[i]]);
-  facts.push(["place", `${count(place(i) + 1)} of ${count(list.length)} shown`]);
+  facts.push(["place", `${count(place(i) + 1)} of ${count(list.length)}`]);
   table($("detail-facts"), facts);
   table($("detail-fields"), data.cells ? data.fields.map((name, c) => [name, data.cells[i][c]]) : []);
   press($("details"), i, 0);
@@ -419,8 +422,13 @@ function showDetail() {
 
 // --- hands -------------------------------------------------------------------------------------------------------
 
+function fold(open) {  // the filters, on a narrow screen
+  $("filters").classList.toggle("open", open);
+  $("fold").setAttribute("aria-expanded", String(open));
+}
+
 function search() {
-  $("folded").open = true;
+  fold(true);
   $("search").focus();
   $("search").select();
 }
@@ -488,6 +496,7 @@ for (const dialog of document.querySelectorAll("dialog")) {
   dialog.addEventListener("close", () => { look(); focusCurrent(); });
   dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
 }
+$("fold").addEventListener("click", () => fold(!$("filters").matches(".open")));
 $("undo").addEventListener("click", takeBack);
 $("export").addEventListener("click", exportCsv);
 $("load").addEventListener("click", () => $("file").click());
@@ -533,7 +542,6 @@ const counts = [...document.querySelectorAll("#matrix button")];
 const largest = Math.max(...counts.map(button => Number(button.dataset.count)));
 for (const button of counts) button.style.setProperty("--share", Math.sqrt(button.dataset.count / largest).toFixed(3));
 if (counts.length) counts[0].tabIndex = 0;
-$("folded").open = innerWidth > 544;
 recall();
 keep();
 if (N) measure();

@@ -35,7 +35,7 @@ LONGEST_CELL, LONGEST_NAME = 300, 40  # in characters, as shown
 class Pair(NamedTuple):
     given: int
     suggested: int
-    count: int
+    samples: int
 
 
 def page(findings: Findings, *, thumbnails: int = 20_000) -> str:
@@ -54,7 +54,7 @@ def page(findings: Findings, *, thumbnails: int = 20_000) -> str:
     }
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     confusion = issues.confusion().fill_diagonal_(0)
-    html = template.from_string(texts["html"]).render(
+    html: str = template.from_string(texts["html"]).render(
         title=findings.title.encode(errors="replace").decode(),
         policy=f"default-src 'none'; img-src data:; script-src {checksum(texts['js'])}; "
         f"style-src {checksum(texts['css'])}; base-uri 'none'; form-action 'none'",
@@ -124,7 +124,7 @@ class Sheets:
 
     def _add(self, images: Sequence[Image | None]) -> None:
         sizes = [(0, 0) if image is None else image.size for image in images]
-        # JPEG's blocks have 8 pixels a side: whole ones for each thumbnail, and none bleeds into its neighbour.
+        # JPEG's blocks have 8 pixels a side: with whole ones for each thumbnail none bleeds into its neighbour.
         cell = -(-max(max(size) for size in sizes) // 8) * 8
         self.columns["cell"].append(cell)
         self.columns["width"] += [width for width, _ in sizes]
@@ -133,13 +133,17 @@ class Sheets:
 
     def _drawn(self, images: Sequence[Image | None], cell: int) -> str:
         """As JPEG in base64."""
+        import numpy as np
         from PIL import Image
 
         grey = all(image is None or image.mode == "L" for image in images)
         sheet = Image.new("L" if grey else "RGB", (ACROSS * cell, -(-len(images) // ACROSS) * cell))
         for place, image in enumerate(images):
             if image is not None:
-                sheet.paste(image, (place % ACROSS * cell, place // ACROSS * cell))
+                pixels = np.asarray(image.convert(sheet.mode))
+                whole = [(0, -image.height % 8), (0, -image.width % 8), (0, 0)][: pixels.ndim]
+                tile = Image.fromarray(np.pad(pixels, whole, mode="edge"))
+                sheet.paste(tile, (place % ACROSS * cell, place // ACROSS * cell))
         file = io.BytesIO()
         sheet.save(file, "JPEG", quality=QUALITY, subsampling=0, optimize=True)
         return base64.b64encode(file.getvalue()).decode()

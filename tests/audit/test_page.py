@@ -1,0 +1,507 @@
+"""The audit's page: what is in it, and what it does in a real browser."""
+
+import base64
+import csv
+import hashlib
+import html.parser
+import io
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+from ogc.audit import find_label_issues
+from ogc.audit.findings import Findings
+from ogc.audit.page import LONGEST_CELL, MATRIX, Sheets, embedded, headline, page, thumbnail
+
+HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\"'&amp;\u2028<!--"
+
+
+class Made:
+    """Samples with the images and fields that functions make of their index."""
+
+    def __init__(self, image=lambda i: None, fields=lambda i: None):
+        self.image, self.fields = image, fields
+
+
+def made(N=100, C=5, *, shown=None, title="a run", names=None, seed=0, **more):
+    draw = torch.Generator().manual_seed(seed)
+    true = torch.randint(C, (N,), generator=draw)
+    logits = torch.randn(N, C, generator=draw) + 3 * torch.nn.functional.one_hot(true, C)
+    given = torch.where(torch.rand(N, generator=draw) < 0.3, (true + 1) % C, true)
+    names = names or tuple(f"class {c}" for c in range(C))
+    more = {"ids": [f"sample {i}" for i in range(N)], "true": true, "key": "made up"} | more
+    return Findings(
+        title=title, class_names=names, issues=find_label_issues(given, logits=logits), shown=shown or Made(), **more
+    )
+
+
+def coloured(i, size=(16, 16)):
+    """One colour all over, another for every one of 2**15 indices, far enough apart to be known after JPEG."""
+    colour = torch.tensor([8 * (i % 32), 8 * (i // 32 % 32), 8 * (i // 1024 % 32)], dtype=torch.uint8)
+    return colour[:, None, None].expand(3, *size)
+
+
+class Elements(html.parser.HTMLParser):
+    """Scripts and styles of a page, as a browser sees them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.metas, self.handlers = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.handlers += [name for name in attributes if name.startswith("on") or name == "style"]
+        if tag in ("script", "style"):
+            self.found.append([tag, attributes, ""])
+        if tag == "meta":
+            self.metas.append(attributes)
+
+    def handle_data(self, data):
+        if self.cdata_elem:
+            self.found[-1][2] += data
+
+    def of(self, tag, **attributes):
+        return [text for name, has, text in self.found if name == tag and has == attributes]
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_data_in_a_script_element_read_back():
+    data = [HOSTILE, "\ud800", {"<": ">&"}]
+    assert json.loads(embedded(data)) == data
+    assert not set("<>&\u2028\u2029") & set(embedded(data))
+
+
+def test_only_the_pages_own_script_and_style_may_run():
+    names = tuple(f"{HOSTILE}{c}" for c in range(5))
+    ids = [f"{HOSTILE}{i}" for i in range(100)]
+    shown = Made(fields=lambda i: {HOSTILE: HOSTILE})
+    text = page(made(shown=shown, names=names, ids=ids, title=HOSTILE, key=HOSTILE))
+    elements = Elements(text)
+    (script,), (style,) = elements.of("script"), elements.of("style")
+    (policy,) = (meta["content"] for meta in elements.metas if meta.get("http-equiv") == "Content-Security-Policy")
+    allowed = dict(part.split(" ", 1) for part in policy.split("; "))
+    for kind, content in (("script-src", script), ("style-src", style)):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert allowed[kind] == f"'sha256-{digest}'"
+    assert allowed["default-src"] == "'none'"
+    assert elements.handlers == []
+    assert "hacked" not in script + style
+    (data,) = elements.of("script", type="application/json", id="data")
+    assert json.loads(data)["ids"][0] in ids
+    assert not re.search(r"https?://", text)
+
+
+def test_columns_are_in_the_order_of_suspicion():
+    findings = made(splits=["train"] * 60 + ["val"] * 40)
+    (data,) = Elements(page(findings)).of("script", type="application/json", id="data")
+    data, issues = json.loads(data), findings.issues
+    worst = issues.worst_first.tolist()
+    assert data["ids"] == [f"sample {i}" for i in worst]
+    assert data["splits"] == ["train" if i < 60 else "val" for i in worst]
+    assert data["given"] == issues.given_label[worst].tolist()
+    assert data["predicted"] == issues.predicted_label[worst].tolist()
+    assert data["issue"] == issues.is_label_issue[worst].long().tolist()
+    assert data["score"] == sorted(data["score"])
+    assert data["score"] == pytest.approx((10_000 * issues.label_score[worst]).tolist(), abs=0.51)
+    assert data["wrong"] == pytest.approx((10_000 * issues.wrong_probability[worst]).tolist(), abs=0.51)
+
+
+def test_cells_are_cut_and_missing_ones_empty():
+    rows = [{"a": "x" * 1_000_000, "b": "1"}, {"c": "2"}, None]
+    findings = made(3, shown=Made(fields=rows.__getitem__), key="", ids=["n" * 1_000_000, "1", "2"])
+    text = page(findings)
+    (data,) = Elements(text).of("script", type="application/json", id="data")
+    data = json.loads(data)
+    cells = dict(zip(data["ids"], data["cells"], strict=True))
+    assert data["fields"] in (["a", "b", "c"], ["c", "a", "b"])
+    assert sorted(cells["1"]) == ["", "", "2"]
+    assert cells["2"] == ["", "", ""]
+    assert max(map(len, cells["n" * 1_000_000])) == LONGEST_CELL
+    assert len(text) < 1_200_000  # the id is whole: it is what the exported file names the sample by
+
+
+def test_thumbnails_stand_where_the_page_looks_for_them():
+    sizes = {0: (3, 100, 300), 1: (3, 20, 10), 3: (1, 64, 64), 4: (3, 1000, 1)}
+
+    def image(i):
+        return torch.full(sizes[i], 50 * i, dtype=torch.uint8) if i in sizes else None
+
+    drawn = Sheets(Made(image), list(range(300)))
+    cell, width, height = (drawn.columns[name] for name in ("cell", "width", "height"))
+    assert cell == [64, 0]
+    assert list(zip(width, height, strict=True))[:5] == [(64, 21), (10, 20), (0, 0), (64, 64), (1, 64)]
+    assert len(width) == len(height) == 300
+    assert drawn.sheets[1] == ""
+    sheet = Image.open(io.BytesIO(base64.b64decode(drawn.sheets[0])))
+    assert (sheet.format, sheet.size) == ("JPEG", (1024, 1024))
+    for i in sizes:
+        for place in ((0, 0), (width[i] - 1, height[i] - 1)):
+            found = sheet.getpixel((64 * i + place[0], place[1]))
+            assert found == pytest.approx((50 * i,) * 3, abs=6)
+
+
+def test_thumbnails_do_not_bleed_into_their_neighbours():
+    black_and_white = Made(lambda i: torch.full((1, 8, 8), 255 * (i % 2), dtype=torch.uint8))
+    drawn = Sheets(black_and_white, list(range(256)))
+    sheet = Image.open(io.BytesIO(base64.b64decode(drawn.sheets[0])))
+    assert sheet.mode == "L"
+    assert drawn.columns["cell"] == [8]
+    pixels = torch.tensor(list(sheet.tobytes())).view(16, 8, 16, 8)
+    assert (pixels[:, :, 0::2] == 0).all()
+    assert (pixels[:, :, 1::2] == 255).all()
+
+
+def test_small_images_keep_every_pixel():
+    pixels = torch.arange(3 * 32 * 32).remainder(256).to(torch.uint8).view(3, 32, 32)
+    assert torch.tensor(list(thumbnail(pixels).tobytes())).view(32, 32, 3).permute(2, 0, 1).equal(pixels.int())
+    assert thumbnail(torch.zeros(3, 0, 4, dtype=torch.uint8)) is None
+
+
+def test_only_the_worst_have_thumbnails():
+    findings = made(600, shown=Made(coloured))
+    sheets = {
+        n: Elements(page(findings, thumbnails=n)).of("script", type="text/plain", **{"class": "sheet"})
+        for n in (0, 300)
+    }
+    assert [len(found) for found in sheets.values()] == [0, 2]
+    with pytest.raises(ValueError, match="thumbnails"):
+        page(findings, thumbnails=-1)
+
+
+def test_the_matrix_shows_the_classes_with_issues():
+    C = 200
+    given = torch.arange(C).repeat(3)
+    probabilities = torch.nn.functional.one_hot(given, C).double()
+    probabilities[150], probabilities[350] = 0, 0  # given 150, both rather 7
+    probabilities[[150, 350], 7] = 1
+    issues = find_label_issues(given, probabilities)
+    text = page(Findings("t", [str(i) for i in range(3 * C)], tuple(f"class {c}" for c in range(C)), issues, Made()))
+    assert (
+        len(set(re.findall(r'<button type="button" tabindex="-1" data-given="(\d+)" data-suggested="(\d+)"', text)))
+        == 1
+    )
+    assert 'data-given="150" data-suggested="7" data-count="2"' in text
+    assert text.count('<td class="same"') == MATRIX
+    assert f"the {MATRIX} with the most issues, of 200" in text
+
+
+def test_the_headline():
+    issues = find_label_issues([0, 1, 0, 1], [[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.4, 0.6]])  # two issues
+    numbers = headline(Findings("t", list("abcd"), ("x", "y"), issues, Made(), true=torch.tensor([0, 0, 0, 0])))
+    assert [number.replace("\u00a0", " ") for number, _ in numbers] == ["2", "57.5 %", "50.0 %", "50.0 %", "50.0 %"]
+    assert len(headline(Findings("t", list("abcd"), ("x", "y"), issues, Made()))) == 2
+
+
+def test_an_audit_of_nothing_is_a_page_too():
+    empty = find_label_issues(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2))
+    assert "0" in page(Findings("t", [], ("x", "y"), empty, Made()))
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install 'ogc[test]'")
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
+    if not any(found):
+        pytest.skip("no Chromium on this machine: the page is opened where one is installed")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=next(filter(None, found)), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium, tmp_path):
+    """Opens a page in a fresh browser, and sees to it that nothing is complained of and nothing fetched."""
+    contexts, complaints, fetched = [], [], []
+
+    def visit(text, *, width=1280, scheme="light", before=None):
+        path = tmp_path / "audit.html"
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.set_default_timeout(15_000)
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("request", lambda request: fetched.append(request.url))
+        if before:
+            tab.add_init_script(before)
+        tab.goto(path.as_uri())
+        return tab
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert {url.split(":")[0] for url in fetched} <= {"file", "blob"}
+    assert {url.split("/")[-1] for url in fetched if url.startswith("file")} == {"audit.html"}
+
+
+@pytest.fixture(scope="module")
+def large():
+    """50,000 samples, and the page."""
+    findings = made(50_000, 10, shown=Made(coloured))
+    return findings, page(findings)
+
+
+def wait(tab, element, text):
+    """Until it says so; the page's policy lets nobody evaluate a condition there."""
+    tab.locator(element).filter(has_text=text).wait_for(state="attached")
+
+
+def nodes(tab):
+    return tab.evaluate("document.querySelectorAll('*').length")
+
+
+def ids_on(tab):
+    """Of the cards that are there, in the page's order."""
+    return tab.locator(".card .id").all_text_contents()
+
+
+def current(tab):
+    return tab.locator(".card.current .id").text_content()
+
+
+def exported(tab, path):
+    with tab.expect_download() as download:
+        tab.keyboard.press("e")
+    download.value.save_as(path)
+    limit = csv.field_size_limit(10_000_000)
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    csv.field_size_limit(limit)
+    return rows
+
+
+def decisions(rows):
+    assert rows[0] == ["id", "decision", "given_label", "suggested_label"]
+    return {row[0]: tuple(row[1:]) for row in rows[1:]}
+
+
+@pytest.mark.slow
+def test_fifty_thousand_samples_filtered_reviewed_and_exported(visit, large, tmp_path):
+    findings, text = large
+    issues, names = findings.issues, findings.class_names
+    tab = visit(text)
+    assert nodes(tab) < 1500
+    worst = issues.worst_first[issues.is_label_issue[issues.worst_first]]
+    assert ids_on(tab)[0] == findings.ids[worst[0]]
+    assert f"{len(worst):,} shown" in tab.text_content("#shown")
+
+    # The matrix filters; so do the fields.
+    tab.click("#matrix button[data-given='3'][data-suggested='2']")
+    pair = [i for i in worst.tolist() if (issues.given_label[i], issues.predicted_label[i]) == (3, 2)]
+    assert len(pair) == issues.confusion()[3, 2] > 10
+    assert f"{len(pair):,} shown" in tab.text_content("#shown")
+    assert ids_on(tab)[:10] == [findings.ids[i] for i in pair[:10]]
+
+    # Ten samples by keyboard alone; each decision brings up the next.
+    expected = {}
+    for k, i in enumerate(pair[:10]):
+        assert current(tab) == findings.ids[i]
+        key, word = [("a", "accept"), ("k", "keep"), ("s", "skip")][k % 3]
+        tab.keyboard.press(key)
+        expected[findings.ids[i]] = (word, names[3], names[2])
+    assert decisions(exported(tab, tmp_path / "decisions.csv")) == expected
+
+    # Undone and done again; a decision can be changed.
+    tab.keyboard.press("u")
+    assert current(tab) == findings.ids[pair[9]]
+    assert len(decisions(exported(tab, tmp_path / "other.csv"))) == 9
+    tab.keyboard.press("k")
+    expected[findings.ids[pair[9]]] = ("keep", names[3], names[2])
+
+    # They are there after a reload, and undecided only leaves them out.
+    tab.reload()
+    assert decisions(exported(tab, tmp_path / "other.csv")) == expected
+    tab.select_option("#given", "3")
+    tab.select_option("#suggested", "2")
+    tab.check("#undecided")
+    assert f"{len(pair) - 10:,} shown" in tab.text_content("#shown")
+    assert current(tab) == findings.ids[pair[10]]
+    tab.locator(".card.current").focus()
+    tab.keyboard.press("a")
+    assert current(tab) == findings.ids[pair[11]]
+
+    # Another browser knows nothing of them, until it loads the file.
+    other = visit(None)
+    assert "0 decided" in other.text_content("#shown")
+    other.set_input_files("#file", tmp_path / "other.csv")
+    wait(other, "#shown", "10 decided")
+    assert decisions(exported(other, tmp_path / "third.csv")) == expected
+
+
+@pytest.mark.slow
+def test_few_nodes_wherever_one_scrolls_and_the_right_pictures(visit, large):
+    findings, text = large
+    worst = findings.issues.worst_first.tolist()
+    tab = visit(text)
+    tab.uncheck("#issues")
+    assert "50,000 shown" in tab.text_content("#shown")
+    for share in (0.1, 0.37, 1):
+        tab.evaluate(f"scrollTo(0, {share} * document.documentElement.scrollHeight)")
+        tab.locator(".card").nth(10).wait_for(state="attached")
+        tab.wait_for_timeout(150)
+        assert nodes(tab) < 1500
+    assert ids_on(tab)[-1] == findings.ids[worst[-1]]
+    assert "no thumbnail" in tab.locator(".card").last.text_content()  # only the worst 20,000 have one
+
+    tab.evaluate("scrollTo(0, 0.37 * document.documentElement.scrollHeight)")
+    tab.wait_for_timeout(500)
+    seen = tab.evaluate(
+        """[...document.querySelectorAll('.card')].map(card => [card.querySelector('.id').textContent,
+        ...card.querySelector('canvas').getContext('2d').getImageData(8, 8, 1, 1).data])"""
+    )
+    assert len(seen) > 20
+    for name, *colour in seen[1:]:  # the first is the current one, kept though out of sight
+        assert colour[:3] == pytest.approx(coloured(int(name.split()[1]))[:, 0, 0].tolist(), abs=4)
+
+
+@pytest.mark.slow
+def test_hostile_names_and_cells_are_text(visit, tmp_path):
+    N = 60
+    ids = [f'{i},"quoted"\n{HOSTILE}' for i in range(N - 2)] + ["=1+1", "n" * 1_000_000]
+    names = (HOSTILE, "c" * 1_000_000, 'comma, "quote"', "__proto__", "\u202ereversed")
+    rows = Made(
+        fields=lambda i: {HOSTILE: HOSTILE, "long": "w" * 1_000_000, **{f"column {c}": str(c) for c in range(20)}}
+    )
+    findings = made(N, shown=rows, ids=ids, names=names, title=HOSTILE)
+    tab = visit(page(findings), width=320)
+    tab.click("#fold")
+    tab.uncheck("#issues")
+    assert tab.evaluate("window.hacked") is None
+    assert tab.evaluate("document.images.length") == 0
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 320
+    assert tab.title() == f"{HOSTILE}: the audit of its labels"
+    assert HOSTILE[:40] in tab.locator(".card dd").first.text_content()
+    assert tab.locator(".card").first.locator("dt").count() == 8  # all of them on demand:
+    tab.locator(".card").first.focus()
+    tab.keyboard.press("Enter")
+    assert tab.locator("#detail-fields tr").count() == 22
+    tab.keyboard.press("Escape")
+    for _ in range(N):
+        tab.keyboard.press("k")
+    found = decisions(exported(tab, tmp_path / "decisions.csv"))
+    given = findings.issues.given_label.tolist()
+    assert {name: row[1] for name, row in found.items()} == {ids[i]: names[given[i]] for i in range(N)}
+
+    other = visit(None)
+    other.set_input_files("#file", tmp_path / "decisions.csv")
+    wait(other, "#shown", "60 decided")
+    for content, answer in (("id,decision\n1,keep\n", "no file of decisions"), ('id,"', "quote")):
+        wrong = tmp_path / "wrong.csv"
+        wrong.write_text(content)
+        other.set_input_files("#file", wrong)
+        wait(other, "#said", answer)
+    lines = "id,decision,given_label,suggested_label\n=1+1,accept,another,label\nunknown,keep,a,b\n"
+    wrong.write_text(lines)
+    other.set_input_files("#file", wrong)
+    wait(other, "#said", "0 decisions loaded; 2 not of this audit, the first in line 2")
+    assert other.evaluate("window.hacked") is None
+
+
+@pytest.mark.slow
+def test_with_the_keyboard_alone(visit):
+    findings = made(200, shown=Made(coloured))
+    issues = findings.issues
+    worst = [findings.ids[i] for i in issues.worst_first.tolist() if issues.is_label_issue[i]]
+    tab = visit(page(findings))
+    seen = []
+    for _ in range(60):  # no trap: from the first thing on the page to a card, and beyond it
+        tab.keyboard.press("Tab")
+        seen.append(tab.evaluate("document.activeElement.className || document.activeElement.id"))
+        outlined = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outlined != "none" or seen[-1] == ""
+        if tab.evaluate("document.activeElement === document.body"):
+            break
+    assert seen[0] == "jump"
+    assert seen.index("search") < seen.index("card current")
+    assert tab.evaluate("document.activeElement === document.body")
+
+    tab.locator(".card.current").focus()
+    tab.keyboard.press("ArrowRight")
+    assert current(tab) == worst[1]
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("p")
+    tab.keyboard.press("ArrowUp")
+    assert current(tab) == worst[0]
+    tab.keyboard.press("End")
+    assert current(tab) == worst[-1]
+    tab.keyboard.press("Home")
+    tab.keyboard.press("Enter")
+    assert tab.text_content("#detail-id") == worst[0]
+    tab.keyboard.press("a")  # decided with all of it in sight, and the next is up
+    assert tab.text_content("#detail-id") == worst[1]
+    tab.keyboard.press("Escape")
+    wait(tab, ".card:focus", re.compile(f"{worst[1]}(?!\\d)"))
+
+    tab.keyboard.press("/")
+    tab.keyboard.type("sample 1")  # letters are letters here
+    shown = [name for name in worst if "sample 1" in name]
+    wait(tab, "#shown", f"{len(shown)} shown, 1 decided")
+    tab.keyboard.press("Escape")
+    wait(tab, ".card:focus", re.compile(f"{shown[0]}(?!\\d)"))
+    tab.keyboard.press("?")
+    tab.keyboard.press("a")
+    assert "1 decided" in tab.text_content("#shown")
+    tab.uncheck("#letters")
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("a")
+    assert "1 decided" in tab.text_content("#shown")
+
+    tab.click("#clear")
+    tab.fill("#lowest", "0.2")
+    middle = [
+        findings.ids[i] for i in issues.worst_first.tolist() if issues.is_label_issue[i] and issues.label_score[i] > 0.2
+    ]
+    assert ids_on(tab)[0] == middle[0]
+    tab.fill("#lowest", "0.99")
+    assert tab.text_content("#end") == "No sample is like that."
+
+    tab.click("#clear")
+    tab.uncheck("#issues")
+    tab.locator(".card.current").focus()
+    tab.keyboard.press("End")  # the best label: there is nothing to accept
+    assert tab.locator(".card.current [data-decision=accept]").is_disabled()
+
+
+@pytest.mark.slow
+def test_a_browser_that_keeps_nothing(visit, tmp_path):
+    forbid = (
+        "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError'); }});"
+    )
+    tab = visit(page(made()), before=forbid)
+    assert tab.is_visible("#unkept")
+    tab.keyboard.press("a")
+    assert len(decisions(exported(tab, tmp_path / "decisions.csv"))) == 1
+    assert not visit(None).is_visible("#unkept")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pictures", "rows", "bare"])
+def test_on_a_phone_and_in_the_dark(visit, kind):
+    shown = {"pictures": Made(coloured), "rows": Made(fields=lambda i: {"a" * 99: "b" * 999}), "bare": Made()}[kind]
+    text, papers = page(made(300, shown=shown, names=tuple("abcdefghijklmnopqrstuvwxyz"[c] * 60 for c in range(5)))), {}
+    for width, scheme in ((320, "light"), (1280, "dark")):
+        tab = visit(text, width=width, scheme=scheme)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        assert tab.locator("#gallery").get_attribute("class") == kind
+        tab.evaluate("document.getElementById('bar').scrollIntoView()")
+        tab.locator(".card").nth(2).wait_for(state="attached")
+        cards = tab.evaluate("[...document.querySelectorAll('.card')].map(c => c.getBoundingClientRect().toJSON())")
+        assert all(card["left"] >= 0 and card["right"] <= width for card in cards)
+        first, second = cards[:2]
+        assert first["right"] <= second["left"] or first["bottom"] <= second["top"]
+        papers[scheme] = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert papers == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}
