@@ -181,6 +181,7 @@ def register(app: "typer.Typer") -> None:
 
 def run_audit(request: Request, console: "Console") -> None:
     """Train if asked to, audit, and say what was found."""
+    from ._require import require
     from .audit.files import write_audit
     from .audit.run import AUDIT, findings_of
     from .noise import LabelFileError
@@ -195,7 +196,10 @@ def run_audit(request: Request, console: "Console") -> None:
             folder = request.run
         else:
             training.check()
-            [folder] = Plan.of(training).folders
+            plan = Plan.of(training)
+            [folder] = plan.folders
+            surveys = plan.recipes[0].surveys
+            require(surveys > 0, "surveys", "above 0: an audit is made of them", surveys)
             train(replace(training, out=folder), console)
         with _notes(console):
             findings = findings_of(folder)

@@ -116,10 +116,10 @@ def replaced(piece: str, at: int, old: str, new: str, delimiter: str) -> str:
         start = _match(pattern, piece, start).end() + 1
     end = _match(pattern, piece, start).end()
     there = piece[start:end]
-    if there.startswith('"'):
-        there = there.replace(old.replace('"', '""'), new.replace('"', '""'), 1)
-    else:
-        there = there.replace(old, cell(new, delimiter), 1)
+    loud = there.startswith('"')
+    inner, fresh = (text.replace('"', '""') if loud else text for text in (old, new))
+    keeps = inner in there and (loud or cell(new, delimiter) == new)
+    there = there.replace(inner, fresh, 1) if keeps else cell(new, delimiter)
     return piece[:start] + there + piece[end:]
 
 

@@ -1,0 +1,487 @@
+"""``ogc audit`` and ``ogc audit apply`` as a user types them, on small data of every kind."""
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+import small_runs
+from ogc import cli
+from ogc.audit.run import audit_run, findings_of
+from ogc.training import train
+from ogc.training.report import write_report
+
+FILES = ["audit.html", "audit.json", "issues.csv", "issues.parquet", "labels_fixed.csv"]
+NAMES = ["plain", "with, comma", '"quoted"']
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def ogc(*arguments):
+    result = CliRunner().invoke(cli.build(), list(map(str, arguments)))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def works(*arguments):
+    result = ogc(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def fails(code, sentence, *arguments):
+    result = ogc(*arguments)
+    assert result.exit_code == code, result.output
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def rows(path, delimiter=","):
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file, delimiter=delimiter))
+
+
+def a_table(path="t.csv", n=240, seed=0):
+    """Numbers that tell the class, a category, missing cells, cells with commas and quotes; every sixth label wrong."""
+    draw = np.random.default_rng(seed)
+    true = draw.integers(3, size=n)
+    given = np.where(np.arange(n) % 6 == 0, (true + 1) % 3, true)
+    columns = {"customer": [f"=c{i}" for i in range(n)]}
+    for k in range(4):
+        values = draw.normal(size=n) + 3 * (true == k % 3)
+        columns[f"f{k}"] = ["" if draw.random() < 0.05 else f"{value:.3f}" for value in values]
+    columns["note"] = [draw.choice(["a, b", 'say "x"', "two\nlines", "<b>"]) for _ in range(n)]
+    columns["kind"] = [NAMES[i] for i in given]
+    columns["truth"] = [NAMES[i] for i in true]
+    if Path(path).suffix == ".parquet":
+        parquet.write_table(pa.table(columns), path)
+    else:
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t" if Path(path).suffix == ".tsv" else ",")
+            writer.writerows([columns, *zip(*columns.values(), strict=True)])
+    return given, true
+
+
+TABLE = ["--label", "kind", "--true", "truth", "--id", "customer", "--epochs", "12", "--set", "hidden=16"]
+TABLE += ["--set", "batch_size=32"]
+
+
+@pytest.fixture(scope="module")
+def table_run(tmp_path_factory):
+    """A table with every sixth label wrong, and an audited run on it."""
+    folder = tmp_path_factory.mktemp("table")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        a_table()
+        said = works("audit", "--table", "t.csv", *TABLE)
+    finally:
+        os.chdir(before)
+    return folder, said
+
+
+@pytest.fixture
+def table(table_run, tmp_path):
+    """A copy of it, here."""
+    shutil.copytree(table_run[0], tmp_path, dirs_exist_ok=True)
+    run = Path("runs/t-ce+ogc-0")
+    for path in (run / "run.json", run / "audit/audit.json"):  # paths in them are absolute
+        path.write_text(path.read_text().replace(str(table_run[0]), str(tmp_path)))
+    return run
+
+
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("digits") / "run"
+    works("train", "digits", "--noise", "pairflip:0.2", "--epochs", "12", "--set", "hidden=32", "--out", out)
+    return out
+
+
+@pytest.fixture
+def digits(digits_run, tmp_path):
+    return Path(shutil.copytree(digits_run, "digits-run"))
+
+
+# --- the audit -------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_in_one_go(table_run):
+    folder, said = table_run
+    audit = folder / "runs/t-ce+ogc-0/audit"
+    assert sorted(path.name for path in audit.iterdir()) == FILES
+    told = json.loads((audit / "audit.json").read_bytes())
+    assert (told["samples"], told["splits"]) == (240, {"train": 240})
+    assert told["true_noise_rate"] == pytest.approx(1 / 6)
+    assert told["measures"]["auroc"] > 0.9
+    assert f"{told['issues']} of 240 labels are probably wrong" in said
+    assert "AUROC 0.9" in said
+    assert "with, comma" in said
+    assert "Note: 240 ids or classes begin like a formula, '=c0' for one." in " ".join(said.split())
+    assert "ogc audit apply runs/t-ce+ogc-0 --out t-fixed.csv" in said
+    worst = rows(audit / "issues.csv")
+    assert all(name in said for name in [row["id"] for row in worst[:5]])
+    assert [float(row["label_score"]) for row in worst] == sorted(float(row["label_score"]) for row in worst)
+    fixed, original = rows(audit / "labels_fixed.csv"), rows(folder / "t.csv")
+    assert [row["id"] for row in fixed] == [row["customer"] for row in original]
+    assert [row["given_label"] for row in fixed] == [row["kind"] for row in original]
+    before, after = (
+        sum(row[k] != o["truth"] for row, o in zip(fixed, original, strict=True)) for k in ("given_label", "label")
+    )
+    assert after < before / 2
+
+
+def test_rows_are_shown_as_they_stand(table):
+    found = findings_of(table)
+    for i, row in enumerate(rows("t.csv")):
+        assert found.shown.fields(i) == row
+        assert found.shown.image(i) is None
+
+
+def test_a_split_table_is_put_together_in_its_order():
+    given, true = a_table()
+    works("train", "t.csv", *TABLE, "--val", "0.3", "--out", "run")
+    found = findings_of(Path("run"))
+    assert found.issues.given_label.tolist() == [sorted(NAMES).index(NAMES[i]) for i in given]
+    assert found.true.tolist() == [sorted(NAMES).index(NAMES[i]) for i in true]
+    assert list(found.ids) == [f"=c{i}" for i in range(240)]
+    assert found.splits.count("val") == 72
+    assert found.shown.fields(17)["customer"] == "=c17"
+    # what was asked of the validation set stands at its samples
+    wrong = found.issues.wrong_probability[(found.true != found.issues.given_label)]
+    assert float(wrong.mean()) > float(found.issues.wrong_probability.mean())
+
+
+@pytest.mark.filterwarnings("always")  # as outside of tests
+def test_ids_that_occur_twice_get_their_row():
+    a_table()
+    text = Path("t.csv").read_text().replace("=c7,", "=c8,").replace("=c9,", ",")
+    Path("t.csv").write_text(text.replace("=c10,", ","))
+    said = works("audit", "--table", "t.csv", *TABLE, "--out", "run")
+    assert "2 ids occur more than once" in said
+    ids = [row["id"] for row in rows("run/audit/labels_fixed.csv")]
+    assert ids[6:12] == ["=c6", "=c8 (row 8)", "=c8 (row 9)", " (row 10)", " (row 11)", "=c11"]
+    assert len(set(ids)) == 240
+
+
+def test_a_run_on_digits(digits):
+    said = works("audit", digits)
+    told = json.loads((digits / "audit/audit.json").read_bytes())
+    assert told["run"]["recipe"]["noise"] == "pairflip:0.2"
+    assert told["measures"]["auroc"] > 0.95
+    assert "By the true labels: AUROC" in said
+    assert f"ogc audit apply {digits} --out labels-fixed.npy" in " ".join(said.split())
+    found = findings_of(digits)
+    image = found.shown.image(3)
+    assert (image.dtype, image.shape) == (torch.uint8, (1, 8, 8))
+    assert found.key == told["key"]
+    assert works("audit", digits) == said  # as often as one likes
+
+
+def test_the_report_says_how_to_audit(digits):
+    write_report(digits)
+    assert f"ogc audit {digits}" in (digits / "report.html").read_text()
+
+
+@pytest.fixture
+def photos():
+    """Bright in the class's own channel, larger and smaller than they are trained on; some are in the wrong folder."""
+    draw = np.random.default_rng(0)
+    for i in range(60):
+        true, size = i % 3, (20, 30) if i % 2 else (80, 70)
+        given = (true + 1) % 3 if i % 10 == 0 else true
+        pixels = draw.integers(0, 120, (*size, 3))
+        pixels[..., true] += 120
+        path = Path("photos", ["blue", "green", "red"][given], "deep" if i % 4 == 0 else "", f"{i}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype("uint8")).save(path)
+    return Path("photos")
+
+
+FOLDER = ["--epochs", "4", "--set", "size=8", "--set", "batch_size=16", "--set", "augment=none"]
+
+
+def test_a_folder_in_one_go_and_its_list_of_moves(photos):
+    said = works("audit", "--folder", photos, *FOLDER)
+    run = Path("runs/photos-ce+ogc-0")
+    assert "To list the files to move: ogc audit apply runs/photos-ce+ogc-0 --out photos-moves.csv" in said
+    fixed = rows(run / "audit/labels_fixed.csv")
+    there = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
+    assert [row["id"] for row in fixed] == there
+    assert all(row["id"].split("/")[0] == row["given_label"] for row in fixed)
+    found = findings_of(run)
+    assert found.shown.image(0).shape == (3, 64, 64)
+    assert found.shown.fields(0) is None
+    (photos / found.ids[0]).write_bytes(b"")
+    assert found.shown.image(0) is None
+    # two are accepted, one of them where its name is taken
+    one, other = fixed[0], fixed[1]
+    goal = "red/" + other["id"].split("/", 1)[1]
+    (photos / goal).parent.mkdir(exist_ok=True)
+    (photos / goal).write_bytes(b"taken")
+    Path("d.csv").write_text(
+        "id,decision,given_label,suggested_label\n"
+        f"{one['id']},accept,{one['given_label']},green\n{other['id']},accept,{other['given_label']},red\n"
+    )
+    before = sorted(path.relative_to(photos) for path in photos.rglob("*"))
+    said = works("audit", "apply", run, "--decisions", "d.csv", "--out", "moves.csv")
+    assert "moves.csv: 2 of 60 files to move" in said
+    stem = goal.removesuffix(".png")
+    moved = [
+        {"from": one["id"], "to": one["id"].replace("blue", "green", 1)},
+        {"from": other["id"], "to": f"{stem}-2.png"},
+    ]
+    assert rows("moves.csv") == moved
+    assert sorted(path.relative_to(photos) for path in photos.rglob("*")) == before
+    fails(2, "outside of", "audit", "apply", run, "--out", photos / "moves.csv")
+    fails(2, "a .csv file", "audit", "apply", run, "--out", "moves.npy")
+    (photos / one["id"]).unlink()
+    fails(1, f"{one['id']} is not there", "audit", "apply", run, "--decisions", "d.csv", "--out", "moves.csv")
+
+
+def test_a_folder_with_a_split_of_its_own(photos):
+    shutil.move(photos, "old")
+    for name in ("train", "val"):
+        shutil.copytree("old", photos / name)
+    works("audit", "--folder", photos, *FOLDER, "--out", "run")
+    fixed = rows("run/audit/labels_fixed.csv")
+    assert {row["id"].split("/")[0] for row in fixed} == {"train", "val"}
+    assert {row["split"] for row in rows("run/audit/issues.csv")} == {"train", "val"}
+    row = next(row for row in fixed if row["id"].startswith("val/blue"))
+    Path("d.csv").write_text(f"id,decision,given_label,suggested_label\n{row['id']},accept,blue,red\n")
+    works("audit", "apply", "run", "--decisions", "d.csv", "--out", "moves.csv")
+    assert rows("moves.csv") == [{"from": row["id"], "to": row["id"].replace("blue", "red", 1)}]
+
+
+def test_a_folder_named_like_a_data_set(photos):
+    shutil.move(photos, "digits")
+    works("audit", "--folder", "digits", *FOLDER, "--out", "run")
+    assert json.loads(Path("run/run.json").read_bytes())["source"]["kind"] == "folder"
+
+
+def test_data_from_python():
+    job = small_runs.job(Path("run"))
+    train([job])
+    fails(2, "came from Python: call ogc.audit.run.audit_run('run', (train, sets))", "audit", "run")
+    found = audit_run("run", job.data)
+    assert list(found.ids) == job.data[0].ids
+    assert sorted(path.name for path in Path("run/audit").iterdir()) == FILES
+    works("audit", "apply", "run", "--out", "fixed.npy")
+    assert np.array_equal(np.load("fixed.npy"), found.issues.suggested_label.numpy())
+
+
+def test_runs_that_cannot_be_audited(digits):
+    fails(1, "nowhere holds no run: there is no run.json in it.", "audit", "nowhere")
+    (digits / "result.json").rename("result.json")
+    fails(2, f"is not finished: ogc train --resume {digits} goes on with it.", "audit", digits)
+    (digits / "run.json").write_text("{}")
+    fails(1, "run.json is broken", "audit", digits)
+    works("train", "digits", "--epochs", "1", "--set", "surveys=0", "--set", "hidden=8", "--out", "none")
+    fails(2, "has no surveys", "audit", "none")
+
+
+def test_data_that_changed_are_refused():
+    a_table()
+    works("audit", "--table", "t.csv", *TABLE, "--out", "run")
+    a_table(seed=1)
+    fails(2, "have changed since it was trained", "audit", "run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        ([], 2, "Parameter `RUN` should be given alone, or else --folder, or --table. Found `RUN = None`."),
+        (["run", "--folder", "x"], 2, "should be given alone"),
+        (["run", "--epochs", "3"], 2, "Parameter `epochs` should be left out with RUN, which is trained already."),
+        (["run", "--set", "lr=1"], 2, "Parameter `set` should be left out with RUN"),
+        (["--folder", "nowhere"], 1, "There is no folder `nowhere`."),
+        (["--table", "nowhere.csv", "--label", "y"], 1, "There is no `nowhere.csv`."),
+        (["--table", "x.npz", "--label", "y"], 2, "Parameter `table` should be a file that ends in one of .csv"),
+        (["--table", "t.csv"], 2, "Parameter `label` should be given"),
+        (["--table", "t.csv", "--label", "nope"], 1, "has no column `nope`"),
+        (["--table", "t.csv", "--label", "kind", "--set", "surveys=0"], 2, "Parameter `surveys` should be above 0"),
+        (["--folder", ".", "--label", "kind"], 2, "Parameter `label` should be left out with folder"),
+    ],
+)
+def test_what_cannot_be_is_said_before_any_work(arguments, code, sentence):
+    a_table()
+    fails(code, sentence, "audit", *arguments)
+    assert not Path("runs").exists()
+
+
+def test_help_shows_both_with_examples():
+    said = works("audit", "--help")
+    assert "ogc audit --table customers.csv --label churned --id customer" in said
+    assert "ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv" in said
+    assert "--skip-bad" in said
+    said = works("audit", "apply", "--help")
+    assert "--decisions" in said
+    assert "ogc audit apply runs/digits" in said
+
+
+# --- applied ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_is_copied_with_its_labels_changed(table):
+    before = Path("t.csv").read_bytes()
+    said = works("audit", "apply", table, "--out", "new/fixed.csv")
+    issues = json.loads((table / "audit/audit.json").read_bytes())["issues"]
+    assert f"new/fixed.csv: {issues} of 240 labels changed." in said
+    fixed = rows(table / "audit/labels_fixed.csv")
+    assert rows("new/fixed.csv") == [
+        row | {"kind": new["label"]} for row, new in zip(rows("t.csv"), fixed, strict=True)
+    ]
+    assert Path("t.csv").read_bytes() == before
+    works("train", "new/fixed.csv", *TABLE, "--epochs", "1", "--out", "again")
+
+
+def test_only_what_was_accepted(table):
+    worst = rows(table / "audit/issues.csv")
+    chosen = {"accept": worst[0], "keep": worst[1], "skip": worst[2]}
+    with Path("d.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "decision", "given_label", "suggested_label"])
+        for decision, row in chosen.items():
+            writer.writerow([row["id"], decision, row["given_label"], row["predicted_label"]])
+    works("audit", "apply", table, "--decisions", "d.csv", "--out", "fixed.csv")
+    changed = [
+        (new["customer"], new["kind"]) for old, new in zip(rows("t.csv"), rows("fixed.csv"), strict=True) if old != new
+    ]
+    assert changed == [(worst[0]["id"], worst[0]["predicted_label"])]
+
+
+def test_the_original_is_never_written_to(table):
+    before = Path("t.csv").read_bytes()
+    Path("soft.csv").symlink_to("t.csv")
+    os.link("t.csv", "hard.csv")
+    Path("d.csv").write_text("id,decision,given_label,suggested_label\n")
+    for out in ("t.csv", "../" + Path.cwd().name + "/t.csv", "soft.csv", "hard.csv", "d.csv"):
+        fails(
+            2,
+            "Parameter `out` should be another file than is read.",
+            "audit",
+            "apply",
+            table,
+            "--decisions",
+            "d.csv",
+            "--out",
+            out,
+        )
+    fails(2, "outside of", "audit", "apply", table, "--out", table / "audit/issues.csv")
+    fails(2, "a .csv file, like", "audit", "apply", table, "--out", "t.tsv")
+    assert Path("t.csv").read_bytes() == before
+    assert Path("soft.csv").is_symlink()
+
+
+def test_an_original_that_changed_is_refused(table):
+    text = Path("t.csv").read_text()
+    lines = rows("t.csv")
+    Path("t.csv").write_text(text[: text.index("=c239")])
+    fails(1, "has changed: it has 239 rows, and had 240.", "audit", "apply", table, "--out", "f.csv")
+    new = next(name for name in NAMES if name != lines[0]["kind"])
+    with Path("t.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        writer.writerows([lines[0] | {"kind": new}, *lines[1:]])
+    fails(1, "has changed: row 1 has the label", "audit", "apply", table, "--out", "f.csv")
+    assert not Path("f.csv").exists()
+
+
+def test_decisions_of_another_audit_are_refused(table):
+    row = rows(table / "audit/issues.csv")[0]
+    other = next(name for name in ("plain", "with, comma") if name != row["given_label"])
+    Path("d.csv").write_text(f'id,decision,given_label,suggested_label\n{row["id"]},accept,"{other}","{other}"\n')
+    fails(
+        1,
+        f"d.csv, line 2: '{row['id']}' is given '{other}'",
+        "audit",
+        "apply",
+        table,
+        "--decisions",
+        "d.csv",
+        "--out",
+        "f.csv",
+    )
+    fails(1, "Cannot use no.csv", "audit", "apply", table, "--decisions", "no.csv", "--out", "f.csv")
+    assert not Path("f.csv").exists()
+
+
+def test_an_audit_of_an_older_run_is_refused(digits):
+    works("audit", digits)
+    told = json.loads((digits / "run.json").read_bytes())
+    told["facts"]["started"] = "later"
+    (digits / "run.json").write_text(json.dumps(told))
+    fails(1, "is of an older run", "audit", "apply", digits, "--out", "f.npy")
+
+
+@pytest.mark.parametrize("ending", ["tsv", "parquet"])
+def test_other_kinds_of_tables(ending):
+    a_table(f"t.{ending}")
+    works("audit", "--table", f"t.{ending}", *TABLE, "--out", "run")
+    works("audit", "apply", "run", "--out", f"f.{ending}")
+    labels = [row["label"] for row in rows("run/audit/labels_fixed.csv")]
+    assert any(row["changed"] == "True" for row in rows("run/audit/labels_fixed.csv"))
+    if ending == "parquet":
+        old, new = parquet.read_table("t.parquet"), parquet.read_table("f.parquet")
+        assert new.column("kind").to_pylist() == labels
+        assert new.drop(["kind"]).equals(old.drop(["kind"]))
+        assert new.schema.equals(old.schema, check_metadata=True)
+    else:
+        old, new = (rows(name, "\t") for name in ("t.tsv", "f.tsv"))
+        assert new == [row | {"kind": label} for row, label in zip(old, labels, strict=True)]
+
+
+def test_labels_of_digits_can_be_trained_on(digits):
+    fails(
+        1, f"There is no audit of {digits}: ogc audit {digits} makes one.", "audit", "apply", digits, "--out", "f.npy"
+    )
+    works("audit", digits)
+    for name in ("f.npy", "f.csv"):
+        said = works("audit", "apply", digits, "--out", name)
+        assert f"ogc train with --labels {name} trains on them" in said
+        works("train", "digits", "--labels", name, "--epochs", "1", "--set", "hidden=8", "--out", f"after-{name}")
+        facts = json.loads(Path(f"after-{name}/run.json").read_bytes())["facts"]
+        told = json.loads((digits / "audit/audit.json").read_bytes())
+        assert facts["noise"]["rate_got"] == pytest.approx(told["measures"]["wrong_after"])
+    fails(2, "a .npy or .csv file of labels", "audit", "apply", digits, "--out", "f.txt")
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_labels_of_arrays_are_of_their_own_kind(text):
+    given, _ = a_table()
+    draw = np.random.default_rng(0)
+    labels = np.array(["x", "yy", "zzz"])[given] if text else given * 10 + 5
+    np.savez("a.npz", X=draw.normal(size=(240, 4)) + given[:, None] * 3, y=labels)
+    works("train", "a.npz", "--val", "0.25", "--epochs", "2", "--set", "hidden=8", "--out", "run")
+    works("audit", "run")
+    row = rows("run/audit/labels_fixed.csv")[7]
+    assert [row["id"], row["given_label"]] == ["7", str(labels[7])]
+    other = next(str(value) for value in sorted(set(labels.tolist())) if value != labels[7])
+    Path("d.csv").write_text(f"id,decision,given_label,suggested_label\n7,accept,{labels[7]},{other}\n")
+    said = works("audit", "apply", "run", "--decisions", "d.csv", "--out", "f.npy")
+    assert "f.npy: 1 of 240 labels changed." in said
+    found = np.load("f.npy", allow_pickle=False)
+    assert found.dtype == labels.dtype
+    assert str(found[7]) == other
+    assert np.array_equal(np.delete(found, 7), np.delete(labels, 7))
+    works("train", "a.npz", "--labels", "f.npy", "--epochs", "1", "--set", "hidden=8", "--out", "again")
+
+
+def test_noise_that_was_added_is_not_in_the_table():
+    a_table()
+    works("train", "t.csv", *TABLE, "--noise", "symmetric:0.2", "--out", "run")
+    said = works("audit", "run")
+    assert "ogc audit apply" not in said
+    assert "By the true labels" in said
+    fails(2, "symmetric:0.2 was added to the labels of run in training", "audit", "apply", "run", "--out", "f.csv")

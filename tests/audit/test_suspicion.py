@@ -1,0 +1,149 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ogc.audit import Issues, find_label_issues
+from ogc.audit.suspicion import TINY, from_surveys
+
+
+def made_up(N=40, C=4, surveys=3, seed=0):
+    draw = np.random.default_rng(seed)
+    return draw.integers(C, size=N), draw.dirichlet(np.ones(C), size=(surveys, N))
+
+
+def by_loops(labels, p):
+    """The module's formulas, a sample and a survey at a time."""
+    surveys, N, C = p.shape
+    for i in range(N):
+        y = labels[i]
+        margins = [math.log(p[s, i, y]) - math.log(max(p[s, i, j] for j in range(C) if j != y)) for s in range(surveys)]
+        mean = [sum(p[s, i, j] for s in range(surveys)) / surveys for j in range(C)]
+        best = max(range(C), key=mean.__getitem__)
+        wrong = 1 - mean[y]
+        yield wrong > 0.5 and best != y, 1 / (1 + math.exp(-sum(margins) / surveys)), best, wrong, mean[best]
+
+
+def test_it_is_what_the_formulas_say():
+    labels, p = made_up()
+    issues = find_label_issues(labels, p)
+    found = zip(
+        issues.is_label_issue.tolist(),
+        issues.label_score.tolist(),
+        issues.predicted_label.tolist(),
+        issues.wrong_probability.tolist(),
+        issues.predicted_probability.tolist(),
+        strict=True,
+    )
+    for here, there in zip(found, by_loops(labels, p), strict=True):
+        assert here == pytest.approx(there, abs=1e-12)
+    assert 0 < int(issues.is_label_issue.sum()) < len(issues)
+    assert issues.noise_rate == pytest.approx(np.mean([row[3] for row in by_loops(labels, p)]))
+
+
+def test_logits_are_probabilities_before_the_softmax():
+    labels, p = made_up()
+    one, other = find_label_issues(labels, p), find_label_issues(labels, logits=np.log(p) + 7)
+    torch.testing.assert_close(one.label_score, other.label_score)
+    torch.testing.assert_close(one.wrong_probability, other.wrong_probability)
+    assert torch.equal(one.is_label_issue, other.is_label_issue)
+
+
+def test_lists_arrays_and_tensors_are_alike_and_one_survey_needs_no_axis():
+    labels, p = made_up(surveys=1)
+    scores = [
+        find_label_issues(given, there).label_score
+        for given, there in ((labels, p), (labels.tolist(), p[0].tolist()), (torch.tensor(labels), torch.tensor(p[0])))
+    ]
+    torch.testing.assert_close(scores[0], scores[1], rtol=1e-5, atol=0)  # torch reads lists as float32
+    assert torch.equal(scores[0], scores[2])
+
+
+def test_the_order_of_samples_and_of_surveys_does_not_matter():
+    labels, p = made_up()
+    order = np.random.default_rng(1).permutation(len(labels))
+    one, other = find_label_issues(labels, p), find_label_issues(labels[order], p[::-1][:, order])
+    torch.testing.assert_close(one.label_score[order], other.label_score)
+    assert torch.equal(one.suggested_label[order], other.suggested_label)
+
+
+def test_early_surveys_count_as_much_as_late_ones():
+    """A wrong label that was learnt by heart in the end."""
+    early, late = [[0.05, 0.95], [0.9, 0.1]], [[0.99, 0.01], [0.99, 0.01]]
+    assert find_label_issues([0, 0], [late]).is_label_issue.tolist() == [False, False]
+    assert find_label_issues([0, 0], [early, early, late]).is_label_issue.tolist() == [True, False]
+
+
+def test_a_tie_is_no_issue():
+    issues = find_label_issues([1, 0], [[0.5, 0.5], [0.5, 0.5]])
+    assert issues.is_label_issue.tolist() == [False, False]
+    assert issues.predicted_label.tolist() == [1, 0]
+    assert issues.label_score.tolist() == [0.5, 0.5]
+
+
+def test_a_label_is_kept_where_none_is_likelier_though_it_is_not_likely():
+    issues = find_label_issues([0], [[0.4, 0.3, 0.3]])
+    assert float(issues.wrong_probability) == pytest.approx(0.6)
+    assert issues.is_label_issue.tolist() == [False]
+    assert issues.suggested_label.tolist() == [0]
+
+
+def test_probabilities_of_zero_are_finite_and_the_worst():
+    issues = find_label_issues([0, 0, 0], [[0.0, 1.0], [1.0, 0.0], [1e-6, 1 - 1e-6]])
+    assert issues.label_score.isfinite().all()
+    assert issues.worst_first.tolist() == [0, 2, 1]
+    assert issues.label_score[0] == pytest.approx(TINY, rel=1e-6)
+
+
+def test_confusion_counts_given_against_suggested_or_true():
+    issues = find_label_issues([0, 0, 1, 2], [[0.9, 0.1, 0], [0.1, 0.8, 0.1], [0, 1, 0], [0, 1, 0]])
+    assert issues.confusion().tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+    assert issues.confusion(torch.tensor([2, 2, 2, 2])).tolist() == [[0, 0, 2], [0, 0, 1], [0, 0, 1]]
+
+
+def test_equal_scores_stay_in_their_order():
+    issues = find_label_issues([0] * 50, [[0.3, 0.7]] * 50)
+    assert issues.worst_first.tolist() == list(range(50))
+
+
+def test_no_samples_are_no_issues():
+    issues = find_label_issues(np.zeros(0, dtype=np.int64), np.zeros((0, 3)))
+    assert (len(issues), issues.confusion().tolist()) == (0, [[0] * 3] * 3)
+
+
+def test_what_training_saved_gives_what_its_surveys_give():
+    labels, p = made_up()
+    given, log_p = torch.tensor(labels), torch.tensor(p).log()
+    margins = [row.gather(1, given[:, None])[:, 0] for row in log_p]
+    rivals = [row.scatter(1, given[:, None], -torch.inf).amax(1) for row in log_p]
+    mean = torch.stack(margins).mean(0) - torch.stack(rivals).mean(0)
+    issues = from_surveys(given, margin=mean, probabilities=torch.tensor(p).mean(0))
+    assert isinstance(issues, Issues)
+    torch.testing.assert_close(issues.label_score, find_label_issues(labels, p).label_score)
+
+
+GOOD = [[0.5, 0.5], [0.2, 0.8]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "sentence"),
+    [
+        ([0, 1], {}, "Parameter `pred_probs` should be given, or else logits."),
+        ([0, 1], {"pred_probs": GOOD, "logits": GOOD}, "Parameter `pred_probs` should be given, or else logits."),
+        ([0, 1], {"pred_probs": [0.5, 0.5]}, "of shape (N, C) or (surveys, N, C). Found `pred_probs = (2,)`."),
+        ([0, 1, 1], {"pred_probs": GOOD}, "Parameter `labels` should be of shape (2,), like pred_probs."),
+        ([0, 2], {"pred_probs": GOOD}, "Parameter `labels` should be in [0, 2). Found `labels = [2]`."),
+        ([0, -1], {"logits": GOOD}, "Parameter `labels` should be in [0, 2). Found `labels = [-1]`."),
+        ([0.0, 1.0], {"logits": GOOD}, "Parameter `labels` should be integers."),
+        ([True, False], {"logits": GOOD}, "Parameter `labels` should be integers."),
+        ([0, 1], {"pred_probs": [[0.5, 0.6], [0.2, 0.8]]}, "with a sum of 1 for each sample"),
+        ([0, 1], {"pred_probs": [[-0.5, 1.5], [0.2, 0.8]]}, "at least 0"),
+        ([0, 1], {"logits": [[math.nan, 1], [0.2, 0.8]]}, "Parameter `logits` should be finite."),
+        ([0, 0], {"pred_probs": [[1.0], [1.0]]}, "at least 1 survey and 2 classes"),
+    ],
+)
+def test_what_is_wrong_is_named(labels, options, sentence):
+    with pytest.raises(ValueError, match="Parameter") as error:
+        find_label_issues(labels, **options)
+    assert sentence in str(error.value)
