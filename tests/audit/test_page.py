@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from ogc.audit import find_label_issues
+from ogc.audit.files import decided, read_audit, write_audit
 from ogc.audit.findings import Findings
 from ogc.audit.page import LONGEST_CELL, MATRIX, Sheets, embedded, headline, page, thumbnail
 
@@ -249,10 +250,11 @@ def visit(chromium, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def large():
-    """50,000 samples, and the page."""
-    findings = made(50_000, 10, shown=Made(coloured))
-    return findings, page(findings)
+def large(tmp_path_factory):
+    """50,000 samples, and the folder of their audit."""
+    findings, folder = made(50_000, 10, shown=Made(coloured)), tmp_path_factory.mktemp("audit")
+    write_audit(findings, folder)
+    return findings, folder
 
 
 def wait(tab, element, text):
@@ -291,9 +293,9 @@ def decisions(rows):
 
 @pytest.mark.slow
 def test_fifty_thousand_samples_filtered_reviewed_and_exported(visit, large, tmp_path):
-    findings, text = large
+    findings, folder = large
     issues, names = findings.issues, findings.class_names
-    tab = visit(text)
+    tab = visit((folder / "audit.html").read_text())
     assert nodes(tab) < 1500
     worst = issues.worst_first[issues.is_label_issue[issues.worst_first]]
     assert ids_on(tab)[0] == findings.ids[worst[0]]
@@ -314,6 +316,9 @@ def test_fifty_thousand_samples_filtered_reviewed_and_exported(visit, large, tmp
         tab.keyboard.press(key)
         expected[findings.ids[i]] = (word, names[3], names[2])
     assert decisions(exported(tab, tmp_path / "decisions.csv")) == expected
+    fixed = decided(read_audit(folder), tmp_path / "decisions.csv")  # what ogc audit apply makes of them
+    changed = {i: name for i, name in enumerate(fixed) if name != names[issues.given_label[i]]}
+    assert changed == dict.fromkeys(pair[:10:3], names[2])
 
     # Undone and done again; a decision can be changed.
     tab.keyboard.press("u")
@@ -344,9 +349,9 @@ def test_fifty_thousand_samples_filtered_reviewed_and_exported(visit, large, tmp
 
 @pytest.mark.slow
 def test_few_nodes_wherever_one_scrolls_and_the_right_pictures(visit, large):
-    findings, text = large
+    findings, folder = large
     worst = findings.issues.worst_first.tolist()
-    tab = visit(text)
+    tab = visit((folder / "audit.html").read_text())
     tab.uncheck("#issues")
     assert "50,000 shown" in tab.text_content("#shown")
     for share in (0.1, 0.37, 1):
@@ -371,13 +376,14 @@ def test_few_nodes_wherever_one_scrolls_and_the_right_pictures(visit, large):
 @pytest.mark.slow
 def test_hostile_names_and_cells_are_text(visit, tmp_path):
     N = 60
-    ids = [f'{i},"quoted"\n{HOSTILE}' for i in range(N - 2)] + ["=1+1", "n" * 1_000_000]
+    ids = [f'{i},"quoted"\n{HOSTILE}' for i in range(N - 2)] + ["=1+1\r\n ", "n" * 1_000_000]
     names = (HOSTILE, "c" * 1_000_000, 'comma, "quote"', "__proto__", "\u202ereversed")
     rows = Made(
         fields=lambda i: {HOSTILE: HOSTILE, "long": "w" * 1_000_000, **{f"column {c}": str(c) for c in range(20)}}
     )
     findings = made(N, shown=rows, ids=ids, names=names, title=HOSTILE)
-    tab = visit(page(findings), width=320)
+    write_audit(findings, tmp_path / "audit")
+    tab = visit((tmp_path / "audit" / "audit.html").read_text(), width=320)
     tab.click("#fold")
     tab.uncheck("#issues")
     assert tab.evaluate("window.hacked") is None
@@ -395,6 +401,8 @@ def test_hostile_names_and_cells_are_text(visit, tmp_path):
     found = decisions(exported(tab, tmp_path / "decisions.csv"))
     given = findings.issues.given_label.tolist()
     assert {name: row[1] for name, row in found.items()} == {ids[i]: names[given[i]] for i in range(N)}
+    kept = decided(read_audit(tmp_path / "audit"), tmp_path / "decisions.csv")
+    assert kept == [names[label] for label in given]
 
     other = visit(None)
     other.set_input_files("#file", tmp_path / "decisions.csv")
@@ -404,7 +412,7 @@ def test_hostile_names_and_cells_are_text(visit, tmp_path):
         wrong.write_text(content)
         other.set_input_files("#file", wrong)
         wait(other, "#said", answer)
-    lines = "id,decision,given_label,suggested_label\n=1+1,accept,another,label\nunknown,keep,a,b\n"
+    lines = "id,decision,given_label,suggested_label\nsample 1,accept,another,label\nunknown,keep,a,b\n"
     wrong.write_text(lines)
     other.set_input_files("#file", wrong)
     wait(other, "#said", "0 decisions loaded; 2 not of this audit, the first in line 2")

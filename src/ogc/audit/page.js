@@ -66,7 +66,8 @@ function sheet(k) {
   let bitmap = opened.get(k);
   opened.delete(k);
   if (!bitmap) {
-    const bytes = Uint8Array.from(atob(sheets[k].textContent), c => c.charCodeAt(0));
+    const letters = atob(sheets[k].textContent), bytes = new Uint8Array(letters.length);
+    for (let b = 0; b < bytes.length; b++) bytes[b] = letters.charCodeAt(b);
     bitmap = createImageBitmap(new Blob([bytes], {type: "image/jpeg"}));
   }
   opened.set(k, bitmap);
@@ -120,6 +121,7 @@ function filter() {
     list.push(i);
   }
   $("clear").hidden = !(words || given >= 0 || suggested >= 0 || lowest > 0 || highest < 1e4 || !issues || undecided);
+  $("fold").classList.toggle("on", !$("clear").hidden);
   for (const button of document.querySelectorAll("button[data-given]")) {
     const here = Number(button.dataset.given) === given && Number(button.dataset.suggested) === suggested;
     button.setAttribute("aria-pressed", String(here));
