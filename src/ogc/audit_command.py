@@ -186,7 +186,6 @@ def run_audit(request: Request, console: "Console") -> None:
     from .audit.run import AUDIT, findings_of
     from .noise import LabelFileError
     from .train_command import Plan, _notes
-    from .train_command import run as train
     from .training.checkpoint import CheckpointError
 
     with one_sentence(failures=(CheckpointError, LabelFileError)):
@@ -200,7 +199,7 @@ def run_audit(request: Request, console: "Console") -> None:
             [folder] = plan.folders
             surveys = plan.recipes[0].surveys
             require(surveys > 0, "surveys", "above 0: an audit is made of them", surveys)
-            train(replace(training, out=folder), console)
+            _train(replace(training, out=folder), folder, console)
         with _notes(console):
             findings = findings_of(folder)
             told, notes = write_audit(findings, folder / AUDIT)
@@ -215,13 +214,27 @@ def run_audit(request: Request, console: "Console") -> None:
         tell_next(folder, findings, console)
 
 
+def _train(training: "Training", folder: Path, console: "Console") -> None:
+    """As ``ogc train`` does; if it is stopped, what comes after going on with it."""
+    import typer
+
+    from .train_command import run as train
+
+    try:
+        train(training, console)
+    except typer.Exit as stop:
+        if stop.exit_code > 128 and folder.exists():
+            typer.echo(f"Then: ogc audit {shlex.quote(str(folder))}", err=True)
+        raise
+
+
 def sentences(told: Mapping[str, Any]) -> list[str]:
     """The outcome in words."""
     issues, samples, true = told["issues"], told["samples"], told["true_noise_rate"]
-    really = "" if true is None else f"; {_percent(true)} are"
+    really = "" if true is None else f" (in truth {_percent(true)})"
     said = [
         f"{issues:,} of {samples:,} labels are probably wrong ({_percent(issues / max(1, samples))}). "
-        f"By estimate {_percent(told['noise_rate'])} are wrong in all{really}."
+        f"The estimated noise rate is {_percent(told['noise_rate'])}{really}."
     ]
     if told["measures"] is not None:
         found = told["measures"]

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 import small_runs
-from ogc import cli
+from ogc import cli, train_command
 from ogc.audit.run import audit_run, findings_of
 from ogc.training import train
 from ogc.training.report import write_report
@@ -289,6 +290,19 @@ def test_runs_that_cannot_be_audited(digits):
     fails(1, "run.json is broken", "audit", digits)
     works("train", "digits", "--epochs", "1", "--set", "surveys=0", "--set", "hidden=8", "--out", "none")
     fails(2, "has no surveys", "audit", "none")
+
+
+def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch):
+    a_table()
+    real = train_command.train
+    stop = small_runs.StopAt(2, None, signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(train_command, "train", lambda jobs, **options: real(jobs, **options | {"watch": stop}))
+        result = ogc("audit", "--table", "t.csv", *TABLE, "--out", "run")
+    assert result.exit_code == 130, result.output
+    assert result.stderr == "Stopped by SIGINT. Go on with: ogc train --resume run\nThen: ogc audit run\n"
+    works("train", "--resume", "run")
+    assert "of 240 labels are probably wrong" in works("audit", "run")
 
 
 def test_data_that_changed_are_refused():

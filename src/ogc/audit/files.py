@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import __version__
@@ -239,8 +240,6 @@ def read_audit(folder: Path) -> Audit:
     path = folder / FIXED
     rows = [cells for _, cells in read_rows(path, ("id", "label", "given_label", "changed"))]
     ids, fixed, given = ([row[i] for row in rows] for i in range(3))
-    import numpy as np
-
     known = all(name in index for name in (*given, *fixed))
     if not known or (len(rows), labels_sha256(np.array([index[name] for name in given]))) != there[:2]:
         raise AuditError(f"{path} has changed: its given labels are not those of {SUMMARY}. Audit anew.")

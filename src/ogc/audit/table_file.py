@@ -68,7 +68,7 @@ class CsvFile:
 
     def labels(self, column: str) -> list[str]:
         at = self.columns.index(column)
-        return [cells[at].strip() for cells in self.rows]
+        return [cells[at].strip() if at < len(cells) else "" for cells in self.rows]
 
     def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
         at, pieces = self.columns.index(column), self.pieces.copy()
