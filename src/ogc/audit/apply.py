@@ -40,17 +40,15 @@ def apply(folder: Path, out: Path, decisions: Path | None = None) -> Applied:
         raise FileNotFoundError(f"There is no audit of {folder}: ogc audit {folder} makes one.")
     audit = read_audit(folder / AUDIT)
     run = json.loads((folder / RUN).read_bytes()) if (folder / RUN).is_file() else {}
-    if (run.get("facts") or {}).get("started") != audit.summary["run"]["facts"]["started"]:
+    if (run.get("facts") or {}).get("started") != audit.started:
         raise AuditError(f"The audit in {audit.folder} is of an older run: ogc audit {folder} makes a new one.")
-    found = audit.summary["run"]["source"]
-    source = None if found is None else Source(**found)
+    source = None if audit.source is None else Source(**audit.source)
     _check_out(out, folder, decisions, source)
     labels = audit.fixed if decisions is None else decided(audit, decisions)
     kind = "python" if source is None else source.kind
-    added = audit.summary["run"]["recipe"]["noise"]
-    if added is not None and kind in ("table", "folder"):
+    if audit.noise is not None and kind in ("table", "folder"):
         raise ValueError(
-            f"{added} was added to the labels of {folder} in training: its {kind} has none of it to clean."
+            f"{audit.noise} was added to the labels of {folder} in training: its {kind} has none of it to clean."
         )
     content = WAYS[kind](audit, labels, source, out) if kind in WAYS else class_indices(audit, labels, out)
     out.parent.mkdir(parents=True, exist_ok=True)

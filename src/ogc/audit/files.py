@@ -224,6 +224,9 @@ class Audit:
     ids: list[str]
     given: list[str]
     fixed: list[str]
+    started: str  # when the run was
+    noise: str | None  # that was added to the labels
+    source: dict[str, Any] | None
 
 
 def read_audit(folder: Path) -> Audit:
@@ -234,16 +237,17 @@ def read_audit(folder: Path) -> Audit:
         if told["format"] != FORMAT:
             raise AuditError(f"{path} has format {told['format']}; this version of ogc reads {FORMAT}.")
         index = {name: i for i, name in enumerate(told["classes"])}
-        there = told["samples"], told["given_sha256"], told["run"]
+        there = told["samples"], told["given_sha256"]
+        run = told["run"]["facts"]["started"], told["run"]["recipe"]["noise"], told["run"]["source"]
     except (ValueError, TypeError, KeyError) as error:
         raise error if isinstance(error, AuditError) else AuditError(f"{path} is broken: {error!r}.") from None
     path = folder / FIXED
     rows = [cells for _, cells in read_rows(path, ("id", "label", "given_label", "changed"))]
     ids, fixed, given = ([row[i] for row in rows] for i in range(3))
     known = all(name in index for name in (*given, *fixed))
-    if not known or (len(rows), labels_sha256(np.array([index[name] for name in given]))) != there[:2]:
+    if not known or (len(rows), labels_sha256(np.array([index[name] for name in given]))) != there:
         raise AuditError(f"{path} has changed: its given labels are not those of {SUMMARY}. Audit anew.")
-    return Audit(folder, told, ids, given, fixed)
+    return Audit(folder, told, ids, given, fixed, *run)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
