@@ -5,11 +5,13 @@ import json
 import pytest
 import torch
 
-from ogc.training import load_network, run, train
-from ogc.training.checkpoint import SAMPLES, read
+from ogc.training import Interrupted, load_network, run, train
+from ogc.training.checkpoint import LAST, SAMPLES, read
 from ogc.training.evaluate import EvaluationSet
 from ogc.training.survey import Survey, due
-from small_runs import CLASSES, features, feed, images, job, network
+from small_runs import CLASSES, StopAt, features, feed, images, job, network, recipe
+
+EPOCHS = recipe().epochs
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,21 @@ def test_the_validation_part_is_asked_too_and_the_test_set_is_not(tmp_path):
     assert found["survey.val.probabilities"].shape == (23, CLASSES)
     assert not any(name.startswith("survey.test") for name in found)
     assert json.loads((tmp_path / "run.json").read_text())["recipe"]["surveys"] == 10
+
+
+def test_a_run_goes_on_with_other_surveys_than_it_began_with(tmp_path):
+    """As one does whose checkpoint is older than surveys are."""
+    with pytest.raises(Interrupted):
+        train([job(tmp_path, surveys=0)], device="cpu", watch=StopAt(2, 1))
+    assert not any("survey" in name for name in read(tmp_path / LAST)[0])
+    train([job(tmp_path, surveys=10)], device="cpu", resume=True)
+    assert int(read(tmp_path / LAST)[0]["books.survey.train.count"]) == EPOCHS - 1
+    found = read(tmp_path / SAMPLES)[0]
+    train([job(tmp_path / "whole", surveys=10)], device="cpu")
+    whole = read(tmp_path / "whole" / SAMPLES)[0]
+    assert torch.equal(found["H"], whole["H"])
+    assert not torch.equal(found["survey.train.margin"], whole["survey.train.margin"])
+    assert found["survey.train.probabilities"].sum(1).sub(1).abs().max() < 1e-5
 
 
 def test_what_does_not_fit_is_not_kept(tmp_path, monkeypatch):

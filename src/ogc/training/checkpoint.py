@@ -106,7 +106,8 @@ def _take_up(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], 
         for name, value in (run.average or {}).items():
             value.copy_(tensors[f"averaged.{name}"])
         for name, value in run.books().items():
-            value.copy_(tensors[f"books.{name}"])
+            if f"books.{name}" in tensors or not name.startswith("survey."):  # which may have begun later
+                value.copy_(tensors[f"books.{name}"])
     weights = [value for group in run.optimizer.param_groups for value in group["params"]]
     slots: dict[int, dict[str, Tensor]] = {}
     for key, value in part_of(tensors, "optimizer").items():
@@ -144,7 +145,7 @@ def write_samples(run: Run) -> None:
     train = run.train_set
     tensors = {"H": run.H, "predicted": run.predicted, "given": train.given}
     for name, survey in run.surveys.items():
-        tensors |= _named(f"survey.{name}", survey.means())
+        tensors |= _named(f"survey.{name}", survey.means()) if int(survey.count) else {}
     _write(run.job.out / SAMPLES, tensors if train.true is None else {**tensors, "true": train.true}, {})
 
 
@@ -194,7 +195,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
 def _fingerprint(run: Run, ranks: Ranks) -> dict[str, Any]:
     """What has to be the same for a run to go on."""
     return {
-        **run.recipe.model_dump(mode="json"),
+        **run.recipe.model_dump(mode="json", exclude={"surveys"}),  # training does not depend on them
         "number of samples": len(run.train_set),
         "sha256 of the labels": labels_sha256(run.train_set.given.cpu().numpy()),
         "number of processes": ranks.size,
