@@ -35,8 +35,14 @@ def made(N=100, C=5, *, shown=None, title="a run", names=None, seed=0, **more):
     given = torch.where(torch.rand(N, generator=draw) < 0.3, (true + 1) % C, true)
     names = names or tuple(f"class {c}" for c in range(C))
     more = {"ids": [f"sample {i}" for i in range(N)], "true": true, "key": "made up"} | more
+    run = {"recipe": {"noise": None}, "source": None, "facts": {"started": "then"}}
     return Findings(
-        title=title, class_names=names, issues=find_label_issues(given, logits=logits), shown=shown or Made(), **more
+        title=title,
+        class_names=names,
+        issues=find_label_issues(given, logits=logits),
+        shown=shown or Made(),
+        run=run,
+        **more,
     )
 
 
@@ -198,11 +204,6 @@ def test_the_headline():
     numbers = headline(Findings("t", list("abcd"), ("x", "y"), issues, Made(), true=torch.tensor([0, 0, 0, 0])))
     assert [number.replace("\u00a0", " ") for number, _ in numbers] == ["2", "57.5 %", "50.0 %", "50.0 %", "50.0 %"]
     assert len(headline(Findings("t", list("abcd"), ("x", "y"), issues, Made()))) == 2
-
-
-def test_an_audit_of_nothing_is_a_page_too():
-    empty = find_label_issues(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2))
-    assert "0" in page(Findings("t", [], ("x", "y"), empty, Made()))
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
@@ -497,18 +498,35 @@ def test_a_browser_that_keeps_nothing(visit, tmp_path):
 
 
 @pytest.mark.slow
+def test_nothing_wrong_and_nothing_at_all(visit):
+    right = find_label_issues([0, 1], [[0.9, 0.1], [0.2, 0.8]])
+    tab = visit(page(Findings("t", ["x", "y"], ("a", "b"), right, Made())))
+    assert "No label looks wrong" in tab.text_content("#end")
+    tab.uncheck("#issues")
+    assert ids_on(tab) == ["y", "x"]
+    empty = find_label_issues(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2))
+    tab = visit(page(Findings("t", [], ("a", "b"), empty, Made())))
+    assert tab.text_content("#shown") == "0 shown, 0 decided"
+    for key in "aknpu":
+        tab.keyboard.press(key)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pictures", "rows", "bare"])
 def test_on_a_phone_and_in_the_dark(visit, kind):
-    shown = {"pictures": Made(coloured), "rows": Made(fields=lambda i: {"a" * 99: "b" * 999}), "bare": Made()}[kind]
+    images = Made(lambda i: coloured(i, (16 + i % 5 * 90, 16 + i % 3 * 90)))
+    shown = {"pictures": images, "rows": Made(fields=lambda i: {"a" * 99: "b" * 999}), "bare": Made()}[kind]
     text, papers = page(made(300, shown=shown, names=tuple("abcdefghijklmnopqrstuvwxyz"[c] * 60 for c in range(5)))), {}
     for width, scheme in ((320, "light"), (1280, "dark")):
         tab = visit(text, width=width, scheme=scheme)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        assert tab.locator("#gallery").get_attribute("class") == kind
+        assert kind in tab.locator("#gallery").get_attribute("class")
         tab.evaluate("document.getElementById('bar').scrollIntoView()")
         tab.locator(".card").nth(2).wait_for(state="attached")
         cards = tab.evaluate("[...document.querySelectorAll('.card')].map(c => c.getBoundingClientRect().toJSON())")
         assert all(card["left"] >= 0 and card["right"] <= width for card in cards)
+        assert len({round(card["height"]) for card in cards}) == 1
+        assert tab.evaluate("[...document.querySelectorAll('.card')].every(c => c.scrollHeight <= c.clientHeight)")
         first, second = cards[:2]
         assert first["right"] <= second["left"] or first["bottom"] <= second["top"]
         papers[scheme] = tab.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -9,9 +9,10 @@ const FIELDS_ON_CARD = 8, LONGEST = 300, LONGEST_NAME = 40;
 const TALLEST = 15e6;  // pixels; browsers cannot lay out much more
 const pictures = data.thumbnails.width.some(width => width > 0);
 const cut = (text, longest = LONGEST) => text.length > longest ? text.slice(0, longest - 1) + "…" : text;
+const ends = text => text.length > LONGEST ? text.slice(0, LONGEST / 2) + "…" + text.slice(-LONGEST / 2) : text;
 const names = data.classes.map(name => cut(name, LONGEST_NAME));
 const count = n => n.toLocaleString("en");
-const score = i => (data.score[i] / 1e4).toFixed(3);
+const score = (i, digits = 3) => (data.score[i] / 1e4).toFixed(digits);
 const percent = share => (share >= 9950 ? ">99" : share < 50 ? "<1" : (share / 100).toFixed(0)) + "\u00a0%";
 const other = i => data.predicted[i] !== data.given[i];
 function element(tag, text) {
@@ -155,6 +156,7 @@ const cards = new Map();  // sample -> its card
 let columns = 1, columnWidth = 0, rowHeight = 0, gap = 0;
 gallery.className = pictures ? "pictures" : data.cells ? "rows" : "bare";
 const narrowest = {pictures: 11.25, rows: 19, bare: 15}[gallery.className];  // of a card, in rem
+if (pictures && names.some(name => name.length > 12)) gallery.classList.add("long");
 
 function write(card, i) {
   const one = selector => card.querySelector(selector);
@@ -165,7 +167,9 @@ function write(card, i) {
   one(".truly").hidden = !data.true;
   if (data.true) one(".truly bdi").textContent = names[data.true[i]];
   one(".facts").textContent = `score ${score(i)} · wrong ${percent(data.wrong[i])}`;
-  one(".id bdi").textContent = cut(data.ids[i]);
+  one(".id bdi").textContent = ends(data.ids[i]);
+  one(".id").title = ends(data.ids[i]);
+  one(".text").title = `${names[data.given[i]]} → ${names[data.predicted[i]]}`;
   const fields = one(".fields");
   fields.textContent = "";
   if (data.cells) data.fields.slice(0, FIELDS_ON_CARD).forEach((name, c) => fields.append(element("dt", name), element("dd", data.cells[i][c] || "\u00a0")));
@@ -215,7 +219,8 @@ function lay(anew) {  // the whole gallery; anew: other samples than before
   const rest = list.length - most;
   if (rest > 0) list.length = most;
   gallery.style.height = Math.ceil(list.length / columns) * rowHeight + "px";
-  $("end").textContent = !list.length ? "No sample is like that." : rest > 0 ? `And ${count(rest)} more: filter to see them.` : "";
+  const none = data.issue.includes(1) ? "No sample is like that." : "No label looks wrong here. Without “issues only” all samples are shown.";
+  $("end").textContent = !list.length ? none : rest > 0 ? `And ${count(rest)} more: filter to see them.` : "";
   tell();
   look();
 }
@@ -399,7 +404,7 @@ function detail() {
   $("details").querySelector(".detail").classList.toggle("plain", !draw($("details").querySelector("canvas"), i));
   const facts = [["given", names[data.given[i]]], ["suggested", `${names[data.predicted[i]]} (${percent(data.probability[i])})`]];
   if (data.true) facts.push(["truly", names[data.true[i]]]);
-  facts.push(["score", score(i)], ["wrong", percent(data.wrong[i])]);
+  facts.push(["score", score(i, 4)], ["wrong", percent(data.wrong[i])]);
   if (data.splits) facts.push(["part", data.splits[i]]);
   facts.push(["place", `${count(place(i) + 1)} of ${count(list.length)}`]);
   table($("detail-facts"), facts);
