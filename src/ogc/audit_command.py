@@ -185,7 +185,7 @@ def run_audit(request: Request, console: "Console") -> None:
     from .audit.files import write_audit
     from .audit.run import AUDIT, findings_of
     from .noise import LabelFileError
-    from .train_command import Plan, _notes
+    from .train_command import Plan, warnings_told
     from .training.checkpoint import CheckpointError
 
     with one_sentence(failures=(CheckpointError, LabelFileError)):
@@ -200,7 +200,7 @@ def run_audit(request: Request, console: "Console") -> None:
             surveys = plan.recipes[0].surveys
             require(surveys > 0, "surveys", "above 0: an audit is made of them", surveys)
             _train(replace(training, out=folder), folder, console)
-        with _notes(console):
+        with warnings_told(console):
             findings = findings_of(folder)
             told, notes = write_audit(findings, folder / AUDIT)
         console.print()

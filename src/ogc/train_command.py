@@ -145,7 +145,7 @@ def run(request: Request, console: Console) -> None:
             way_out="try --set accumulate=2, or a smaller batch_size",
             failures=(CheckpointError, NonFinite),
         ),
-        _notes(console),
+        warnings_told(console),
     ):
         request.check()
         plan = None if request.resume else Plan.of(request)
@@ -211,7 +211,7 @@ def _report(jobs: list[Job], console: Console) -> None:
 
 
 @contextmanager
-def _notes(console: Console) -> Iterator[None]:
+def warnings_told(console: Console) -> Iterator[None]:
     """Warnings as sentences among the output."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: console.print(f"Note: {message}", markup=False, soft_wrap=True)

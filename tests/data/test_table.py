@@ -198,3 +198,12 @@ def test_a_column_without_a_name_is_refused(tmp_path):
     path.write_text(",x,y\n0,1,a\n1,2,b\n")
     with pytest.raises(ValueError, match=r"Column 1 of .* has no name"):
         table(path, "y")
+
+
+def test_cells_of_a_million_characters(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text(
+        "x,note,label\n" + "".join(f"{i},{'y' * 10**6 if i == 3 else i},{'ab'[i % 2]}\n" for i in range(20))
+    )
+    data, _ = table(path, "label", val=0.0)
+    assert len(data) == 20

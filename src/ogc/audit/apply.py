@@ -128,12 +128,12 @@ def array_labels(audit: Audit, labels: Sequence[str], source: Source | None, out
     """An .npy file of the labels' own kind, numbers or text, as ``ogc train --labels`` takes it with arrays."""
     import numpy as np
 
-    from ..data.arrays import LABELS, _single
+    from ..data.arrays import LABELS, single
 
     assert source is not None
     assert source.path is not None
     require(out.suffix.lower() == ".npy", "out", "a .npy file of labels", str(out))
-    raw = _single(source.labels or source.path, source.label, LABELS)
+    raw = single(source.labels or source.path, source.label, LABELS)
     named = {str(value): value for value in raw.tolist()}
     buffer = io.BytesIO()
     np.save(buffer, np.array([named[name] for name in labels], dtype=raw.dtype), allow_pickle=False)

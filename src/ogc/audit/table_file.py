@@ -6,11 +6,11 @@ import csv
 import importlib
 import io
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+
+from ..data.table import any_length
 
 BOM = "\ufeff"
 PARQUET = (".parquet", ".pq")
@@ -95,16 +95,6 @@ def records(text: str, delimiter: str = ",") -> Iterator[tuple[list[str], str]]:
         for cells in csv.reader(lines(), delimiter=delimiter):
             yield cells, "".join(taken)
             taken.clear()
-
-
-@contextmanager
-def any_length() -> Iterator[None]:
-    """Cells of more than 131,072 characters, which the csv module refuses to read otherwise."""
-    before = csv.field_size_limit(sys.maxsize)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
 
 
 def replaced(piece: str, at: int, old: str, new: str, delimiter: str) -> str:

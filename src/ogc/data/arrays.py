@@ -43,14 +43,14 @@ def arrays(
     named: dict[str, NDArray[Any]] = found if isinstance(found, dict) else {}
     inputs = _inputs(_pick(named, FEATURES, features_name, path) if isinstance(found, dict) else found, path)
     if labels is not None:
-        raw = _single(Path(labels), labels_name, LABELS)
+        raw = single(Path(labels), labels_name, LABELS)
     elif isinstance(found, dict):
         raw = _pick(named, LABELS, labels_name, path)
     else:
         raise ValueError(f"`{path}` holds features alone: the file of their labels is needed too.")
     known = None
     if true is not None:
-        known = _single(Path(true), true_name, TRUE_LABELS)
+        known = single(Path(true), true_name, TRUE_LABELS)
     elif true_name is not None or any(name in named for name in TRUE_LABELS):
         known = _pick(named, TRUE_LABELS, true_name, path)
 
@@ -91,7 +91,7 @@ def _pick(found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | Non
     raise ValueError(f"`{path}` should have an array named {wanted}. Found {few(sorted(found))}.")
 
 
-def _single(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
+def single(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
     found = _load(path)
     return _pick(found, usual, asked, path) if isinstance(found, dict) else found
 

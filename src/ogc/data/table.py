@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
 
@@ -118,9 +119,19 @@ def _cell(value: object) -> Cell:
     return None if value is None or value != value else str(value).strip() or None  # NaN is not itself
 
 
+@contextmanager
+def any_length() -> Iterator[None]:
+    """Cells of more than 131,072 characters, which the csv module refuses to read otherwise."""
+    before = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def _read_csv(path: Path) -> Mapping[str, Sequence[object]]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file, any_length():
             header, *rows = [
                 row for row in csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",") if row
             ] or [[]]
