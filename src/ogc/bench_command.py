@@ -72,6 +72,8 @@ class Request:
             require(bool(equals and name), "set", "KEY=VALUE, as in network=resnet20-cifar", change)
             require(name not in found, name, "given once", change)
             require(name not in BESIDES, "set", "none of what the names of runs do not tell", name)
+            auto = name == "network" and value == "auto"
+            require(not auto, "set", "a network by its name: what auto is, the device decides", change)
             found[name] = value
         return found
 
@@ -253,8 +255,8 @@ def _cells(table: str, names: str | None, files: Sequence[str] | None, noises: s
     methods = [] if names in (None, "all") else [name.strip() for name in str(names).split(",")]
     methods += files or []
     wanted = None if names == "all" or not methods else methods
-    cells = find(table, wanted, None if noises == "all" else [noise.strip() for noise in noises.split(",")])
-    return cells if names != "all" or not files else cells + find(table, files)
+    under = None if noises == "all" else [noise.strip() for noise in noises.split(",")]
+    return find(table, wanted, under) + (find(table, files, under) if names == "all" and files else [])
 
 
 def register(app: "typer.Typer") -> None:

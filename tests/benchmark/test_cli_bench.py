@@ -124,6 +124,7 @@ def test_only(tmp_path):
         (["digits", "--set", "lr"], 2, "`set` should be KEY=VALUE"),
         (["digits", "--set", "seed=3"], 2, "`set` should be none of what the names of runs do not tell"),
         (["digits", "--set", "average=none"], 2, "`set` should be none of what the names of runs do not tell"),
+        (["cifar10", "--set", "network=auto"], 2, "`set` should be a network by its name: what auto is, the device"),
         (["digits", "--set", "lrr=3"], 2, "There is no parameter 'lrr'. Did you mean lr?"),
         (["digits", "--epochs", "3", "--set", "epochs=4"], 2, "`epochs` should be given once"),
         (["digits", "--max-minutes", "0"], 2, "`max-minutes` should be above 0"),
@@ -172,6 +173,23 @@ def test_a_loss_of_ones_own_is_a_row(tmp_path, mine):
     assert "0 of 1 are there" in bench(*DIGITS, "--method", f"{mine}:Mine", "--out", out, "--dry-run")[1]
     mine.unlink()
     assert len(read_all(out)[0]) == 2  # which nobody needs the file for
+
+
+def test_it_runs_under_the_noises_that_were_asked_for(tmp_path, mine):
+    own = ["--methods", "all", "--method", f"{mine}:Mine", "--noises", "symmetric:0.5"]
+    code, said = bench("bench", "run", "digits", *own, "--out", tmp_path / "out", "--dry-run")
+    rows = [line for line in said.splitlines() if " to run" in line]
+    assert code == 0
+    assert len(rows) > 2
+    assert all("-symmetric-0.5-" in row for row in rows)
+    assert sum("mine.py-Mine" in row for row in rows) == 1
+
+
+def test_a_value_and_its_negative_are_two_runs(tmp_path, mine):
+    args = [*DIGITS, "--method", f"{mine}:Mine", "--out", tmp_path / "out", "--set"]
+    for value in ("power=1", "power=-1"):
+        assert "1 of 1 runs are there, 1 of them new." in bench(*args, value)[1]
+    assert {result.recipe.parameters["power"] for result in read_all(tmp_path / "out")[0]} == {1, -1}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Runs over a Ray cluster of several nodes, all on this machine and its loopback."""
 
+import io
 import re
 import signal
 
@@ -169,7 +170,10 @@ class Pretended:
 
     def nodes(self):
         numbered = enumerate(self.resources, 1)
-        return [{"NodeID": f"{i:056x}", "Alive": bool(has), "Resources": has} for i, has in numbered]
+        return [
+            {"NodeID": f"{i:056x}", "NodeManagerHostname": f"node{i}", "Alive": bool(has), "Resources": has}
+            for i, has in numbered
+        ]
 
     def get_runtime_context(self):
         return self
@@ -205,6 +209,23 @@ class Answer:
         return object()
 
 
+class Barren(Pretended):
+    """Nobody can be hired."""
+
+    def get(self, answer, timeout=None):
+        from ray.exceptions import RaySystemError
+
+        raise RaySystemError("It died while it was made.\n  Traceback:\nModuleNotFoundError: No module named 'ogc'")
+
+    def kill(self, actor):
+        from ray.exceptions import RaySystemError
+
+        raise RaySystemError("Actor creation cancelled.")
+
+    def wait(self, answers, timeout):
+        return answers, []
+
+
 NODES = ({"GPU": 2.0, "CPU": 16.0}, {"CPU": 3.0}, {}, {"CPU": 1.0})
 
 
@@ -232,3 +253,39 @@ def test_a_worker_a_gpu_or_a_processor_where_there_is_none(ray, device, waiting,
     crew.hire()
     assert pretended.hired == hired  # no more than there is room for
     assert crew.most == {"cuda": 4, "cpu": 1}
+
+
+def test_nodes_where_no_worker_can_be_made_are_left_out(ray, tmp_path, monkeypatch):
+    """For want of ogc, say: a sentence each, and an end."""
+    from rich.console import Console
+
+    from ogc.benchmark import cluster
+    from ogc.benchmark.plan import find
+    from ogc.benchmark.run import Books, Data, tasks_of
+    from ogc.training.stopping import Stop
+
+    for name in ("PATIENCE", "POLL"):
+        monkeypatch.setattr(cluster, name, 0.01)
+    pretended, said = Barren({"CPU": 1.0}, {"CPU": 1.0}), io.StringIO()
+    books = Books(tmp_path, Console(file=said, width=200), tasks_of(find("digits"), [1]))
+    crew = cluster.Crew(pretended, books, Data(None), "cpu", None, None, 0.0)
+    with pytest.raises(ConnectionError, match="The cluster has no node with a free CPU"):
+        crew.work(Stop())
+    assert len(pretended.hired) == 2 * cluster.TRIES
+    for node in ("node1", "node2"):
+        assert said.getvalue().count(f"{node}: no worker could be started: ModuleNotFoundError: No module named") == 1
+        assert said.getvalue().count(f"{node} is left out: no worker could be started there 3 times.") == 1
+
+
+def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
+    """Not whatever cluster is on this machine, perhaps somebody else's."""
+    from ogc.benchmark import cluster
+
+    asked = []
+    monkeypatch.setattr(ray, "init", lambda **options: asked.append(options["address"]))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(cluster, "_reach", lambda address: None)
+    for address in (None, "10.0.0.1:6379"):
+        with cluster._connected(address):
+            pass
+    assert asked == ["local", "10.0.0.1:6379"]

@@ -148,6 +148,7 @@ def test_what_a_key_tells_apart():
     assert key(epochs=3, milestones=(1,)) == f"{plain}-epochs-3-milestones-1"
     assert key(milestones=(10, 20), lr=0.05) == f"{plain}-lr-0.05-milestones-10-20"
     assert key(network="resnet34-cifar") == f"{plain}-network-resnet34-cifar"
+    assert key(lr=1e16) != key(lr=1e-16) == f"{plain}-lr-1e-16"
 
 
 def test_a_loss_of_ones_own(tmp_path):
@@ -162,6 +163,10 @@ def test_a_loss_of_ones_own(tmp_path):
     file.write_text(f"{text}        super().__init__(label_smoothing=0.1)\n")
     assert find("cifar10", [method], ["symmetric:0.5"])[0].key != key
     assert name_of(method) == "MyLoss"
+    values = (1, -1, 1e16, 1e-16, -1e16, -1e-16)
+    keys = [key_of(override(cells[0].recipe(0), {"q": value})) for value in values]
+    assert len(set(keys)) == len(values)
+    assert keys[1].endswith("-q-minus-1")
 
 
 def test_finding_cells():

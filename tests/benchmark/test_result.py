@@ -138,6 +138,8 @@ def test_another_pythons_last_digit_is_no_mistake(tmp_path):
     """Sums of floats are compensated from Python 3.12 on: results travel between versions."""
     path = broken(lambda v: v["summary"].update(last=v["summary"]["last"] + 1e-16))(tmp_path)
     assert read(path).summary["last"] != made_up(FOCAL).summary["last"]
+    path = broken(lambda v: v["summary"].update(std=v["summary"]["std"] + 1.4e-17))(tmp_path)
+    assert read(path).summary["std"] > 0, "of equal numbers, too, whose deviation is 0 or next to it"
 
 
 def test_reading_runs_nobodys_code(tmp_path):

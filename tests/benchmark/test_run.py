@@ -10,8 +10,9 @@ from rich.console import Console
 
 from bench_runs import DIGITS, bench, epochs_done, results, start, tiny_cifar, wait_for
 from made_up_results import made_up
+from ogc.benchmark import run
 from ogc.benchmark.plan import find
-from ogc.benchmark.result import read_all
+from ogc.benchmark.result import read_all, write
 from ogc.benchmark.run import (
     SESSION,
     Books,
@@ -23,10 +24,13 @@ from ogc.benchmark.run import (
     beside,
     estimate,
     result_of,
+    settled,
     tasks_of,
     train_batch,
 )
+from ogc.training import NonFinite
 from ogc.training.history import Nobody
+from ogc.training.stopping import Stop
 
 TRIAL = {"hidden": "16", "epochs": 6}
 BAD = """
@@ -197,6 +201,36 @@ def test_a_file_that_is_no_result_is_reported_and_kept(tmp_path):
     assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]  # which did run
 
 
+def test_the_result_of_another_run_is_not_taken_for_ones_own(tmp_path):
+    """Two names can come out the same: those of classes that differ in letters which files had better not have."""
+    names = ("Lossä", "Lossö")
+    text = "".join(f"class {name}(CrossEntropy): ...\n" for name in names)
+    (tmp_path / "mine.py").write_text(f"from ogc.losses import CrossEntropy\n{text}")
+    first, second = (tasks(f"{tmp_path}/mine.py:{name}")[0] for name in names)
+    assert first.name == second.name
+    with pytest.raises(ValueError, match=r"Two runs would have one name, .*: method is 'mine.py:Lossä' there"):
+        tasks(first.cell.method, second.cell.method)
+    write(tmp_path, made_up(first.cell))
+    assert settled(first, tmp_path).state == "there"
+    stands = settled(second, tmp_path)
+    assert stands.state == "refused"
+    assert "is of another run: method is 'mine.py:Lossä' there, and 'mine.py:Lossö' here." in stands.note
+    moved = tmp_path / "sub" / "mine.py"
+    moved.parent.mkdir()
+    moved.write_bytes((tmp_path / "mine.py").read_bytes())
+    assert settled(tasks(f"{moved}:Lossä")[0], tmp_path).state == "there", "wherever the file lies"
+
+
+def test_what_is_no_result_costs_no_checkpoint(tmp_path):
+    [task] = tasks("ce")
+    saved = task.work(tmp_path) / "last.safetensors"
+    saved.parent.mkdir(parents=True)
+    saved.write_bytes(b"hours of work")
+    task.result(tmp_path).write_text("{}")
+    assert bench(*DIGITS, "--methods", "ce", "--out", tmp_path)[0] == 1
+    assert saved.read_bytes() == b"hours of work"
+
+
 def test_one_broken_run_leaves_the_others_alone(tmp_path):
     (tmp_path / "bad.py").write_text(BAD)
     out = tmp_path / "out"
@@ -279,6 +313,44 @@ def test_no_time_at_all(tmp_path):
         0,
         "0 of 4 runs are there, 0 of them new. 4 are left: the same command goes on with them.",
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_data_are_read_nothing_is_trained(number, tmp_path, epochs, monkeypatch):
+    job = Data.job
+
+    def stopped(self, task, out):
+        if task.recipe.method == "gce":
+            signal.raise_signal(number)
+        return job(self, task, out)
+
+    monkeypatch.setattr(Data, "job", stopped)
+    code, said = bench(*DIGITS, "--methods", "ce,gce,mae", "--out", tmp_path)
+    assert code == 128 + number
+    assert len(epochs) == TRIAL["epochs"]
+    assert "1 of 3 runs are there, 1 of them new. 2 are left: the same command goes on" in said
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
+
+
+def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
+    stop = Stop()
+    stop.signal = signal.SIGTERM
+    data = Data(None)
+    jobs = [data.job(task, tmp_path) for task in tasks("ce", "gce")]
+    batch = train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
+    assert batch == ([Trained(), Trained()], signal.SIGTERM)
+    assert epochs == []
+    (tmp_path / "bad.py").write_text(BAD)
+    jobs = [data.job(task, tmp_path) for task in tasks(f"{tmp_path}/bad.py:Bad", "gce")]
+
+    def break_and_stop(*_, **__):
+        epochs.append("broken")
+        raise NonFinite("The loss is nan.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "train", break_and_stop)
+        batch = train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
+    assert epochs == ["broken"], "and then each by itself, if nobody wished to stop"
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def run(
     save_every: float = SAVE_EVERY,
     address: str | None = None,
 ) -> Books:
-    """As :func:`ogc.benchmark.run.run`, on the nodes of the cluster at ``address``; without one, on this machine's Ray.
+    """As :func:`ogc.benchmark.run.run`, on the nodes of the cluster at ``address``; without one, on a Ray of our own.
 
     :param device: ``auto``: GPUs, and the CPUs of nodes that have none; ``cuda``, ``cpu``: those alone.
     """
@@ -88,7 +88,8 @@ def _connected(address: str | None) -> Iterator[Any]:
     if address is not None:
         _reach(address)
     dashboard = False if address is None else None
-    ray.init(address=address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+    where = address or "local"  # None would join whatever cluster this machine has
+    ray.init(address=where, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield ray
     finally:
@@ -239,7 +240,8 @@ class Crew:
         self.coming: dict[Any, Hand] = {}  # by the answer that is waited for
         self.idle: list[Hand] = []
         self.busy: dict[Any, tuple[Hand, list[Held]]] = {}
-        self.unfit: set[str] = set()  # nodes with another version
+        self.unfit: set[str] = set()  # nodes with another version, or without a worker
+        self.failed: Counter[str] = Counter()  # workers that could not be made, by node
         self.lost: Counter[str] = Counter()
         self.images: dict[str, Any] = {}  # by data set, in Ray's store
 
@@ -290,7 +292,7 @@ class Crew:
             places -= sum(hand.node == name for hand in hands)
             for _ in range(min(places, len(self.books.waiting) - len(self.idle) - len(self.coming))):
                 actor = self.ray.remote(Worker).options(**need, scheduling_strategy=self.at(name)).remote()
-                self.coming[actor.hello.remote()] = Hand(actor, name, kind)
+                self.coming[actor.hello.remote()] = Hand(actor, name, kind, host=node["NodeManagerHostname"])
 
     def hand_out(self) -> None:
         for hand in list(self.idle):
@@ -321,12 +323,14 @@ class Crew:
         try:
             said = self.ray.get(answer)
         except RayError as error:
-            self.ray.kill(hand.actor)  # it may be out of reach only
-            self.drop(hand, held, str(error).strip().partition("\n")[0])
+            with suppress(RayError):  # which an actor that was never made may raise, too
+                self.ray.kill(hand.actor)  # it may be out of reach only
+            self.drop(hand, held, str(error).strip().splitlines() or [type(error).__name__])
             return
         self.idle.append(hand)
         if not held:
             hand.pid, hand.host, version = said
+            del self.failed[hand.node]
             if version != __version__:
                 self.books.say(f"{hand.host} is left out: it has ogc {version}, not {__version__}.")
                 self.unfit.add(hand.node)
@@ -337,16 +341,26 @@ class Crew:
             self.books.settle(one, trained)
         hand.actor.tidy.remote(folders)
 
-    def drop(self, hand: Hand, held: list[Held], why: str) -> None:
-        """Its tasks wait again, unless they have been lost too often: perhaps they are what ends workers."""
+    def drop(self, hand: Hand, held: list[Held], why: list[str]) -> None:
+        """Its tasks wait again, unless they have been lost too often: perhaps they are what ends workers.
+
+        A node where no worker can be made, for want of ogc, say, is left out after as many times.
+        """
         for task, lock in held:
             self.lost[task.name] += 1
             if self.lost[task.name] < TRIES:
                 self.books.waiting.insert(0, task)
             else:
-                self.books.broken[task.name] = f"Lost {TRIES} times with its worker: {why}"
+                self.books.broken[task.name] = f"Lost {TRIES} times with its worker: {why[0]}"
             lock.release()
-        if held:
+        if not held:
+            self.failed[hand.node] += 1
+            if self.failed[hand.node] == 1:
+                self.books.say(f"{hand.host}: no worker could be started: {why[-1].strip()}")
+            if self.failed[hand.node] == TRIES:
+                self.books.say(f"{hand.host} is left out: no worker could be started there {TRIES} times.")
+                self.unfit.add(hand.node)
+        else:
             self.books.say(f"{hand.host}, process {hand.pid}, is lost: {', '.join(one.task.name for one in held)}")
 
     def halt(self) -> None:

@@ -79,12 +79,21 @@ def key_of(recipe: Recipe, *, alone: bool = False) -> str:
     parts += [] if recipe.epochs == RECIPES[recipe.name].epochs else ["epochs", recipe.epochs]
     for name, value in recipe:
         if name not in BESIDES and value != getattr(usual, name):
-            parts += [name, value]
+            parts += [name, _signed(str(value)) if isinstance(value, float) else value]
     for name, number in sorted(recipe.parameters.items()):
         if not known or number != usual.parameters.get(name):
-            parts += [name, str(number).lower() if isinstance(number, bool) else f"{number:.12g}"]
+            parts += [name, str(number).lower() if isinstance(number, bool) else _signed(f"{number:.12g}")]
     parts += ["alone"] if alone else []
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", str(part)).strip("-") for part in parts)
+
+
+def _signed(number: str) -> str:
+    """With its sign in letters, since a dash says nothing here.
+
+    >>> _signed("-0.5"), _signed("1e+16"), _signed("1e-16")
+    ('minus-0.5', '1e16', '1e-16')
+    """
+    return re.sub("^-", "minus-", number).replace("e+", "e")
 
 
 @cache

@@ -90,7 +90,8 @@ def _alike(found: Mapping[str, object], known: Mapping[str, object]) -> bool:
     """Whether they say the same, up to the last digits: versions of Python sum differently."""
     pairs = [(found.get(name), value) for name, value in known.items()]
     close = (
-        math.isclose(a, b, rel_tol=1e-9) if isinstance(a, float) and isinstance(b, float) else a == b for a, b in pairs
+        math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) if isinstance(a, float) and isinstance(b, float) else a == b
+        for a, b in pairs
     )
     return found.keys() == known.keys() and all(close)
 

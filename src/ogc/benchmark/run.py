@@ -34,7 +34,7 @@ from ..training.method import own_loss
 from ..training.progress import Progress
 from ..training.session import pick_device
 from ..training.source import check
-from ..training.stopping import stopping
+from ..training.stopping import Stop, stopping
 from ..training.table import clock
 from .lock import Lock, holder
 from .plan import Cell
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 SIDE_BY_SIDE = {"cuda": 4, "cpu": 1}  # 4: the fastest on an H200, of 1, 2, 4, 6 and 8
 SAVE_EVERY = 120.0  # seconds, from checkpoint to checkpoint
+UNTOLD = ("average", "precision", "surveys")  # of a recipe: two runs that differ in these alone are one
 SESSION = "bench.json"  # in a run's folder: how long its last session took, and with how many beside it
 
 
@@ -81,8 +82,27 @@ class Task:
 def tasks_of(cells: Iterable[Cell], seeds: Iterable[int], changes: Mapping[str, object] | None = None) -> list[Task]:
     """A task for each run behind the cells, the first seed's first. What is changed is told by the key."""
     cells = [replace(cell, changes={**cell.changes, **(changes or {})}) for cell in cells]
-    tasks = [Task(cell, seed) for seed in seeds for cell in cells]
-    return list({task.name: task for task in tasks}.values())
+    tasks: dict[str, Task] = {}
+    for task in (Task(cell, seed) for seed in seeds for cell in cells):
+        if other := differences(tasks.setdefault(task.name, task).recipe, task.recipe):
+            raise ValueError(f"Two runs would have one name, {task.name}: {other}.")
+    return list(tasks.values())
+
+
+def differences(one: Recipe, another: Recipe) -> str:
+    """What makes them two runs, in words, as far as a result tells; nothing if they are one.
+
+    Not what changes nothing in the results, nor what the device has chosen, nor where the file of a loss lies.
+    """
+
+    def told(recipe: Recipe) -> dict[str, object]:
+        numbers = {f"parameters.{name}": value for name, value in recipe.parameters.items()}
+        rest = {name: value for name, value in recipe if name not in (*UNTOLD, "parameters")}
+        return rest | numbers | {"method": PurePath(recipe.method).name}
+
+    a, b = told(one), told(another)
+    names = [name for name in a | b if a.get(name) != b.get(name)]
+    return ", ".join(f"{name} is {a.get(name)!r} there, and {b.get(name)!r} here" for name in names)
 
 
 def batches(tasks: Sequence[Task], most: int) -> list[list[Task]]:
@@ -113,7 +133,8 @@ def settled(task: Task, out: Path) -> Standing | None:
     if not path.exists():
         return None
     try:
-        read(path)
+        if other := differences(read(path).recipe, task.recipe):  # whatever names may come to
+            raise ValueError(f"{path} is of another run: {other}.")
     except ValueError as error:
         return Standing(task, "refused", f"{error} Move it away, and the run is done again.")
     return Standing(task, "there", epochs=task.recipe.epochs)
@@ -223,19 +244,27 @@ class Batch(NamedTuple):
 
 
 def train_batch(
-    jobs: Sequence[Job], *, device: str, console: Console, deadline: float | None = None, save_every: float = SAVE_EVERY
+    jobs: Sequence[Job],
+    *,
+    device: str,
+    console: Console,
+    deadline: float | None = None,
+    save_every: float = SAVE_EVERY,
+    stop: Stop | None = None,
 ) -> Batch:
     """Train jobs side by side, from their last checkpoints, until ``deadline`` (on the monotonic clock) at most.
 
     A job that breaks leaves the others alone.
+
+    :param stop: a wish of before training, which has a ``stopping`` of its own.
     """
     trouble, stopped = None, None
     try:
         with Progress(console, jobs) as told:
-            session = Session(told, jobs, deadline)
+            session = Session(told, jobs, deadline, stop)
             train(jobs, device=device, watch=session, save_every=save_every, resume=True)
-    except Interrupted as stop:
-        stopped = None if session.out_of_time else int(stop.signal)
+    except Interrupted as interrupt:
+        stopped = None if session.out_of_time else int(interrupt.signal)
     except Exception as error:
         foreign = any(own_loss(job.recipe.method) for job in jobs)  # which may fail in any way
         if not foreign and not isinstance(error, NonFinite | ValueError):
@@ -247,8 +276,10 @@ def train_batch(
     found: list[Trained] = []  # whose trouble it is shows when each goes on by itself; most have come to their end
     for job in jobs:
         one = Batch([_trained(job)])
-        if one.trained[0].result is None and stopped is None:
-            one = train_batch([job], device=device, console=console, deadline=deadline, save_every=save_every)
+        if one.trained[0].result is None and not (stopped or stop):
+            one = train_batch(
+                [job], device=device, console=console, deadline=deadline, save_every=save_every, stop=stop
+            )
         found, stopped = found + one.trained, stopped or one.signal
     return Batch(found, stopped)
 
@@ -263,9 +294,9 @@ def _trained(job: Job, trouble: str | None = None) -> Trained:
 class Session:
     """A watch that stops training in time, and notes what a result says of the machine."""
 
-    def __init__(self, told: Watch, jobs: Sequence[Job], deadline: float | None) -> None:
-        self.told, self.jobs, self.deadline = told, jobs, deadline
-        self.said, self.out_of_time = told.said, False
+    def __init__(self, told: Watch, jobs: Sequence[Job], deadline: float | None, stop: Stop | None = None) -> None:
+        self.told, self.jobs, self.deadline, self.stop = told, jobs, deadline, stop
+        self.said, self.out_of_time, self.passed_on = told.said, False, False
         self.start = time.monotonic()
         self.began_at: dict[int, float] = {}
         self.earlier: dict[int, int] = {}  # epochs of earlier sessions
@@ -281,7 +312,12 @@ class Session:
 
     def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
         self.told.moved(run, epoch=epoch, step=step, images_per_second=images_per_second)
-        if self.deadline is not None and not self.out_of_time and time.monotonic() >= self.deadline:
+        if self.out_of_time or self.passed_on:
+            return
+        if self.stop:  # noted before training could note it
+            self.passed_on = True
+            signal.raise_signal(self.stop.signal)
+        elif is_over(self.deadline):
             self.out_of_time = True
             signal.raise_signal(signal.SIGTERM)  # which training takes for a wish to save and stop
 
@@ -381,7 +417,8 @@ class Books:
         self.let_go(held)
 
     def let_go(self, held: Held) -> None:
-        if held.task.result(self.out).exists():
+        stands = settled(held.task, self.out)
+        if stands is not None and stands.state == "there":
             shutil.rmtree(held.task.work(self.out), ignore_errors=True)
         held.lock.release()
         with suppress(OSError):  # others may be at work there
@@ -439,9 +476,15 @@ def run(
             try:
                 books.say("\n".join(f"{one.task.name} ..." for one in held))
                 jobs = [data.job(one.task, out) for one in held]
+                if stop:  # while data were read
+                    for one in held:
+                        books.settle(one, Trained())
+                    break
                 if chosen.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(chosen)
-                batch = train_batch(jobs, device=device, console=console, deadline=deadline, save_every=save_every)
+                batch = train_batch(
+                    jobs, device=device, console=console, deadline=deadline, save_every=save_every, stop=stop
+                )
                 books.signal = batch.signal
                 for one, trained in zip(held, batch.trained, strict=True):
                     books.settle(one, trained)
