@@ -1,12 +1,13 @@
 """How well the audit finds wrong labels, beside cleanlab; docs/audit.md has the tables.
 
     python benchmarks/audit.py cpu                                    # digits and a table: ten minutes on two cores
+    python benchmarks/audit.py same                                   # the same network in five folds: another ten
     python benchmarks/audit.py train --data ~/cifar --out runs/found  # on a GPU: 18 minutes on an H200
     python benchmarks/audit.py score runs/found                       # what the GPU left, measured
     python benchmarks/audit.py --write docs/audit.md                  # the recorded numbers into the document
 
-``cpu`` and ``score`` need cleanlab (pip install -c constraints.txt cleanlab), ``train`` does not. It is cut into pieces
-of four runs side by side, in ``--out`` a file for each: what is there is not trained again, what was stopped goes on.
+All but ``train`` need cleanlab (pip install -c constraints.txt cleanlab). ``train`` is cut into pieces of four runs
+side by side, in ``--out`` a file for each: what is there is not trained again, what was stopped goes on.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from ogc.training.session import pick_device
 from provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
-CPU, CIFAR = RESULTS / "audit-cpu.json", RESULTS / "audit-cifar10n.json"
+CPU, SAME, CIFAR = (RESULTS / f"audit-{name}.json" for name in ("cpu", "same-network", "cifar10n"))
 FOLDS = 5
 Facts = dict[str, Any]
 
@@ -183,7 +184,7 @@ def digits(seed: int, folder: Path) -> Task:
     return Task(job, data.inputs[torch.arange(len(data))].flatten(1).double().numpy(), "passthrough")
 
 
-def made_table(seed: int, folder: Path) -> Task:
+def write_table(seed: int, path: Path) -> None:
     """scikit-learn's made-up classes, with what tables have: categories, missing cells, and labels that are wrong."""
     from sklearn.datasets import make_classification
 
@@ -197,11 +198,15 @@ def made_table(seed: int, folder: Path) -> Task:
         cells[:, column] = np.array(["low", "middle", "high", "top"], dtype=object)[quarter]
     cells[random.random(cells.shape) < 0.05] = ""
     given = pair_flip(true, 0.2, num_classes=5, seed=seed)
-    path = folder / "made.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*(f"x{i}" for i in range(30)), "label", "truth"])
         writer.writerows([*row, f"c{y}", f"c{t}"] for row, y, t in zip(cells, given, true, strict=True))
+
+
+def made_table(seed: int, folder: Path) -> Task:
+    path = folder / "made.csv"
+    write_table(seed, path)
     source = Source.parse(str(path), label="label", true="truth", val=0.0)
     recipe = override(RECIPES["table"], {"seed": seed})
     return Task(Job(recipe, source, *load(source, recipe), folder / "run"), *for_scikit_learn(path))
@@ -304,15 +309,43 @@ def one_seed(name: str, seed: int) -> Facts:
     }
 
 
-def on_cpu(seeds: int, workers: int) -> Facts:
+def same_network(name: str, seed: int) -> Facts:
+    """Our network and recipe, out-of-sample in five folds, with OGC and without: how much is it that gives the lead?"""
+    torch.set_num_threads(1)
+    theirs: dict[str, Facts] = {}
+    with TemporaryDirectory() as folder:
+        job = DATA[name][1](seed, Path(folder)).job
+        data, _ = job.data
+        given, wrong = data.given.numpy(), (data.given != data.true).numpy()
+        for method, title in METHODS.items():
+            began = time.process_time()
+            p = np.full((len(data), data.num_classes), np.nan)
+            for fold in range(FOLDS):
+                part = Part(f"{method}-{fold}", method, fold)
+                each = job_of(part, job, Path(folder) / part.name)
+                train([each], device="cpu")
+                asked, index = held_out(part, job)
+                said = log_probabilities(
+                    Path(folder) / part.name,
+                    "averaged",
+                    trained_on=each.data[0],
+                    asked=asked,
+                    device=torch.device("cpu"),
+                )
+                p[index] = said.double().exp().numpy()
+            seconds = time.process_time() - began
+            theirs[f"our network, {title}"] = {"seconds": seconds, **by_cleanlab(given, wrong, p)}
+    return {"data": name, "seed": seed, "labels_sha256": labels_sha256(given), "cleanlab": theirs}
+
+
+def on_cpu(measure: Callable[[str, int], Facts], seeds: int, workers: int) -> Facts:
     asked = [(name, seed) for name in reversed(DATA) for seed in range(seeds)]  # the longest first
     with ProcessPoolExecutor(workers) as pool:
-        runs = list(pool.map(one_seed, *zip(*asked, strict=True)))
+        runs = list(pool.map(measure, *zip(*asked, strict=True)))
     for run in runs:
         told = (score for facts in run["cleanlab"].values() for score in facts["scores"].values())
-        mine, best = run["ours"]["scores"]["label_score"], max(score["precision_at_k"] for score in told)
-        name = f"{run['data']} {run['seed']}"
-        print(f"{name}: precision at k {mine['precision_at_k']:.4f}, cleanlab's best {best:.4f}", flush=True)
+        best = max(score["precision_at_k"] for score in told)
+        print(f"{run['data']} {run['seed']}: cleanlab's best precision at k {best:.4f}", flush=True)
     return {**provenance(), "versions": versions(), "runs": runs}
 
 
@@ -331,10 +364,10 @@ class Part(NamedTuple):
     fold: int | None = None
 
 
+METHODS = {"ce+ogc": "CE+OGC", "ce": "CE"}
 PARTS = (
     Part("run", "ce+ogc"),
-    *(Part(f"ce_ogc-fold{fold}", "ce+ogc", fold) for fold in range(FOLDS)),
-    *(Part(f"ce-fold{fold}", "ce", fold) for fold in range(FOLDS)),
+    *(Part(f"{method.replace('+', '_')}-fold{fold}", method, fold) for method in METHODS for fold in range(FOLDS)),
 )
 PIECES = tuple(PARTS[i : i + 4] for i in range(0, len(PARTS), 4))  # side by side
 
@@ -432,8 +465,8 @@ def scored(folder: Path) -> Facts:
     for kind, title in kinds.items():
         asked.append((f"one run's {title}", facts["images"], np.exp(run[kind].astype(np.float64))))
     parts = [facts]
-    for prefix, method in (("ce_ogc", "CE+OGC"), ("ce", "CE")):
-        paths = [folder / f"{prefix}-fold{fold}.npz" for fold in range(FOLDS)]
+    for name, method in METHODS.items():
+        paths = [folder / f"{part.name}.npz" for part in PARTS if part.method == name and part.fold is not None]
         if not all(path.exists() for path in paths):
             print(f"Not all five folds of {method} are there: left out.")
             continue
@@ -470,9 +503,9 @@ def read_npz(path: Path) -> Facts:
 # --- the document ----------------------------------------------------------------------------------------------------
 
 
-def with_tables(text: str, cpu: Facts, cifar: Facts | None) -> str:
+def with_tables(text: str, cpu: Facts, same: Facts, cifar: Facts | None) -> str:
     """The document, with what is between its marks renewed."""
-    made = {"cpu": "\n".join(cpu_tables(cpu)), "CIFAR-10N": "\n".join(cifar_tables(cifar))}
+    made = {"cpu": "\n".join(cpu_tables(cpu, same)), "CIFAR-10N": "\n".join(cifar_tables(cifar))}
     for name, lines in made.items():
         begin, end = f"<!-- made by benchmarks/audit.py: {name} -->", f"<!-- end of {name} -->"
         before, rest = text.split(begin)
@@ -498,16 +531,16 @@ def head(*titles: str) -> list[str]:
     return ["", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
 
 
-def cpu_tables(result: Facts) -> Iterator[str]:
+def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
     seeds = sorted({run["seed"] for run in result["runs"]})
     used = {"torch": result["torch"], **result["versions"]}
     yield (
         f"{result['device']}, one thread, {', '.join(f'{name} {number}' for name, number in used.items())}, "
         f"{result['date'][:10]}, commit {result['commit']}; mean ± standard deviation over seeds "
-        f"{', '.join(map(str, seeds))}."
+        f"{', '.join(map(str, seeds))}. Our network in five folds: {same['date'][:10]}, commit {same['commit']}."
     )
     for name, (title, _) in DATA.items():
-        runs = [run for run in result["runs"] if run["data"] == name]
+        runs = [both(run, same) for run in result["runs"] if run["data"] == name]
         yield f"\n### {title[0].upper()}{title[1:]}"
         yield from head("", *MEASURES.values())
         yield row("**ours**, one run", [run["ours"]["scores"]["label_score"] for run in runs])
@@ -537,6 +570,12 @@ def cpu_tables(result: Facts) -> Iterator[str]:
         yield from calibration_rows([run["ours"] for run in runs])
 
 
+def both(run: Facts, same: Facts) -> Facts:
+    """With what cleanlab found by our network in five folds, on the same labels."""
+    [other] = [each for each in same["runs"] if each["labels_sha256"] == run["labels_sha256"]]
+    return {**run, "cleanlab": {**run["cleanlab"], **other["cleanlab"]}}
+
+
 FOUND = {
     "estimated noise rate": ("noise_rate", 3),
     "called wrong": ("found", 0),
@@ -546,8 +585,9 @@ FOUND = {
 }
 
 
-def found_row(title: str, runs: Sequence[Facts]) -> str:
-    cells = [over([run[name] for run in runs], digits) if name in runs[0] else "" for name, digits in FOUND.values()]
+def found_row(title: str, runs: Sequence[Facts], columns: Sequence[str] = tuple(FOUND)) -> str:
+    asked = [FOUND[column] for column in columns]
+    cells = [over([run[name] for run in runs], digits) if name in runs[0] else "" for name, digits in asked]
     return f"| {title} | {' | '.join(cells)} |"
 
 
@@ -590,11 +630,12 @@ def cifar_tables(result: Facts | None) -> Iterator[str]:
         for score in SCORES:
             yield line(f"cleanlab, {title}, `{score}`", told["images"], told["scores"][score])
     yield "\nWhat is called wrong:"
-    yield from head("", *FOUND)
-    yield found_row("truth", [{"noise_rate": result["noise_rate"]}])
-    yield found_row("**ours**", [ours])
+    columns = list(FOUND)[:-1]
+    yield from head("", *columns)
+    yield found_row("truth", [{"noise_rate": result["noise_rate"]}], columns)
+    yield found_row("**ours**", [ours], columns)
     for title, told in result["cleanlab"].items():
-        yield found_row(f"cleanlab, {title}", [told])
+        yield found_row(f"cleanlab, {title}", [told], columns)
     yield f"\nOf the wrong labels among ours, the suggested one is right in a share of {ours['suggestions_right']:.2f}."
     yield "\nOther choices on the same run:"
     yield from head("score", *MEASURES.values())
@@ -603,14 +644,21 @@ def cifar_tables(result: Facts | None) -> Iterator[str]:
     yield from calibration_rows([ours])
 
 
+def recorded() -> tuple[Facts, Facts, Facts | None]:
+    cifar = json.loads(CIFAR.read_text()) if CIFAR.exists() else None
+    return json.loads(CPU.read_text()), json.loads(SAME.read_text()), cifar
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, help="put the recorded numbers into this document")
     tasks = parser.add_subparsers(dest="task")
-    cpu = tasks.add_parser("cpu", help=f"measure on the CPU, and write {CPU.name}")
-    cpu.add_argument("--seeds", type=int, default=3)
-    cpu.add_argument("--workers", type=int, default=2)
-    cpu.add_argument("--json", type=Path, default=CPU)
+    on_cpus = {"cpu": (one_seed, CPU, "ours, and scikit-learn's"), "same": (same_network, SAME, "ours in five folds")}
+    for name, (_, path, what) in on_cpus.items():
+        task = tasks.add_parser(name, help=f"measure on the CPU, {what}, and write {path.name}")
+        task.add_argument("--seeds", type=int, default=3)
+        task.add_argument("--workers", type=int, default=2)
+        task.add_argument("--json", type=Path, default=path)
     gpu = tasks.add_parser("train", help="train on a GPU: one run, and five folds with CE+OGC and with CE")
     gpu.add_argument("--data", type=Path, required=True, help="folder with CIFAR-10 and CIFAR-10_human.pt")
     gpu.add_argument("--out", type=Path, required=True, help="folder for small files, under 15 MB in all")
@@ -623,8 +671,9 @@ def main() -> None:
     score.add_argument("folder", type=Path, help="what was --out")
     score.add_argument("--json", type=Path, default=CIFAR)
     args = parser.parse_args()
-    if args.task == "cpu":
-        args.json.write_text(json.dumps(on_cpu(args.seeds, args.workers), indent=1) + "\n")
+    if args.task in on_cpus:
+        found = on_cpu(on_cpus[args.task][0], args.seeds, args.workers)
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
     elif args.task == "train":
         changes = dict(change.split("=", 1) for change in args.set)
         recipe = override(RECIPES["cifar10"], {"noise": "human:worse", "average": 0.999, "seed": 0, **changes})
@@ -638,10 +687,9 @@ def main() -> None:
     elif args.task == "score":
         args.json.write_text(json.dumps(scored(args.folder), indent=1) + "\n")
     elif args.write is None:
-        parser.error("say cpu, train, score or --write")
+        parser.error("say cpu, same, train, score or --write")
     if args.write is not None:
-        cifar = json.loads(CIFAR.read_text()) if CIFAR.exists() else None
-        args.write.write_text(with_tables(args.write.read_text(), json.loads(CPU.read_text()), cifar))
+        args.write.write_text(with_tables(args.write.read_text(), *recorded()))
 
 
 if __name__ == "__main__":

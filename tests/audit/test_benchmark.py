@@ -1,0 +1,97 @@
+"""What benchmarks/audit.py measures by, and its runs for a GPU on made-up images."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import audit as benchmark
+from ogc.training import RECIPES, Job, override
+from small_runs import images
+
+
+def test_the_measures_by_hand():
+    wrong = np.array([True, False, True, False, False])
+    score = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    found = benchmark.measured(wrong, score)
+    assert found["precision_at_k"] == 0.5
+    assert found["auroc"] == pytest.approx(5 / 6)  # of six pairs one is the wrong way round
+    assert found["average_precision"] == pytest.approx((1 + 2 / 3) / 2)
+
+
+def test_a_score_in_its_class_is_compared_with_its_class_alone():
+    score = torch.tensor([1.0, 3.0, 100.0, 300.0], dtype=torch.float64)
+    assert benchmark.in_class(score, torch.tensor([0, 0, 1, 1])).tolist() == [-1, 1, -1, 1]
+
+
+def test_the_made_up_table_is_as_described(tmp_path):
+    path = tmp_path / "made.csv"
+    benchmark.write_table(1, path)
+    with path.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert len(rows) == 20_000
+    *columns, given, true = (np.array(column) for column in zip(*rows, strict=True))
+    wrong = given != true
+    assert wrong.mean() == pytest.approx(0.2, abs=0.001)
+    assert header[-2:] == ["label", "truth"]
+    assert all(int(y[1]) == (int(t[1]) + 1) % 5 for y, t in zip(given[wrong], true[wrong], strict=True))
+    assert np.mean(columns == np.array("")) == pytest.approx(0.05, abs=0.002)
+    named = [column for column in columns if "low" in column]
+    assert (len(columns), len(named)) == (30, 4)
+    assert set(np.concatenate(named)) == {"", "low", "middle", "high", "top"}
+
+
+@pytest.fixture
+def whole(tmp_path):
+    changes = {"network": "mlp", "hidden": "8", "epochs": 2, "batch_size": 16, "average": 0.9, "surveys": 2}
+    recipe = override(RECIPES["cifar10"], changes)
+    return Job(recipe, None, (images(100), {"test": images(30, seed=1, flipped=0)}))
+
+
+def test_the_pieces_are_all_runs_and_the_folds_are_out_of_sample(whole, tmp_path, monkeypatch):
+    assert [part for piece in benchmark.PIECES for part in piece] == list(benchmark.PARTS)
+    asked = []
+    real = benchmark.train
+
+    def train(jobs, **settings):
+        asked.append(jobs)
+        return real(jobs, **settings)
+
+    monkeypatch.setattr(benchmark, "train", train)
+    out, work = tmp_path / "out", tmp_path / "work"
+    for piece in benchmark.PIECES:
+        benchmark.train_piece(piece, whole, out, work, "cpu")
+    assert [len(jobs) for jobs in asked] == [4, 4, 3]
+    data, _ = whole.data
+    for method in ("ce_ogc", "ce"):
+        files = [benchmark.read_npz(out / f"{method}-fold{fold}.npz") for fold in range(5)]
+        assert sorted(np.concatenate([file["index"] for file in files])) == list(range(100))
+        for fold, file in enumerate(files):
+            [job] = [job for jobs in asked for job in jobs if job.out == work / f"{method}-fold{fold}"]
+            held = {data.ids[i] for i in file["index"]}
+            assert held.isdisjoint(job.data[0].ids)
+            assert held | set(job.data[0].ids) == set(data.ids)
+            assert file["last"].shape == (len(held), 3)
+            assert np.allclose(np.exp(file["last"].astype(float)).sum(1), 1, atol=2e-3)
+            assert not np.array_equal(file["last"], file["averaged"])
+            assert file["facts"]["images"] == 2 * (80 // 16) * 16
+            assert file["facts"]["recipe"]["method"] == method.replace("_", "+")
+    (out / "ce-fold4.npz").unlink()
+    benchmark.train_piece(benchmark.PIECES[-1], whole, out, work, "cpu")
+    assert [job.out.name for job in asked[-1]] == ["ce-fold4"], "the others are there already"
+    benchmark.train_piece(benchmark.PIECES[-1], whole, out, work, "cpu")
+    assert len(asked) == 4
+
+
+def test_what_the_gpu_left_is_measured_and_told(whole, tmp_path):
+    pytest.importorskip("cleanlab", reason="cleanlab is not installed")
+    out = tmp_path / "out"
+    for piece in benchmark.PIECES[:2]:
+        benchmark.train_piece(piece, whole, out, tmp_path / "work", "cpu")
+    found = json.loads(json.dumps(benchmark.scored(out)))
+    assert not any("five-fold CE," in title for title in found["cleanlab"]), "one fold of CE alone"
+    assert found["cleanlab"]["five-fold CE+OGC, last"]["images"] == 5 * 2 * 80
+    lines = list(benchmark.cifar_tables(found))
+    assert sum("**ours**" in line for line in lines) == 2
