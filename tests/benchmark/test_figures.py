@@ -18,7 +18,7 @@ from ogc import OGC, bench_command, figures_command, losses
 from ogc.benchmark import figures, motivation, motivation_picture
 from ogc.benchmark.figures import FIGURES, FORMATS, encode, ratio, sweep, tau
 from ogc.benchmark.motivation import Settings, moons, name_of, numbers, task_of, tau_of, train
-from ogc.benchmark.motivation_picture import STEEPEST, density, draw
+from ogc.benchmark.motivation_picture import STEEPEST, density, draw, smoothed
 from ogc.benchmark.plan import TABLES, find
 from ogc.benchmark.result import write
 from ogc.figures_command import NAMES, register
@@ -179,9 +179,18 @@ def test_a_density_is_one_in_all_and_counts_what_is_beyond_the_end():
 def test_the_picture_shows_what_was_measured(trained):
     histories, task = trained
     figure = draw(histories, task)
-    above, below = (text.get_text() for text in figure.texts)
-    assert above.startswith("Fixed threshold, tau = 5: at the end ")
-    assert f"{100 * histories[-1].moments[-1].memorised:.0f} % of the wrong labels" in below
+    told = [text.get_text() for text in figure.texts]
+    names = ("Fixed threshold, tau = 5", "Threshold by OGC")
+    for sentence, name, history in zip(told, names, (histories[0], histories[-1]), strict=True):
+        moments = history.moments
+        memorised, right = (
+            100 * sum(getattr(moment, name) for moment in moments) / len(moments)
+            for name in ("memorised", "test_accuracy")
+        )
+        assert sentence == (
+            f"{name}: at the end {memorised:.0f} % of the wrong labels are memorised, {right:.0f} % of the test set is "
+            "right"
+        )
     panels = [axes for axes in figure.axes if axes.get_title().startswith("epoch")]
     snapshots = [*histories[0].snapshots, *histories[-1].snapshots]
     assert [axes.get_title() for axes in panels] == ["epoch 4", "epoch 8"] * 2
@@ -193,6 +202,13 @@ def test_the_picture_shows_what_was_measured(trained):
         assert (f"tau = {moment.tau:.3g}" in texts) if moment.tau else len(texts) == 2
     [accuracy] = [axes for axes in figure.axes if axes.get_title() == "test accuracy, %"]
     assert list(accuracy.lines[0].get_ydata()) == [100 * moment.test_accuracy for moment in histories[0].moments]
+
+
+def test_a_spike_at_the_end_is_no_mean():
+    steady = [50.0] * 20
+    assert smoothed(steady) == steady
+    assert smoothed([*steady, 110.0])[-1] == 60.0
+    assert smoothed([0.0, *steady])[0] == 0.0
 
 
 def test_a_threshold_that_never_comes_has_no_line():

@@ -209,7 +209,7 @@ def _plane() -> Tensor:
 def numbers(histories: Sequence[History], settings: Settings, task: Task) -> dict[str, Any]:
     """What the figure is drawn from, with its provenance, as JSON takes it; the planes follow from the settings.
 
-    ``last`` is the mean of the last ten looks: single ones go up and down.
+    ``last`` is how a run :func:`ended`.
     """
     return {
         "settings": asdict(settings),
@@ -230,13 +230,18 @@ def numbers(histories: Sequence[History], settings: Settings, task: Task) -> dic
             {
                 "method": history.name,
                 "seconds": round(history.seconds, 2),
-                "last": {name: _mean(values[-LOOKS:]) for name, values in columns(history).items() if name != "epoch"},
+                "last": ended(history),
                 "moments": columns(history),
                 "H": {str(s.moment.epoch): [round(H, 4) for H in s.H.tolist()] for s in history.snapshots},
             }
             for history in histories
         ],
     }
+
+
+def ended(history: History) -> dict[str, Any]:
+    """The mean of the last ten looks: single ones go up and down."""
+    return {name: _mean(values[-LOOKS:]) for name, values in columns(history).items() if name != "epoch"}
 
 
 def columns(history: History) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, spread, tidy
-from .motivation import PLANE, History, Moment, Snapshot, Task
+from .motivation import PLANE, History, Moment, Snapshot, Task, ended
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,13 +32,13 @@ def draw(histories: Sequence[History], task: Task) -> Figure:
     firsts: list[Axes] = []
     for top, which in ((0.935, 0), (0.425, -1)):
         history, colour = histories[which], colours[which]
-        last = history.moments[-1]
+        last = ended(history)
         name = "Threshold by OGC" if history.threshold is None else f"Fixed threshold, {history.name}"
         figure.text(
             0.01,
             top + 0.055,
-            f"{name}: at the end {100 * last.memorised:.0f} % of the wrong labels are memorised, "
-            f"{100 * last.test_accuracy:.0f} % of the test set is right",
+            f"{name}: at the end {100 * last['memorised']:.0f} % of the wrong labels are memorised, "
+            f"{100 * last['test_accuracy']:.0f} % of the test set is right",
             va="top",
             fontsize=8.5,
             weight="bold",
@@ -163,10 +163,10 @@ def draw_moments(
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
-    """The mean of each and its neighbours, up to five each way, as many on one side as on the other.
+    """The mean of each and its neighbours, up to five each way; at the start, where much changes, as many on each side.
 
     >>> smoothed([1.0, 2.0, 6.0])
-    [1.0, 3.0, 6.0]
+    [1.0, 3.0, 3.0]
     """
-    reach = [min(i, len(values) - 1 - i, 5) for i in range(len(values))]
+    reach = [min(i, 5) for i in range(len(values))]
     return [statistics.fmean(values[i - r : i + r + 1]) for i, r in enumerate(reach)]
