@@ -136,10 +136,12 @@ def dry_run(request: Request, console: "Console") -> None:
     """A table of what would run and what is there, and how long it would take."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     from ._provenance import device_name
     from .benchmark.result import read_all
     from .benchmark.run import Data, beside, estimate, standing
+    from .benchmark.table import is_shown
     from .training.session import pick_device
     from .training.table import clock
 
@@ -148,13 +150,13 @@ def dry_run(request: Request, console: "Console") -> None:
     beside_each_other = beside(device.type, request.side_by_side)
     left = [each for each in stands if each.state in ("begun", "missing")]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("run", no_wrap=True)
-    shown.add_column("stands")
+    shown.add_column("run", overflow="fold")  # whole: --only wants it
+    shown.add_column("stands", overflow="fold", min_width=9)
     words = {"there": "there", "refused": "NO RESULT", "running": "running", "begun": "begun", "missing": "to run"}
     for each in stands:
         part = f", {each.epochs} of {each.task.recipe.epochs} epochs" if each.state in ("begun", "running") else ""
         note = f": {each.note}" if each.note else ""
-        shown.add_row(each.task.name, f"{words[each.state]}{part}{note}")
+        shown.add_row(Text(each.task.name), Text(f"{words[each.state]}{part}{note}"))
     console.print(shown)
     counts = {state: sum(each.state == state for each in stands) for state in words}
     sentences = [f"{counts['there']} of {len(stands)} are there, {len(left)} would run"]
@@ -171,8 +173,10 @@ def dry_run(request: Request, console: "Console") -> None:
         Data(request.data, request.ilsvrc).check(each.task for each in left)
     except OSError as error:
         sentences.append(str(error))
-    if request.trial():
-        sentences.append("These are trials: the tables leave them out.")
+    trials = [each for each in stands if not is_shown(each.task.recipe, alone=each.task.cell.alone)]
+    if request.trial() and trials:
+        which = "These" if len(trials) == len(stands) else f"{len(trials)} of them"
+        sentences.append(f"{which} are trials: the tables leave them out.")
     console.print(" ".join(sentences), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -216,14 +220,19 @@ def grid(request: Request) -> "Table":
     return shown
 
 
-def export(request: Request, table: str, script: Path, limit: str, options: Sequence[str]) -> int:
+def export(request: Request, table: str, script: Path, limit: str, options: Sequence[str], console: "Console") -> int:
     """Write the Slurm script for what is not there; the number of its tasks."""
     from ._files import write_whole
     from ._require import require
     from .benchmark.run import batches, beside, settled
     from .benchmark.slurm import script as slurm_script
 
-    left = [task for task in request.tasks() if settled(task, request.out) is None]
+    left = []
+    for task in request.tasks():
+        stands = settled(task, request.out)
+        left += [task] if stands is None else []
+        if stands is not None and stands.note:
+            console.print(f"{task.name} is left out: {stands.note}", markup=False, soft_wrap=True)
     require(bool(left), "TABLE", "one with runs that are not there yet", table)
     together = batches(left, beside("cuda", request.side_by_side))
     methods = dict.fromkeys(task.recipe.method for task in left)
@@ -241,7 +250,7 @@ def export(request: Request, table: str, script: Path, limit: str, options: Sequ
         words += [] if value is None else [option, str(value)]
     command = [sys.executable, "-m", "ogc", "bench", "run", table, *words]
     names = [[task.name for task in batch] for batch in together]
-    log = script.absolute().with_suffix(".%A_%a.log")
+    log = script.absolute().with_suffix("")
     text = slurm_script(f"ogc-{table}", names, command, log=log, time=limit, more=options)
     script.parent.mkdir(parents=True, exist_ok=True)
     write_whole(script, text.encode())
@@ -456,6 +465,8 @@ def register(app: "typer.Typer") -> None:
 
         A task saves two minutes before its time is up, and is queued again by itself.
         """
+        from rich.console import Console
+
         with ending():
             if not slurm:
                 raise ValueError("Say --slurm: there is no other kind of script yet.")
@@ -471,5 +482,5 @@ def register(app: "typer.Typer") -> None:
                 side_by_side=side_by_side,
             )
             path = script or Path(f"ogc-{table}.sbatch")
-            count = export(request, table, path, limit, sbatch or ())
+            count = export(request, table, path, limit, sbatch or (), Console(highlight=False, stderr=True))
             typer.echo(f"{path}: {count} tasks. Submit it with: sbatch {shlex.quote(str(path))}")

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
-from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar, wait_for
+from bench_runs import DIGITS, SMALL, TESTS, app, bench, epochs_done, results, tiny_cifar, wait_for
 from made_up_results import MADE, made_up
 from ogc._provenance import device_name
 from ogc.bench_command import Request
@@ -34,6 +35,11 @@ class Mine(nn.Module):
 class Brier(Pointwise):
     def value(self, p):
         return (1 - p) ** 2 / 2
+
+
+class Focal(Mine):
+    def __init__(self, gamma: float = 2.0):
+        super().__init__(gamma)
 
 
 class Needy(Mine):
@@ -86,6 +92,35 @@ def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
     assert "These are trials" in bench(*args, "--dry-run", "--epochs", "3")[1]
     code, said = bench("bench", "run", "cifar10", "--methods", "ce", "--data", tmp_path, "--out", tmp_path, "--dry-run")
     assert (code, said.count("to run"), "human:worse is read from" in said) == (0, 6, True)
+
+
+@pytest.mark.parametrize("columns", [80, 50])
+def test_a_dry_run_shows_names_whole_and_folders_as_they_are(columns, tmp_path, mine):
+    out = tmp_path / "[/red]x"
+    own = mine.rename(tmp_path / f"a_rather_{'long_' * 14}name.py")
+    arguments = ["bench", "run", "digits", "--noises", "symmetric:0.5", "--method", f"{own}:Mine", "--out", str(out)]
+    arguments += ["--methods", "ce", "--dry-run"]
+    out.mkdir(parents=True)
+    (out / "digits-ce-symmetric-0.5-1.json").write_text("{}")
+    result = CliRunner().invoke(app(), arguments, env={"COLUMNS": str(columns)})
+    assert result.exit_code == 0, result.exception
+    first = "".join(line.split()[0] for line in result.output.splitlines() if line.strip())
+    assert f"digits-{own.name}-Mine-" in first
+    assert " to run" in result.output
+    assert "NO RESULT" in result.output
+    assert "…" not in result.output
+
+
+def test_which_are_trials(tmp_path, mine):
+    def said(*arguments):
+        return bench("bench", "run", "digits", *arguments, "--out", tmp_path, "--dry-run")[1]
+
+    assert "are trials" not in said("--method", f"{mine}:Mine", "--set", "power=3"), "a row of its own, which says so"
+    assert "These are trials" in said("--method", f"{mine}:Mine", "--set", "power=3", "--epochs", "2")
+    assert "These are trials" in said("--methods", "gce", "--set", "q=0.123")
+    assert "These are trials" in said("--methods", "gce", "--method", f"{mine}:Mine", "--set", "noise_seed=3")
+    some = ["--methods", "fl", "--method", f"{mine}:Focal", "--noises", "symmetric:0.5", "--set", "gamma=0.7"]
+    assert "1 of them are trials" in said(*some)
 
 
 def device_name_here():
@@ -262,6 +297,30 @@ def test_the_script(exported):
     directives = [i for i, line in enumerate(text.splitlines()) if line.startswith("#SBATCH")]
     assert directives == list(range(1, len(directives) + 1))  # sbatch stops reading at the first command
     assert bench("bench", "export", "digits")[0] == 2
+
+
+def test_what_is_no_result_is_told(tmp_path):
+    for name in ("ce", "gce"):
+        args = ["--methods", "ce,gce", "--noises", "symmetric:0.5", "--out", tmp_path, "--script", tmp_path / "x"]
+        (tmp_path / f"digits-{name}-symmetric-0.5-1.json").write_text("{}")
+        code, said = bench("bench", "export", "--slurm", "digits", *args)
+        assert f"digits-{name}-symmetric-0.5-1 is left out: " in said
+        assert "Move it away" in said
+        assert code == (0 if name == "ce" else 2)
+
+
+def test_any_folder_for_the_script(tmp_path):
+    def export(folder, *more):
+        args = ["--methods", "ce", "--out", tmp_path / "out", "--script", tmp_path / folder / "x.sbatch"]
+        return bench("bench", "export", "--slurm", "digits", *args, *more)
+
+    assert export('a "b" 50%')[0] == 0
+    text = (tmp_path / 'a "b" 50%' / "x.sbatch").read_text()
+    assert rf'#SBATCH --output="{tmp_path}/a \"b\" 50%%/x.%A_%a.log"' in text.splitlines()
+    for folder, more in (("a\nrm x", ()), ("a\\b", ()), ("a", ("--time", "1\nrm x")), ("a", ("--sbatch", "--x\nrm x"))):
+        code, said = export(folder, *more)
+        assert (code, "should be on one line" in said or "without a backslash" in said) == (2, True), said
+        assert not (tmp_path / folder).exists()
 
 
 @pytest.mark.slow

@@ -289,3 +289,36 @@ def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
         with cluster._connected(address):
             pass
     assert asked == ["local", "10.0.0.1:6379"]
+
+
+def test_how_many_tasks_a_worker_gets(ray, tmp_path, monkeypatch):
+    """Nobody idles while another has several; and what a worker was lost with takes nobody else with it again."""
+    from rich.console import Console
+
+    from ogc.benchmark import cluster
+    from ogc.benchmark.plan import find
+    from ogc.benchmark.run import Books, Data, tasks_of
+
+    tasks = tasks_of(find("digits", ["ce"]), [1, 2])
+    assert len(tasks) == 8
+    books = Books(tmp_path, Console(quiet=True), tasks)
+    crew = cluster.Crew(Pretended({"GPU": 8.0}), books, Data(None), "auto", None, None, 0.0)
+    crew.hire()
+    answers = list(crew.coming)
+    assert len(answers) == 8
+    crew.idle.append(crew.coming.pop(answers[0]))
+    assert crew.share("cuda") == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "PATIENCE", 0.0)
+        assert crew.share("cuda") == 4, "those that do not come are not waited for"
+    for answer in answers[2:]:
+        del crew.coming[answer]
+    assert (crew.share("cuda"), crew.share("cpu")) == (4, 1)
+    held = books.take(4)
+    crew.drop(crew.idle[0], held, ["it died"])
+    lost = {one.task.name for one in held}
+    for _ in range(4):
+        assert crew.share("cuda") == 1
+        [one] = books.take(crew.share("cuda"))
+        lost.remove(one.task.name)
+    assert crew.share("cuda") == 2

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from made_up_results import made_up
-from ogc.benchmark.plan import TABLES, Cell, find
+from ogc.benchmark.plan import TABLES, Cell, find, key_of
 from ogc.benchmark.result import disagreements, from_training, path_of, read, read_all, write
 from ogc.data import load_digits
-from ogc.training import Job, Source, load, train
+from ogc.training import Job, Recipe, Source, load, train
 from ogc.training.history import summary
 
 RUNS = Path(__file__).parent.parent.parent / "benchmarks" / "results" / "runs"
@@ -92,6 +92,29 @@ def listed(folder):
     return path
 
 
+def twice(folder):
+    path = write(folder, made_up(FOCAL))
+    path.write_text(path.read_text().replace('"seed": 1,', '"seed": 2, "seed": 1,', 1))
+    return path
+
+
+def deep(folder):
+    path = folder / "x.json"
+    path.write_text("[" * 100_000)
+    return path
+
+
+def foreign(method, parameters=None):
+    """Of a loss that is not here, by a hand that is not ours."""
+
+    def change(values):
+        values["method"] = method
+        values["recipe"] |= {"method": method, "method_sha256": "5a" * 32, "parameters": parameters or {}}
+        values["key"] = key_of(Recipe(**values["recipe"]))
+
+    return broken(change)
+
+
 def renamed(folder):
     path = write(folder, made_up(FOCAL))
     return path.rename(path.with_name("cifar10-ce-symmetric-0.5-1.json"))
@@ -121,6 +144,17 @@ def renamed(folder):
         (broken(lambda v: v.update(key=v["key"] + "-alone", side_by_side=2)), "`side_by_side` should be 1"),
         (broken(lambda v: v.update(noise_sha256=None)), "`noise_sha256` should be there with noise"),
         (broken(lambda v: v.update(wall_seconds=0)), "`wall_seconds` should be greater than 0"),
+        (broken(lambda v: v.update(noise_sha256="zzz")), "`noise_sha256` should "),
+        (broken(lambda v: v.update(noise_rate=1.5)), "`noise_rate` should be less than or equal to 1"),
+        (broken(lambda v: v.update(seconds=1e9)), "`seconds` should be 180"),
+        (broken(lambda v: v["epochs"][3]["accuracy"].update(test=7.5)), "`epochs[3].test` should be in [0, 1]"),
+        (broken(lambda v: v["epochs"][3]["averaged"].update(test=-0.1)), "`epochs[3].test` should be in [0, 1]"),
+        (broken(lambda v: v["epochs"][3].update(memorised=2)), "`epochs[3].memorised` should be in [0, 1]"),
+        (twice, "`seed` should be there once"),
+        (deep, "maximum recursion depth exceeded"),
+        (foreign("x.py:<img src=x>"), "`method` should be FILE.py:CLASS. Found `method = 'x.py:<img src=x>'`"),
+        (foreign("x.py:Mine+<b>"), "`method` should be clipped by one of ogc, linear, ema"),
+        (foreign("x.py:Mine", {"<b>": 1.0}), "`parameters` should be numbers by name"),
     ],
 )
 def test_a_file_that_is_no_result_is_told_and_left_out(tmp_path, make, words):
@@ -159,7 +193,7 @@ def test_runs_that_were_given_different_labels():
     cells = find("cifar10", ["ce", "gce"], ["symmetric:0.5", "symmetric:0.2"])
     results = [made_up(cell) for cell in cells]
     assert disagreements(results) == []
-    results.append(made_up(cells[0], seed=2, noise_sha256="c0ffee" * 10))
+    results.append(made_up(cells[0], seed=2, noise_sha256="c0ffee" * 10 + "beef"))
     [sentence] = disagreements(results)
     assert "cifar10 with symmetric:0.2 (noise seed 0) were given 2 different sets of labels" in sentence
     assert "5a5a5a5a, c0ffeec0" in sentence

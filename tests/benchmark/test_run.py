@@ -44,6 +44,25 @@ class Bad(nn.CrossEntropyLoss):
         self.steps += 1
         return super().forward(logits, labels) * (float("nan") if self.steps > 20 else 1)
 """
+LATE = """
+import sys
+from torch import nn
+
+
+class Lost(nn.CrossEntropyLoss):
+    steps = 0
+
+    def forward(self, logits, labels):
+        self.steps += 1
+        return super().forward(logits, labels) if self.steps < 5 else {}["x"]
+
+
+class Leaving(Lost):
+    def forward(self, logits, labels):
+        if self.steps == 3:
+            sys.exit(0)
+        return super().forward(logits, labels)
+"""
 FOUR = (*DIGITS, "--methods", "ce,ce+ogc", "--seeds", "1,2")
 
 
@@ -175,9 +194,9 @@ def test_the_wall_time_of_a_run_that_was_stopped(tmp_path, undisturbed):
     [task] = tasks("ce")
     result = json.loads(task.result(undisturbed).read_bytes())
     trained = {"recipe": result["recipe"], "epochs": result["epochs"], "summary": result["summary"]}
-    trained |= {"seconds": 5.0, "images_per_second": 9.0}
+    trained |= {"seconds": 12.0, "images_per_second": 9.0}
     facts = {"device": "a device", "commit": None, "started": "now", "network": "mlp"}
-    facts |= {"noise": {"sha256": "5a", "rate_got": 0.5}, "versions": {"torch": "2", "python": "3", "ogc": "0"}}
+    facts |= {"noise": {"sha256": "5a" * 32, "rate_got": 0.5}, "versions": {"torch": "2", "python": "3", "ogc": "0"}}
     for epoch in trained["epochs"]:
         epoch["seconds"] = 2.0
     session = {"seconds": 100.0, "earlier": 4, "side_by_side": 3, "memory_gib": 1.5}
@@ -252,6 +271,17 @@ def test_in_a_batch_too(tmp_path):
     assert (first.trouble, third.trouble, bad.result) == (None, None, None)
     assert [len(each.result["epochs"]) for each in (first, third)] == [6, 6]
     assert "The loss is nan at step 10 of epoch 2" in bad.trouble
+
+
+def test_what_a_loss_of_ones_own_breaks_with_is_told(tmp_path):
+    """Late, when it is trained with: an error without a sentence, and a wish to leave."""
+    (tmp_path / "bad.py").write_text(LATE)
+    methods = [word for name in ("Lost", "Leaving") for word in ("--method", f"{tmp_path}/bad.py:{name}")]
+    code, said = bench(*DIGITS, "--methods", "ce", *methods, "--out", tmp_path / "out")
+    assert code == 1
+    assert "-1: KeyError: 'x'." in said
+    assert "-1: SystemExit: 0." in said
+    assert "1 of 3 runs are there, 1 of them new. 2 went wrong." in said
 
 
 def test_a_checkpoint_that_cannot_be_gone_on_with(tmp_path):

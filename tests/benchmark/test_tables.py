@@ -1,5 +1,6 @@
 import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from made_up_results import made_up
+from made_up_results import MADE, made_up
 from ogc.benchmark.plan import TABLES, Cell, Printed, find, tuning
 from ogc.benchmark.result import read_all, write
 from ogc.benchmark.table import Entry, fill, ranks
@@ -162,21 +163,49 @@ def own(tmp_path):
 def test_a_loss_of_ones_own_is_a_row(own):
     results = runs("cifar10", own, "symmetric:0.5", 88.0, 89.0) + runs("cifar10", own, "human:worse", 80.0)
     filled = fill(TABLES["cifar10"], results)
-    assert [row.label for row, _ in filled.rows][13:] == ["MyLoss"]
-    assert entry(filled, "MyLoss", "Sym-50%").show((88.0, 89.0)) == "88.50±0.71"
-    assert entry(filled, "MyLoss", "Sym-20%").ours == ()
+    assert [row.label for row, _ in filled.rows][13:] == ["MyLoss (q 0.5)"], "nobody knows that 0.5 is the default"
+    assert entry(filled, "MyLoss (q 0.5)", "Sym-50%").show((88.0, 89.0)) == "88.50±0.71"
+    assert entry(filled, "MyLoss (q 0.5)", "Sym-20%").ours == ()
     text = markdown(filled)
-    assert "| MyLoss | ours | - | 88.50 ± 0.71 (2) | - | - | - | 80.00 (1) | - |" in text
+    assert "| MyLoss (q 0.5) | ours | - | 88.50 ± 0.71 (2) | - | - | - | 80.00 (1) | - |" in text
     assert [line for line, _ in filled.lines(13)] == ["ours"], "nothing of the paper's"
     for other in ("adjusting", "gce", "cifar100", "time", "queue"):
         assert len(fill(TABLES[other], results).rows) == len(TABLES[other].rows)
 
 
 def test_its_versions_are_rows_apart(own):
-    other = Cell("cifar10", "cifar10", own, "symmetric:0.5", {"q": 0.7})
-    filled = fill(TABLES["cifar10"], [*runs("cifar10", own, "symmetric:0.5", 88.0), made_up(other, 1, 80.0)])
-    labels = [row.label for row, _ in filled.rows][13:]
-    assert [re.sub(r"[0-9a-f]{8}", "SHA", label) for label in labels] == ["MyLoss (SHA, q 0.5)", "MyLoss (SHA, q 0.7)"]
+    def labels(results):
+        return [re.sub(r"[0-9a-f]{8}", "SHA", row.label) for row, _ in fill(TABLES["cifar10"], results).rows[13:]]
+
+    results = runs("cifar10", own, "symmetric:0.5", 88.0)
+    results += [made_up(Cell("cifar10", "cifar10", own, "symmetric:0.5", {"q": q})) for q in (0.7, 0.7000001)]
+    assert labels(results) == ["MyLoss (q 0.5)", "MyLoss (q 0.7)", "MyLoss (q 0.7000001)"]
+    file = Path(own.rpartition(":")[0])
+    file.with_name("copy of it.py").write_bytes(file.read_bytes())
+    copied = runs("cifar10", f"{file.parent}/copy of it.py:MyLoss", "symmetric:0.5", 88.0)
+    assert labels(results[:1] + copied) == ["MyLoss (copy-of-it.py, q 0.5)", "MyLoss (mine.py, q 0.5)"]
+    file.write_text(file.read_text() + "# another")
+    assert labels(results[:1] + runs("cifar10", own, "symmetric:0.5", 88.0)) == ["MyLoss (SHA, q 0.5)"] * 2
+
+
+def test_the_parameters_of_a_row_are_told_if_they_are_not_the_usual_ones():
+    results = [
+        made_up(Cell("cifar10", "cifar10", "sce+ogc", "symmetric:0.5", changes))
+        for changes in ({}, {"epsilon0": 7.0}, {"epsilon": 0.5, "every": 8})
+    ]
+    labels = [row.label for row, _ in fill(TABLES["cifar10"], results).rows][13:]
+    assert labels == ["SCE+OGC", "SCE+OGC (epsilon 0.5, every 8)", "SCE+OGC (epsilon0 7)"]
+
+
+def test_a_run_without_such_a_number_was_run():
+    results = [made_up(cell) for cell in find("queue")]
+    [never] = [result for result in results if result.recipe.parameters["queue_size"] == 256][:1]
+    epochs = tuple(replace(epoch, tau=None) for epoch in never.epochs)
+    others = [result for result in results if result.key != never.key]
+    text = markdown(fill(TABLES["queue"], [*others, never.model_copy(update={"epochs": epochs})]))
+    assert "not run" not in text
+    assert "| 256 | ours | 50.00 (1) | none |" in text.replace("**", "")
+    assert "None: run, and without such a number." in text
 
 
 def test_what_is_no_row():
@@ -375,6 +404,8 @@ def test_the_page_tells_each_run_cell_once():
     assert "| 80.00 | 82.00 | 85.36 ± 0.20 | -5.36 | below |" in standings
     assert re.search(r"`cifar10-ce_ogc-symmetric-0.5-epsilon0-100` .*\| 50.00 \| 52.00 \|  \|  \|  \|", standings)
     assert "5 runs on a device, torch 2.6.0, commit abc, 2026-01-02" in text
+    evil = made_up(find("cifar10", ["gce"])[0], provenance=MADE.model_copy(update={"device": "<script>"}))
+    assert "<script>" not in page([evil], folder=Path("a/results"), beside=Path("a/docs"))
     assert "## CIFAR-10, test accuracy" in text
     assert "## Ways to move tau" in text
     assert "- `cifar100`: CIFAR-100, test accuracy" in text.split("## Not run")[1]

@@ -110,7 +110,23 @@ def test_a_file_that_is_carried_here(tmp_path):
         own.load()
     own.carry(FILE.encode())
     assert own.load().__name__ == "Mine"
-    assert own.sha256() == hashlib.sha256(FILE.encode()).hexdigest()
+    sha256 = hashlib.sha256(FILE.encode()).hexdigest()
+    assert own.sha256() == sha256
+    own.path.write_text("# an older one")
+    assert own.load(sha256).__name__ == own.load().__name__ == "Mine", "whatever lies at its place"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_file_that_leaves_is_told(status, file):
+    file.write_text(f"import sys\nsys.exit({status})")
+    with pytest.raises(ValueError, match=rf"my_loss.py` cannot be loaded: SystemExit: {status}\."):
+        OwnLoss(file, "Mine").load()
+    file.write_text(
+        f"{FILE}\n\nclass Leaving(Mine):\n    def forward(self, logits, labels):\n        raise SystemExit(1)"
+    )
+    recipe = override(RECIPES["digits"], {"method": f"{file}:Leaving"})
+    with pytest.raises(ValueError, match=r"fails on logits \(4, 10\) and labels \(4,\): SystemExit: 1"):
+        criterion(recipe, classes=10, optimizer=None, total_steps=1)
 
 
 def test_it_resumes_bit_for_bit(file, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import os
 import platform
 import shutil
@@ -17,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -214,6 +215,7 @@ class Hand:
     kind: str  # cuda or cpu
     pid: int = 0
     host: str = ""
+    since: float = field(default_factory=time.monotonic)
 
 
 class Crew:
@@ -294,9 +296,19 @@ class Crew:
                 actor = self.ray.remote(Worker).options(**need, scheduling_strategy=self.at(name)).remote()
                 self.coming[actor.hello.remote()] = Hand(actor, name, kind, host=node["NodeManagerHostname"])
 
+    def share(self, kind: str) -> int:
+        """How many tasks a worker gets: all some, and what a worker was lost with before goes alone."""
+        waiting = self.books.waiting
+        waiting.sort(key=lambda task: not self.lost[task.name])
+        if waiting and self.lost[waiting[0].name]:
+            return 1
+        late = time.monotonic() - PATIENCE  # who has not come by now may be long in coming
+        free = len(self.idle) + sum(hand.since > late for hand in self.coming.values())
+        return max(1, min(self.most[kind], math.ceil(len(waiting) / free)))
+
     def hand_out(self) -> None:
         for hand in list(self.idle):
-            if not (held := self.books.take(self.most[hand.kind])):
+            if not (held := self.books.take(self.share(hand.kind))):
                 return
             self.idle.remove(hand)
             jobs = [self.data.job(one.task, self.books.out) for one in held]

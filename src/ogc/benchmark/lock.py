@@ -24,10 +24,14 @@ class Lock:
         """The lock, or ``None`` if somebody else has it and does not let go of it within ``wait`` seconds."""
         end = time.monotonic() + wait
         while True:
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
+                os.makedirs(path.parent, exist_ok=True)
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             except FileNotFoundError:  # somebody has removed the folder, which was empty
+                continue
+            except FileExistsError:  # likewise, between our attempt to make it and our look at it
+                if path.parent.exists():
+                    raise
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

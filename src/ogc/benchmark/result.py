@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from .._files import write_whole
 from .._require import require
 from ..training.history import Epoch, summary
+from ..training.method import RULES, own_loss, split
 from ..training.recipe import Checked, Recipe
 from .plan import Cell, key_of
 
@@ -40,8 +42,8 @@ class Result(Checked):
     noise: str | None
     seed: int
     recipe: Recipe  # as it was used
-    noise_sha256: str | None  # of the given labels
-    noise_rate: float | None  # the share that is wrong, as it came out
+    noise_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None  # of the given labels
+    noise_rate: Annotated[float, Field(ge=0, le=1)] | None  # the share that is wrong, as it came out
     network: str
     summary: dict[str, str | float | int | None]
     wall_seconds: PositiveFloat  # with compilation, evaluation and what ran beside it
@@ -64,8 +66,20 @@ class Result(Checked):
         numbers = [epoch.epoch for epoch in self.epochs]
         whole = numbers == list(range(1, recipe.epochs + 1))
         require(whole, "epochs", f"those from 1 to {recipe.epochs}", f"{len(numbers)} of them")
+        for epoch in self.epochs:
+            in_training = {name: getattr(epoch, name) for name in ("agreement", "clean", "memorised", "recovered")}
+            for name, share in (*epoch.accuracy.items(), *epoch.averaged.items(), *in_training.items()):
+                require(share is None or 0 <= share <= 1, f"epochs[{epoch.epoch - 1}].{name}", "in [0, 1]", share)
         known = summary(list(self.epochs), recipe.report_epochs)
         require(_alike(self.summary, known), "summary", f"{known} by the epochs", self.summary)
+        spent = math.fsum(epoch.seconds for epoch in self.epochs)
+        require(math.isclose(self.seconds, spent, rel_tol=1e-6), "seconds", f"{spent} by the epochs", self.seconds)
+        _, plus, rule = split(self.method)
+        if (loss := own_loss(self.method)) is not None:  # a name for tables, and nothing else
+            require(loss.name.isidentifier(), "method", "FILE.py:CLASS", self.method)
+            require(not plus or rule in RULES, "method", f"clipped by one of {', '.join(RULES)}", self.method)
+            for name in recipe.parameters:
+                require(name.isidentifier(), "parameters", "numbers by name", name)
         require((self.noise is None) == (self.noise_sha256 is None), "noise_sha256", "there with noise", self.noise)
         return self
 
@@ -151,13 +165,18 @@ def read(path: Path) -> Result:
     def refuse(text: str) -> float:
         raise ValueError(f"{text} is no number.")
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for name, count in Counter(name for name, _ in pairs).items():
+            require(count == 1, name, "there once", f"{count} of them")
+        return dict(pairs)
+
     try:
-        found = json.loads(path.read_bytes(), parse_constant=refuse)
+        found = json.loads(path.read_bytes(), parse_constant=refuse, object_pairs_hook=once)
         require(isinstance(found, dict), "result", "an object", type(found).__name__)
         result = Result(**found)
         named = path_of(path.parent, result.key, result.seed).name
         require(path.name == named, "name", f"{named} by what is in it", path.name)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is no result: {error}") from None
     return result
 

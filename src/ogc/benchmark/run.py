@@ -265,11 +265,12 @@ def train_batch(
             train(jobs, device=device, watch=session, save_every=save_every, resume=True)
     except Interrupted as interrupt:
         stopped = None if session.out_of_time else int(interrupt.signal)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         foreign = any(own_loss(job.recipe.method) for job in jobs)  # which may fail in any way
-        if not foreign and not isinstance(error, NonFinite | ValueError):
+        known = isinstance(error, NonFinite | ValueError)
+        if not foreign and not known:
             raise
-        trouble = str(error) or type(error).__name__
+        trouble = str(error) if known and str(error) else f"{type(error).__name__}: {error}."
         trouble += f" Remove {jobs[0].out} to begin anew." if isinstance(error, CheckpointError) else ""
     if trouble is None or len(jobs) == 1:
         return Batch([_trained(job, trouble) for job in jobs], stopped)

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from .._require import require
+
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name={name}
@@ -14,7 +16,7 @@ SCRIPT = """\
 #SBATCH --time={time}
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output={log}
+#SBATCH --output="{log}"
 #SBATCH --signal=B:TERM@{notice}
 {more}
 # Made by: ogc bench export. Submit it with sbatch; to submit it again does what is left and nothing twice.
@@ -53,15 +55,20 @@ def script(
 
     :param batches: names of runs, those of one array task together.
     :param command: what runs them, but for ``--only``.
+    :param log: without its ending.
     :param time: of a task, as Slurm reads it.
     :param more: further options of ``sbatch``: ``--partition=gpu``.
     :param notice: seconds that are left for saving.
     """
+    for option, text in (("script", str(log)), ("time", time), *(("sbatch", each) for each in more)):
+        require(text.isprintable(), option, "on one line", text)
+    require("\\" not in str(log), "script", "without a backslash, at which sbatch fills in no numbers", str(log))
+    quoted = str(log).replace("%", "%%").replace('"', r"\"")
     return SCRIPT.format(
         name=name,
         last=len(batches) - 1,
         time=time,
-        log=log,
+        log=f"{quoted}.%A_%a.log",
         notice=notice,
         more="".join(f"#SBATCH {option}\n" for option in more),
         batches="\n".join(f"    {shlex.quote(','.join(batch))}" for batch in batches),

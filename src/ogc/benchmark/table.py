@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..training.recipe import RECIPES
-from .plan import BESIDES, TABLES, Cell, Printed, Row, Table, name_of
+from ..training import method as methods
+from ..training.recipe import RECIPES, Recipe
+from .plan import BESIDES, TABLES, Cell, Printed, Row, Table, key_of, name_of
 from .result import Result
 
 POINTS, DEVIATIONS = 1.0, 2.0  # off: further from the paper than both
@@ -26,6 +28,7 @@ class Entry:
     paper: Printed | None = None
     std: float | None = None  # of the paper, from whichever of its tables has it
     measure: str = "test"
+    blank: bool = False  # there are runs, and they have no such number
     misprinted: float | None = None  # what the paper's average is by its row, where that is not what it prints
     rank: int = 0  # 1: best of the column, 2: second, among ours
     paper_rank: int = 0
@@ -102,8 +105,10 @@ class Filled:
         parts = ["; ".join(filter(None, [accuracy, ", ".join(others)]))]
         if self.has_runs:
             parts[0] += "; mean ± standard deviation (number of runs)"
-        if any(entry.mean is None for entry in there):
+        if any(entry.mean is None and not entry.blank for entry in there):
             parts.append("-: not run")
+        if any(entry.blank for entry in there):
+            parts.append("none: run, and without such a number")
         if averaged:
             parts.append("averaged: by the running average of the weights")
         if any(entry.paper for entry in there):
@@ -165,13 +170,15 @@ def entry_of(
     runs = sorted(runs, key=lambda run: run.seed)
     ours = [run.measured(measure) for run in runs]
     averaged = [] if measure in NOT_ACCURACY else [run.measured(measure, averaged=True) for run in runs]
+    known = tuple(value for value in ours if value is not None)
     return Entry(
         key,
-        tuple(value for value in ours if value is not None),
+        known,
         tuple(value for value in averaged if value is not None),
         paper,
         std,
         measure,
+        blank=bool(runs) and not known,
     )
 
 
@@ -193,26 +200,50 @@ def _average(row: Row, entries: Sequence[Entry]) -> Entry:
     )
 
 
+def is_shown(recipe: Recipe, *, alone: bool = False) -> bool:
+    """Whether a table has such a run, or a row for it."""
+    key = key_of(recipe, alone=alone)
+    here = [table for table in TABLES.values() if table.dataset == recipe.name]
+    return _has_row(recipe, alone) or any(cell.key == key for table in here for cell in table.cells)
+
+
+def _has_row(recipe: Recipe, alone: bool) -> bool:
+    """Whether a method is in no table, and nothing but its parameters differs from the data set's recipe."""
+    known = {row.method for table in TABLES.values() if table.dataset == recipe.name for row in table.rows}
+    usual = RECIPES[recipe.name]
+    same = all(getattr(recipe, name) == value for name, value in usual if name not in BESIDES)
+    return same and not alone and recipe.method not in known
+
+
 def _more_rows(table: Table, by_key: dict[str, list[Result]]) -> list[tuple[Row, list[Result]]]:
-    """Methods that are in no table, with their runs that differ from the data set's recipe in nothing else."""
+    """Methods that are in no table, each with its parameters; what else tells two of one name apart, if need be."""
     if table is not next(other for other in TABLES.values() if other.dataset == table.dataset):
         return []
-    known = {row.method for other in TABLES.values() if other.dataset == table.dataset for row in other.rows}
-    usual = RECIPES[table.dataset]
-    fields = [name for name, _ in usual if name not in BESIDES]
-    groups: dict[tuple[str, str], list[Result]] = {}
+    groups: dict[tuple[str, str, str, str], list[Result]] = {}
     for runs in by_key.values():
         recipe = runs[0].recipe
-        same = all(getattr(recipe, name) == getattr(usual, name) for name in fields)
-        if recipe.name == table.dataset and recipe.method not in known and same and not runs[0].alone:
-            version = [] if recipe.method_sha256 is None else [recipe.method_sha256[:8]]
-            numbers = [f"{name} {value:g}" for name, value in recipe.parameters.items()]
-            groups.setdefault((name_of(recipe.method), ", ".join(version + numbers)), []).extend(runs)
-    names = [name for name, _ in groups]
-    return [
-        (table.row_of(runs[0].method, f"{name} ({details})" if names.count(name) > 1 else name), runs)
-        for (name, details), runs in sorted(groups.items())
-    ]
+        if recipe.name == table.dataset and _has_row(recipe, runs[0].alone):
+            own = methods.own_loss(recipe.method)
+            file = "" if own is None else re.sub(r"[^A-Za-z0-9._-]+", "-", own.path.name)
+            name = name_of(recipe.method)
+            groups.setdefault((name, file, (recipe.method_sha256 or "")[:8], _unusual(recipe)), []).extend(runs)
+
+    def label(name: str, file: str, version: str, numbers: str) -> str:
+        alike = [group for group in groups if group[0] == name]
+        several = [len({group[part] for group in alike}) > 1 for part in (1, 2)]
+        details = [file if several[0] else "", version if several[1] else "", numbers]
+        shown = ", ".join(filter(None, details))
+        return f"{name} ({shown})" if shown else name
+
+    return [(table.row_of(runs[0].method, label(*group)), runs) for group, runs in sorted(groups.items())]
+
+
+def _unusual(recipe: Recipe) -> str:
+    """The parameters that are not the defaults; of a loss of one's own nobody knows these, and all are told."""
+    _, plus, rule = methods.split(recipe.method)
+    own = methods.own_loss(recipe.method) is not None
+    usual = methods.complete(f"ce{plus}{rule}", {}, "") if own else methods.complete(recipe.method, {}, recipe.name)
+    return ", ".join(f"{name} {value:.12g}" for name, value in recipe.parameters.items() if value != usual.get(name))
 
 
 def _ranked(rows: Sequence[tuple[Row, Sequence[Entry]]]) -> tuple[tuple[Row, tuple[Entry, ...]], ...]:
@@ -239,7 +270,7 @@ def ranks(values: Sequence[float | None]) -> list[int]:
 
 def _ours(entry: Entry) -> Shown:
     if not entry.ours:
-        return Shown("-")
+        return Shown("none" if entry.blank else "-")
     return Shown(entry.show(entry.ours), entry.rank, len(entry.ours) if entry.key else 0)
 
 

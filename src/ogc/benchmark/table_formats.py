@@ -256,7 +256,7 @@ def _machines(results: Sequence[Result]) -> list[str]:
         made = result.provenance
         groups.setdefault((made.device, made.torch, made.commit, made.date[:10]), []).append(result)
     return [
-        f"- {_count(runs, 'run')} on {device}, torch {torch}, commit {commit or 'unknown'}, {date}"
+        escape(f"- {_count(runs, 'run')} on {device}, torch {torch}, commit {commit or 'unknown'}, {date}", quote=False)
         for (device, torch, commit, date), runs in sorted(groups.items(), key=lambda group: str(group[0]))
     ]
 

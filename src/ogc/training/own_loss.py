@@ -39,12 +39,12 @@ class OwnLoss(NamedTuple):
         return f"{self.path}:{self.name}"
 
     def content(self) -> bytes:
-        """The file's; of one that is not here, as it was carried here."""
+        """The file's; of one that was carried here, as it was there, whatever lies at its place on this machine."""
+        if self.path in _carried:
+            return _carried[self.path]
         try:
             return self.path.read_bytes()
         except OSError as error:
-            if self.path in _carried:
-                return _carried[self.path]
             near = meant(self.path.name, [path.name for path in self.path.parent.glob("*.py")])
             why = "There is no" if isinstance(error, FileNotFoundError) else "Nobody can read"
             raise ValueError(f"{why} `{self.path}`, the file of a loss.{near}") from None
@@ -81,7 +81,7 @@ class OwnLoss(NamedTuple):
         sys.modules[module.__name__] = module  # where pickle and dataclasses look classes up
         try:
             exec(compile(content, str(self.path), "exec"), vars(module))
-        except Exception as error:  # anything may be written there
+        except (Exception, SystemExit) as error:  # anything may be written there
             del sys.modules[module.__name__]
             raise ValueError(f"`{self.path}` cannot be loaded: {type(error).__name__}: {error}.") from error
         return _modules.setdefault(sha256, module)
@@ -100,7 +100,7 @@ def try_out(loss: nn.Module, name: str, classes: int) -> None:
     logits = torch.zeros(4, classes, requires_grad=True)
     try:
         value = copy.deepcopy(loss)(logits, torch.arange(4) % classes)
-    except Exception as error:  # anything may be written there
+    except (Exception, SystemExit) as error:  # anything may be written there
         first = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"{name} fails on logits (4, {classes}) and labels (4,): {type(error).__name__}: {first}"
