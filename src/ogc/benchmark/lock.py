@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -30,8 +32,9 @@ class Lock:
             except FileNotFoundError:  # somebody has removed the folder, which was empty
                 continue
             except FileExistsError:  # likewise, between our attempt to make it and our look at it
-                if path.parent.exists():
-                    raise
+                with suppress(FileNotFoundError):
+                    if not stat.S_ISDIR(path.parent.lstat().st_mode):
+                        raise
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
