@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -174,6 +175,10 @@ def read(path: Path) -> Result:
         found = json.loads(path.read_bytes(), parse_constant=refuse, object_pairs_hook=once)
         require(isinstance(found, dict), "result", "an object", type(found).__name__)
         result = Result(**found)
+        dumped = result.model_dump(mode="json")
+        for place, told, known in (("", found, dumped), ("recipe.", found["recipe"], dumped["recipe"])):
+            for name in told.keys() - {"recipe"}:  # which may lack what was not known then
+                require(told[name] == known[name], place + name, "written as it is read", reprlib.repr(told[name]))
         named = path_of(path.parent, result.key, result.seed).name
         require(path.name == named, "name", f"{named} by what is in it", path.name)
     except (ValueError, TypeError, RecursionError) as error:
