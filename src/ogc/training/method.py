@@ -103,7 +103,7 @@ def build(
     rest: dict[str, Any] = {key: value for key, value in parameters.items() if key not in own}
     try:
         base: Any = _base(name)(**inner)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) or own_loss(method) is None:
             raise
         raise ValueError(f"{name} cannot be made: {type(error).__name__}: {error}.") from error
