@@ -267,6 +267,21 @@ def test_a_folder_with_a_split_of_its_own(photos):
     assert rows("moves.csv") == [{"from": row["id"], "to": row["id"].replace("blue", "red", 1)}]
 
 
+def test_files_that_changed_places_are_noticed(photos):
+    shutil.move(photos, "old")
+    for name in ("train", "val"):
+        shutil.copytree("old", photos / name)
+    works("audit", "--folder", photos, *FOLDER, "--out", "run")
+    one = min((photos / "train/red").glob("*.png"))
+    one.rename(one.with_name("zz.png"))
+    fails(2, "have changed since it was trained (their ids of train)", "audit", "run")
+    one.with_name("zz.png").rename(one)
+    blue, red = (min((photos / "val" / name).glob("*.png")) for name in ("blue", "red"))
+    blue.rename(photos / "val/red/aa.png")
+    red.rename(photos / "val/blue/zz.png")
+    fails(2, "have changed since it was trained (their ids of val)", "audit", "run")
+
+
 def test_a_folder_named_like_a_data_set(photos):
     shutil.move(photos, "digits")
     works("audit", "--folder", "digits", *FOLDER, "--out", "run")
@@ -328,8 +343,53 @@ def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch)
 def test_data_that_changed_are_refused():
     a_table()
     works("audit", "--table", "t.csv", *TABLE, "--out", "run")
+    before = Path("t.csv").read_bytes()
     a_table(seed=1)
-    fails(2, "have changed since it was trained", "audit", "run")
+    fails(2, "have changed since it was trained (their labels of train): train anew", "audit", "run")
+    Path("t.csv").write_bytes(before.replace(b"with, comma", b"with, Comma"))
+    fails(2, "have changed since it was trained (their classes of train)", "audit", "run")
+    Path("t.csv").write_bytes(before)
+    works("audit", "run")
+
+
+def swapped(at, other):
+    """The table with two of its rows in each other's place."""
+    lines = rows("t.csv")
+    assert lines[at]["kind"] == lines[other]["kind"]
+    lines[at], lines[other] = lines[other], lines[at]
+    with Path("t.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def of_one_class():
+    kinds = [row["kind"] for row in rows("t.csv")]
+    return 0, kinds.index(kinds[0], 1)
+
+
+def test_rows_that_moved_within_their_class_are_noticed(table):
+    swapped(*of_one_class())
+    fails(1, "t.csv` has changed since it was audited", "audit", "apply", table, "--out", "f.csv")
+    fails(2, "have changed since it was trained (their ids of train)", "audit", table)
+    assert not Path("f.csv").exists()
+
+
+def test_rows_without_ids_that_moved_are_noticed():
+    a_table()
+    works("audit", "--table", "t.csv", "--label", "kind", "--epochs", "1", "--out", "run")
+    swapped(*of_one_class())
+    fails(2, "have changed since it was trained (their file)", "audit", "run")
+    fails(1, "t.csv` has changed since it was audited", "audit", "apply", "run", "--out", "f.csv")
+
+
+def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
+    path = table / "audit/labels_fixed.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    at, other = of_one_class()
+    lines[at + 1], lines[other + 1] = lines[other + 1], lines[at + 1]
+    path.write_text("".join(lines))
+    fails(1, "labels_fixed.csv has changed: its ids", "audit", "apply", table, "--out", "f.csv")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -209,3 +210,22 @@ def test_weights_that_are_used_twice(tmp_path):
         train([tied(tmp_path / "pieces")], watch=StopAt(2, 3))
     train([tied(tmp_path / "pieces")], resume=True)
     assert_equal_runs(tmp_path / "whole", tmp_path / "pieces")
+
+
+def test_the_samples_file_tells_the_data_apart(tmp_path):
+    def told(name, change=lambda data: data):
+        one = job(tmp_path / name, epochs=1)
+        train([one._replace(data=(change(one.data[0]), {"val": one.data[1]["again"]}))])
+        return read(tmp_path / name / SAMPLES)[1]["sha256"]
+
+    before = told("one")
+    parts = ("labels", "classes", "ids")
+    assert list(before) == [f"{what} of {name}" for name in ("train", "val") for what in parts]
+    assert told("same") == before
+    for what, change in (
+        ("labels", lambda data: replace(data, given=data.given.flip(0))),
+        ("classes", lambda data: replace(data, class_names=("a", "b", "d"))),
+        ("ids", lambda data: replace(data, ids=data.ids[::-1])),
+    ):
+        after = told(what, change)
+        assert [name for name in before if after[name] != before[name]] == [f"{what} of train"]

@@ -16,6 +16,7 @@ from .._require import require
 from ..noise.files import SUFFIXES as LABEL_FILES
 from ..noise.files import LabelInfo, labels_sha256, write_labels
 from ..training.checkpoint import RUN
+from ..training.run import file_sha256
 from ..training.source import Source
 from .files import SUMMARY, Audit, AuditError, csv, decided, read_audit
 from .run import AUDIT
@@ -77,6 +78,12 @@ def _check_out(out: Path, folder: Path, decisions: Path | None, source: Source |
     require(not out.is_dir(), "out", "a file", str(out))
 
 
+def _check_file(audit: Audit, path: Path) -> None:
+    """Its rows may have moved under the same labels: suggestions go by the row."""
+    if file_sha256(path) != audit.sha256.get("file"):
+        raise AuditError(f"`{path}` has changed since it was audited, though not its labels: train and audit anew.")
+
+
 def table_copy(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
     """The table with other labels; all other cells are as they were."""
     assert source is not None
@@ -95,6 +102,7 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source | None, out: 
             raise AuditError(
                 f"`{source.path}` has changed: row {row} has the label {there!r}, and had {given!r}. Audit anew."
             )
+    _check_file(audit, source.path)
     changes = enumerate(zip(audit.given, labels, strict=True))
     return table.with_labels(source.label, {row: new for row, (old, new) in changes if old != new})
 
@@ -135,6 +143,9 @@ def array_labels(audit: Audit, labels: Sequence[str], source: Source | None, out
     require(out.suffix.lower() == ".npy", "out", "a .npy file of labels", str(out))
     raw = single(source.labels or source.path, source.label, LABELS)
     named = {str(value): value for value in raw.tolist()}
+    if [str(value) for value in raw.tolist()] != audit.given:
+        raise AuditError(f"The labels in `{source.labels or source.path}` have changed: train and audit anew.")
+    _check_file(audit, source.path)
     buffer = io.BytesIO()
     np.save(buffer, np.array([named[name] for name in labels], dtype=raw.dtype), allow_pickle=False)
     return buffer.getvalue()

@@ -22,6 +22,7 @@ from .. import __version__
 from .._files import remove_leftovers, write_whole
 from .._provenance import commit
 from ..noise.files import labels_sha256
+from ..training.run import ids_sha256
 from .findings import Findings
 from .page import page
 from .table_file import BOM, cell, records
@@ -169,6 +170,7 @@ def summary(findings: Findings) -> dict[str, Any]:
         "confusion": confusion.tolist(),
         "true_confusion": None,
         "given_sha256": labels_sha256(issues.given_label.numpy()),
+        "ids_sha256": ids_sha256(findings.ids),
         "run": dict(findings.run),
         "made": {
             "ogc": __version__,
@@ -227,6 +229,7 @@ class Audit:
     started: str  # when the run was
     noise: str | None  # that was added to the labels
     source: dict[str, Any] | None
+    sha256: dict[str, str]  # of the data, as when they were trained on
 
 
 def read_audit(folder: Path) -> Audit:
@@ -237,16 +240,17 @@ def read_audit(folder: Path) -> Audit:
         if told["format"] != FORMAT:
             raise AuditError(f"{path} has format {told['format']}; this version of ogc reads {FORMAT}.")
         index = {name: i for i, name in enumerate(told["classes"])}
-        there = told["samples"], told["given_sha256"]
-        run = told["run"]["facts"]["started"], told["run"]["recipe"]["noise"], told["run"]["source"]
+        there = told["given_sha256"], told["ids_sha256"]
+        of = told["run"]
+        run = of["facts"]["started"], of["recipe"]["noise"], of["source"], of.get("sha256", {})
     except (ValueError, TypeError, KeyError) as error:
         raise error if isinstance(error, AuditError) else AuditError(f"{path} is broken: {error!r}.") from None
     path = folder / FIXED
     rows = [cells for _, cells in read_rows(path, ("id", "label", "given_label", "changed"))]
     ids, fixed, given = ([row[i] for row in rows] for i in range(3))
     known = all(name in index for name in (*given, *fixed))
-    if not known or (len(rows), labels_sha256(np.array([index[name] for name in given]))) != there:
-        raise AuditError(f"{path} has changed: its given labels are not those of {SUMMARY}. Audit anew.")
+    if not known or (labels_sha256(np.array([index[name] for name in given])), ids_sha256(ids)) != there:
+        raise AuditError(f"{path} has changed: its ids and given labels are not those of {SUMMARY}. Audit anew.")
     return Audit(folder, told, ids, given, fixed, *run)
 
 

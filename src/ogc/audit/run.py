@@ -15,8 +15,9 @@ from torch import Tensor
 from ..data import Dataset, Loaded
 from ..data.images import ImageFiles
 from ..data.split import stratified_split
-from ..training.checkpoint import RUN, SAMPLES, CheckpointError
+from ..training.checkpoint import RUN, SAMPLES, CheckpointError, read
 from ..training.report import Finding, read_run
+from ..training.run import digests, ids_sha256
 from ..training.source import Source, load
 from .files import write_audit
 from .findings import Findings
@@ -51,11 +52,16 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         added = info is not None
     train, sets = data
     asked = {"train": train, **{name: part for name, part in sets.items() if f"survey.{name}.margin" in run.samples}}
+    before, now = read(folder / SAMPLES)[1].get("sha256", {}), digests(run.source, asked)
     same = torch.equal(run.samples["given"], train.given) and all(
         len(run.samples[f"survey.{name}.margin"]) == len(part) for name, part in asked.items()
     )
-    if not same:
-        raise ValueError(f"The data of {folder} have changed since it was trained: train anew, then audit that run.")
+    other = [what for what in now if what in before and now[what] != before[what]]
+    if other or not same:
+        what = f" (their {other[0]})" if other else ""
+        raise ValueError(
+            f"The data of {folder} have changed since it was trained{what}: train anew, then audit that run."
+        )
 
     parts = list(asked.values())
     table = read_table(run.source.path) if run.source and run.source.kind == "table" and run.source.path else None
@@ -87,6 +93,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
             "recipe": run.recipe.model_dump(mode="json"),
             "source": None if run.source is None else run.source.model_dump(mode="json"),
             "facts": {name: value for name, value in run.facts.items() if name != "classes"},
+            "sha256": now,
         },
     )
 
@@ -152,8 +159,7 @@ def _unlike(ids: Sequence[str]) -> list[str]:
 def _key(run: Finding, ids: Sequence[str], given: Tensor, predicted: Tensor) -> str:
     """The same for the same samples, labels and predictions of a run."""
     digest = hashlib.sha256(str(run.facts["started"]).encode())
-    for name in ids:
-        digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+    digest.update(ids_sha256(ids).encode())
     for labels in (given, predicted):
         digest.update(labels.numpy().astype("<i8").tobytes())
     return digest.hexdigest()[:16]

@@ -146,7 +146,8 @@ def write_samples(run: Run) -> None:
     tensors = {"H": run.H, "predicted": run.predicted, "given": train.given}
     for name, survey in run.surveys.items():
         tensors |= _named(f"survey.{name}", survey.means()) if int(survey.count) else {}
-    _write(run.job.out / SAMPLES, tensors if train.true is None else {**tensors, "true": train.true}, {})
+    tensors |= {} if train.true is None else {"true": train.true}
+    _write(run.job.out / SAMPLES, tensors, {"sha256": run.digests})
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,9 +19,10 @@ from .. import __version__
 from .._provenance import commit, device_name
 from .._require import require
 from ..clipping import OGC
-from ..data.dataset import Loaded
+from ..data.dataset import Dataset, Loaded
 from ..models import build
 from ..noise import LabelInfo
+from ..noise.files import labels_sha256
 from .evaluate import EvaluationSet, clipping_facts, training_shares
 from .feed import Feed
 from .feed import check as check_data
@@ -64,6 +66,34 @@ def check(job: Job, processes: int = 1) -> None:
         require(same, name, f"of {train.num_classes} classes, as in training", part.num_classes)
     fits = job.network is not None or recipe.network == "mlp" or len(shape) == 3
     require(fits, "network", f"mlp with features of shape {shape}", recipe.network)
+
+
+def digests(source: Source | None, parts: Mapping[str, Dataset]) -> dict[str, str]:
+    """By which data are known again: sha256 of the file they came from, and of each part's labels and ids, in order.
+
+    Rows of a table and of arrays may have no id but their number, so that only the file tells whether they moved.
+    """
+    found = {}
+    for name, part in parts.items():
+        found[f"labels of {name}"] = labels_sha256(part.given.cpu().numpy())
+        found[f"classes of {name}"] = ids_sha256(part.class_names)
+        found[f"ids of {name}"] = ids_sha256(part.ids)
+    if source is not None and source.kind in ("table", "arrays") and source.path is not None:
+        found["file"] = file_sha256(source.path)
+    return found
+
+
+def ids_sha256(ids: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for name in ids:
+        content = str(name).encode("utf-8", "surrogatepass")  # names of files may be no text
+        digest.update(b"%d:%b" % (len(content), content))
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class NonFinite(RuntimeError):  # noqa: N818, what it says is what it is
@@ -166,6 +196,10 @@ class Run:
             self.surveys["train"] = Survey(own, self.train_set.given, classes)
             if "val" in self.sets:
                 self.surveys["val"] = Survey(self.sets["val"], sets["val"].given, classes)
+        asked = {"train": self.train_set, **sets}
+        self.digests: dict[str, str] = {}  # of the data as they were read, for the samples' file
+        if job.out is not None and rank == 0 and self.surveys:
+            self.digests = digests(job.source, {name: asked[name] for name in self.surveys})
         self.best: dict[str, Tensor] | None = None  # weights, until they are written
         self.saved = False  # whether there is a checkpoint
         self.broken: NonFinite | None = None
