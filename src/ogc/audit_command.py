@@ -3,6 +3,7 @@
 Annotations are evaluated inside ``register``, like those of ``cli.py``.
 """
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -200,6 +201,8 @@ def run_audit(request: Request, console: "Console") -> None:
             surveys = plan.recipes[0].surveys
             require(surveys > 0, "surveys", "above 0: an audit is made of them", surveys)
             _train(replace(training, out=folder), folder, console)
+        if os.environ.get("RANK", "0") != "0":  # of torchrun's processes only the first has something to write
+            return
         with warnings_told(console):
             findings = findings_of(folder)
             told, notes = write_audit(findings, folder / AUDIT)

@@ -250,7 +250,7 @@ def test_a_folder_in_one_go_and_its_list_of_moves(photos):
     fails(2, "outside of", "audit", "apply", run, "--out", photos / "moves.csv")
     fails(2, "a .csv file", "audit", "apply", run, "--out", "moves.npy")
     (photos / one["id"]).unlink()
-    fails(1, f"{one['id']} is not there", "audit", "apply", run, "--decisions", "d.csv", "--out", "moves.csv")
+    fails(1, f"{one['id']} is not there", "audit", "apply", run, "--decisions", "d.csv", "--out", "again.csv")
 
 
 def test_a_folder_with_a_split_of_its_own(photos):
@@ -338,6 +338,17 @@ def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch)
     assert result.stderr == "Stopped by SIGINT. Go on with: ogc train --resume run\nThen: ogc audit run\n"
     works("train", "--resume", "run")
     assert "of 240 labels are probably wrong" in works("audit", "run")
+
+
+def test_of_several_processes_the_first_one_audits(table, monkeypatch):
+    shutil.rmtree(table / "audit")
+    monkeypatch.setattr(train_command, "run", lambda request, console: None)
+    for code, rank in ((0, "1"), (1, "0")):  # after training, which others may be done with sooner
+        monkeypatch.setenv("RANK", rank)
+        assert ogc("audit", "--table", "t.csv", *TABLE, "--out", "new").exit_code == code
+    monkeypatch.setenv("RANK", "3")
+    assert works("audit", table) == ""
+    assert not (table / "audit").exists()
 
 
 def test_data_that_changed_are_refused():
@@ -476,6 +487,15 @@ def test_the_original_is_never_written_to(table):
     fails(2, "a .csv file, like", "audit", "apply", table, "--out", "t.tsv")
     assert Path("t.csv").read_bytes() == before
     assert Path("soft.csv").is_symlink()
+
+
+def test_nothing_is_written_over(table):
+    Path("mine.csv").write_text("corrected by hand")
+    Path("loose.csv").symlink_to("nowhere.csv")
+    for name in ("mine.csv", "loose.csv"):
+        fails(2, "Parameter `out` should be a new file", "audit", "apply", table, "--out", name)
+    assert Path("mine.csv").read_text() == "corrected by hand"
+    assert Path("loose.csv").is_symlink()
 
 
 def test_an_original_that_changed_is_refused(table):

@@ -76,6 +76,7 @@ def _check_out(out: Path, folder: Path, decisions: Path | None, source: Source |
             apart = not out.resolve().is_relative_to(inside.resolve())
             require(apart, "out", f"outside of {inside}, which is left as it is", str(out))
     require(not out.is_dir(), "out", "a file", str(out))
+    require(not out.exists() and not out.is_symlink(), "out", "a new file: nothing is written over", str(out))
 
 
 def _check_file(audit: Audit, path: Path) -> None:
