@@ -305,6 +305,7 @@ def _percent(share: float) -> str:
 
 def tell_next(folder: Path, findings: "Findings", console: "Console") -> None:
     """Where the files are, and what to type."""
+    from .audit.apply import WAYS
     from .audit.files import ISSUES_CSV, PAGE
     from .audit.run import AUDIT
 
@@ -317,7 +318,7 @@ def tell_next(folder: Path, findings: "Findings", console: "Console") -> None:
         say(f"To look through them and decide: {there / PAGE}")
     source = findings.run.get("source") or {"kind": "python", "path": None}
     path, kind = Path(source["path"] or "labels"), source["kind"]
-    if kind in ("table", "folder") and findings.run["recipe"]["noise"] is not None:
+    if kind in WAYS and findings.run["recipe"]["noise"] is not None:
         return
     copy = {"table": f"{path.stem}-fixed{path.suffix}", "folder": f"{path.name}-moves.csv"}.get(
         kind, "labels-fixed.npy"

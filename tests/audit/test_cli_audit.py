@@ -592,10 +592,34 @@ def test_labels_of_arrays_are_of_their_own_kind(text):
     works("train", "a.npz", "--labels", "f.npy", "--epochs", "1", "--set", "hidden=8", "--out", "again")
 
 
-def test_noise_that_was_added_is_not_in_the_table():
+def some_arrays(labels, seed=0):
+    draw = np.random.default_rng(seed)
+    np.savez("a.npz", X=draw.normal(size=(len(labels), 4)) + 3 * labels[:, None], y=labels)
+
+
+def test_arrays_that_changed_are_refused():
+    labels = np.arange(120) % 3
+    some_arrays(labels)
+    works("train", "a.npz", "--epochs", "2", "--set", "hidden=8", "--out", "run")
+    works("audit", "run")
+    apply = ["audit", "apply", "run", "--out", "f.npy"]
+    some_arrays(labels, seed=1)
+    fails(1, "a.npz` has changed since it was audited, though not its labels", *apply)
+    for changed in (labels[::-1], labels % 2, labels[:90]):
+        some_arrays(changed)
+        fails(1, "a.npz` have changed: train and audit anew.", *apply)
+    some_arrays(labels)
+    works(*apply)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("t.csv", "table has"), ("a.npz", "arrays have")])
+def test_noise_that_was_added_is_not_in_the_data(name, kind):
     a_table()
-    works("train", "t.csv", *TABLE, "--noise", "symmetric:0.2", "--out", "run")
+    some_arrays(np.arange(120) % 3)
+    options = TABLE if name == "t.csv" else ["--epochs", "2", "--set", "hidden=8"]
+    works("train", name, *options, "--noise", "symmetric:0.2", "--out", "run")
     said = works("audit", "run")
     assert "ogc audit apply" not in said
     assert "By the true labels" in said
-    fails(2, "symmetric:0.2 was added to the labels of run in training", "audit", "apply", "run", "--out", "f.csv")
+    said = f"symmetric:0.2 was added to the labels of run in training: its {kind} none of it to clean."
+    fails(2, said, "audit", "apply", "run", "--out", "f.npy")

@@ -47,10 +47,9 @@ def apply(folder: Path, out: Path, decisions: Path | None = None) -> Applied:
     _check_out(out, folder, decisions, source)
     labels = audit.fixed if decisions is None else decided(audit, decisions)
     kind = "python" if source is None else source.kind
-    if audit.noise is not None and kind in ("table", "folder"):
-        raise ValueError(
-            f"{audit.noise} was added to the labels of {folder} in training: its {kind} has none of it to clean."
-        )
+    if audit.noise is not None and kind in WAYS:
+        those = {"table": "its table has", "folder": "its folder has", "arrays": "its arrays have"}[kind]
+        raise ValueError(f"{audit.noise} was added to the labels of {folder} in training: {those} none of it to clean.")
     content = WAYS[kind](audit, labels, source, out) if kind in WAYS else class_indices(audit, labels, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
