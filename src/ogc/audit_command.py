@@ -184,7 +184,7 @@ def run_audit(request: Request, console: "Console") -> None:
     """Train if asked to, audit, and say what was found."""
     from ._require import require
     from .audit.files import write_audit
-    from .audit.run import AUDIT, findings_of
+    from .audit.run import AUDIT, check_size, findings_of
     from .noise import LabelFileError
     from .train_command import Plan, warnings_told
     from .training.checkpoint import CheckpointError
@@ -200,6 +200,7 @@ def run_audit(request: Request, console: "Console") -> None:
             [folder] = plan.folders
             surveys = plan.recipes[0].surveys
             require(surveys > 0, "surveys", "above 0: an audit is made of them", surveys)
+            check_size(plan.source)
             _train(replace(training, out=folder), folder, console)
         if os.environ.get("RANK", "0") != "0":  # of torchrun's processes only the first has something to write
             return

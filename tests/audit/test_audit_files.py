@@ -158,6 +158,18 @@ def test_names_that_are_no_text_keep_their_bytes(tmp_path):
     assert "caf\\udce9.png" in parquet.read_table(tmp_path / "issues.parquet").column("id").to_pylist()
 
 
+def test_classes_that_are_no_text_keep_their_bytes(tmp_path):
+    odd = b"caf\xe9".decode("utf-8", "surrogateescape")
+    made = replace(findings(), class_names=(odd, *NAMES[1:]))
+    write_audit(made, tmp_path)
+    given = [made.class_names[i] for i in made.issues.given_label.tolist()]
+    assert odd in given
+    assert read_audit(tmp_path).given == given
+    table = parquet.read_table(tmp_path / "issues.parquet")
+    for name in ("given_label", "predicted_label", "true_label"):
+        assert "caf\\udce9" in table.column(name).to_pylist()
+
+
 # --- reading back ----------------------------------------------------------------------------------------------------
 
 

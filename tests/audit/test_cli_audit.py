@@ -13,10 +13,12 @@ import pytest
 import torch
 from PIL import Image
 from pyarrow import parquet
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import small_runs
 from ogc import cli, train_command
+from ogc.audit import run as audit_of
 from ogc.audit.run import audit_run, findings_of
 from ogc.training import train
 from ogc.training.checkpoint import SAMPLES, read
@@ -324,7 +326,27 @@ def test_runs_that_cannot_be_audited(digits):
     (digits / "run.json").write_text("{}")
     fails(1, "run.json is broken", "audit", digits)
     works("train", "digits", "--epochs", "1", "--set", "surveys=0", "--set", "hidden=8", "--out", "none")
-    fails(2, "has no surveys", "audit", "none")
+    fails(2, "has no surveys, which tell right labels from wrong ones: train it again with --set", "audit", "none")
+
+
+def test_runs_without_surveys_for_other_reasons(digits, monkeypatch):
+    tensors, _ = read(digits / SAMPLES)
+    old = {name: value for name, value in tensors.items() if not name.startswith("survey.")}
+    save_file(old, digits / SAMPLES, metadata={"ogc": '{"format": 1}'})
+    fails(2, "it was trained before there were surveys: train it again.", "audit", digits)
+    monkeypatch.setattr(audit_of, "LARGEST", 1000)
+    fails(2, "it has too many samples and classes.", "audit", digits)
+
+
+def test_what_is_too_large_is_not_trained_on(photos, monkeypatch):
+    a_table()
+    monkeypatch.setattr(audit_of, "LARGEST", 3 * 60 - 1)
+    fails(2, "photos has 60 samples of 3 classes: an audit takes 179", "audit", "--folder", photos, *FOLDER)
+    fails(2, "t.csv has 240 samples of 3 classes", "audit", "--table", "t.csv", *TABLE)
+    assert not Path("runs").exists()
+    (photos / "red/notes.txt").write_text("no image")
+    monkeypatch.setattr(audit_of, "LARGEST", 3 * 60)
+    works("audit", "--folder", photos, *FOLDER)
 
 
 def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch):

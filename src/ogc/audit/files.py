@@ -112,9 +112,11 @@ def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
         return [
             f'{path.name} needs pyarrow, not installed here: pip install "ogc[parquet]". {ISSUES_CSV} has the same.'
         ]
-    readable = {  # Parquet's text is UTF-8, file names may be anything
-        name: [value.encode("utf-8", "backslashreplace").decode() for value in values] if name == "id" else values
-        for name, values in columns.items()
+    readable = {  # Parquet's text is UTF-8, names of files, and so of classes, may be anything
+        name: [
+            value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value for value in cells
+        ]
+        for name, cells in columns.items()
     }
     buffer = io.BytesIO()
     parquet.write_table(pyarrow.table(readable), buffer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -13,12 +14,13 @@ import torch
 from torch import Tensor
 
 from ..data import Dataset, Loaded
-from ..data.images import ImageFiles
+from ..data.images import SUFFIXES, ImageFiles
 from ..data.split import stratified_split
 from ..training.checkpoint import RUN, SAMPLES, CheckpointError, read
 from ..training.report import Finding, read_run
 from ..training.run import digests, ids_sha256
 from ..training.source import Source, load
+from ..training.survey import LARGEST
 from .files import write_audit
 from .findings import Findings
 from .suspicion import from_surveys
@@ -113,11 +115,38 @@ def _finished(folder: Path) -> Finding:
         go_on = "ogc.training.train(jobs, resume=True)" if foreign else f"ogc train --resume {folder}"
         raise ValueError(f"The run in {folder} is not finished: {go_on} goes on with it. Audit it then.")
     if "survey.train.margin" not in run.samples:
-        why = (
-            "train it again with --set surveys=10" if not run.recipe.surveys else "it has too many samples and classes"
-        )
+        why = "it was trained before there were surveys: train it again"
+        if not run.recipe.surveys:
+            why = "train it again with --set surveys=10"
+        elif run.facts["samples"] * len(run.facts["classes"]) > LARGEST:
+            why = "it has too many samples and classes"
         raise ValueError(f"{folder / SAMPLES} has no surveys, which tell right labels from wrong ones: {why}.")
     return run
+
+
+def check_size(source: Source) -> None:
+    """Refuse a folder or a table with too many samples and classes for surveys, before it is trained on.
+
+    What cannot be read is left to the training to say.
+    """
+    assert source.path is not None
+    if source.kind == "folder":
+        own = source.path / "train"
+        root = own if any(path.is_dir() for path in own.glob("*")) else source.path
+        names = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        files = (file for name in names for _, _, files in os.walk(name) for file in files)
+        classes, samples = len(names), sum(Path(file).suffix.lower() in SUFFIXES for file in files)
+    else:
+        try:
+            labels = read_table(source.path).labels(source.label or "")
+        except (ValueError, OSError, KeyError, ImportError):
+            return
+        classes, samples = len(set(labels)), len(labels)
+    if samples * classes > LARGEST:
+        raise ValueError(
+            f"{source.path} has {samples:,} samples of {classes:,} classes: an audit takes {LARGEST:,} of the one "
+            "times the other at most."
+        )
 
 
 def _order(source: Source | None, parts: Sequence[Dataset], table: TableFile | None) -> Tensor:
