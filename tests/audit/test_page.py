@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import dataclasses
 import hashlib
 import html.parser
 import io
@@ -492,6 +493,7 @@ def test_a_browser_that_keeps_nothing(visit, tmp_path):
     )
     tab = visit(page(made()), before=forbid)
     assert tab.is_visible("#unkept")
+    tab.locator(".card.current").focus()
     tab.keyboard.press("a")
     assert len(decisions(exported(tab, tmp_path / "decisions.csv"))) == 1
     assert not visit(None).is_visible("#unkept")
@@ -531,3 +533,157 @@ def test_on_a_phone_and_in_the_dark(visit, kind):
         assert first["right"] <= second["left"] or first["bottom"] <= second["top"]
         papers[scheme] = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert papers == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}
+
+
+def kept(tab):
+    """The letters of decisions that the browser keeps, without open ones at the end."""
+    return tab.evaluate("Object.keys(localStorage).filter(k => k.startsWith('ogc-audit:')).map(k => localStorage[k])")
+
+
+@pytest.mark.slow
+def test_no_key_decides_what_is_not_shown(visit, tmp_path):
+    findings = made(200)
+    issues = findings.issues
+    worst = [i for i in issues.worst_first.tolist() if issues.is_label_issue[i]]
+    tab = visit(page(findings))
+    tab.locator(".card.current").focus()
+    tab.keyboard.press("a")
+    assert kept(tab) == ["a"]
+
+    # Undone while a filter hides it: the next key is about the sample that is up.
+    other = next(i for i in worst if issues.given_label[i] != issues.given_label[worst[0]])
+    tab.select_option("#given", str(int(issues.given_label[other])))
+    tab.locator(".card.current").focus()
+    tab.keyboard.press("u")
+    assert kept(tab) == []
+    assert current(tab) == findings.ids[other]
+    tab.keyboard.press("k")
+    assert decisions(exported(tab, tmp_path / "decisions.csv")).keys() == {findings.ids[other]}
+    before = kept(tab)
+
+    # Loaded while nothing is shown: no key decides anything.
+    tab.fill("#search", "no such sample")
+    wait(tab, "#shown", re.compile("^0 shown"))
+    tab.set_input_files("#file", tmp_path / "decisions.csv")
+    wait(tab, "#said", "1 decisions loaded")
+    tab.locator("#gallery").focus()
+    for key in "aks":
+        tab.keyboard.press(key)
+    assert kept(tab) == before
+
+    # A search counts from Enter on, however soon the key comes; one letter at a time it would wait for more.
+    tab.click("#clear")
+    last = findings.ids[worst[-1]]
+    tab.evaluate(
+        """name => {
+        const search = document.getElementById('search');
+        search.value = name;
+        search.dispatchEvent(new InputEvent('input', {bubbles: true}));
+        search.form.requestSubmit();
+        document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 's', bubbles: true}));
+        }""",
+        last,
+    )
+    wait(tab, "#said", "Skipped")
+    found = decisions(exported(tab, tmp_path / "decisions.csv"))
+    assert {name for name, row in found.items() if row[0] == "skip"} == {last}
+
+
+@pytest.mark.slow
+def test_a_sample_out_of_sight_comes_up_before_a_key_decides_it(visit):
+    tab = visit(page(made(2000, shown=Made(coloured))))
+    tab.locator(".card.current").focus()
+    first = current(tab)
+    tab.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    tab.wait_for_timeout(150)
+    tab.keyboard.press("a")
+    wait(tab, "#said", "press again")
+    assert kept(tab) == []
+    assert current(tab) == first
+    tab.keyboard.press("a")
+    assert kept(tab) == ["a"]
+
+
+@pytest.mark.slow
+def test_details_follow_what_another_tab_decides(visit):
+    findings = made(200)
+    worst = [findings.ids[i] for i in findings.issues.worst_first.tolist()]
+    tab = visit(page(findings))
+    tab.check("#undecided")
+    tab.locator(".card.current").focus()
+    tab.keyboard.press("Enter")
+    assert tab.text_content("#detail-id") == worst[0]
+    tab.evaluate(
+        """const key = 'ogc-audit:' + document.body.dataset.key;
+        localStorage.setItem(key, 'k');
+        dispatchEvent(new StorageEvent('storage', {key}));"""
+    )
+    assert tab.text_content("#detail-id") == worst[1]
+    tab.keyboard.press("a")
+    assert kept(tab) == ["ka"]
+
+
+@pytest.mark.slow
+def test_a_key_held_down_decides_once(visit):
+    tab = visit(page(made(200)))
+    tab.locator(".card.current").focus()
+    for letters, key in (("a", "a"), ("ak", "k"), ("aks", "s"), ("ak", "u")):
+        for _ in range(5):  # down again without up: the browser says that it repeats
+            tab.keyboard.down(key)
+        assert kept(tab) == [letters]
+        tab.keyboard.up(key)
+    tab.keyboard.press("Enter")
+    tab.locator("#details [data-decision=skip]").focus()
+    for _ in range(5):
+        tab.keyboard.down("Enter")
+    assert kept(tab) == ["aks"]
+    tab.keyboard.up("Enter")
+    for _ in range(3):
+        tab.keyboard.down("n")  # moving on may repeat
+    assert tab.text_content("#detail-facts tr:last-child td").startswith("7 of")
+
+
+@pytest.mark.slow
+def test_blank_lines_of_a_loaded_file_are_nothing(visit, tmp_path):
+    tab = visit(page(made()))
+    tab.locator(".card.current").focus()
+    tab.keyboard.press("k")
+    exported(tab, path := tmp_path / "decisions.csv")
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\n\n", 1) + b"unknown,keep,a,b\n\r\n\n")
+    tab.set_input_files("#file", path)
+    wait(tab, "#said", re.compile("^1 decisions loaded; 1 not of this audit, the first in line 4$"))
+
+
+def test_decisions_are_kept_for_one_order_of_the_samples():
+    findings = made()
+    issues = findings.issues
+    turned = dataclasses.replace(findings, issues=dataclasses.replace(issues, label_score=1 - issues.label_score))
+    assert not turned.issues.worst_first.equal(issues.worst_first)
+    keys = [re.search(r'data-key="([^"]*)"', page(each))[1] for each in (findings, made(), turned)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.slow
+def test_file_names_that_are_no_text_are_exported_and_loaded(visit, tmp_path):
+    """A skull's second half is U+DC80: no byte of a name, as it is no half."""
+    names = [b"caf\xe9.png", b"caf\xe8.png", "\U0001f480 caf\u00e9.png".encode(), "\ufffd".encode(), b"\x80\xff,\"'\n"]
+    ids = [name.decode("utf-8", "surrogateescape") for name in names]
+    findings = made(5, ids=ids, names=("\u00e9", "\U0001f480", "c", "d", "\ufeff"))
+    write_audit(findings, tmp_path / "audit")
+    tab = visit((tmp_path / "audit" / "audit.html").read_text())
+    tab.uncheck("#issues")
+    tab.locator(".card.current").focus()
+    for _ in names:
+        tab.keyboard.press("k")
+    with tab.expect_download() as download:
+        tab.keyboard.press("e")
+    download.value.save_as(path := tmp_path / "decisions.csv")
+    content = path.read_bytes()
+    assert all(name.replace(b'"', b'""') in content for name in names)
+    given = [findings.class_names[label] for label in findings.issues.given_label.tolist()]
+    assert decided(read_audit(tmp_path / "audit"), path) == given
+    path.write_bytes(b"\xef\xbb\xbf" + content)  # as spreadsheets begin a file
+    other = visit(None)
+    other.set_input_files("#file", path)
+    wait(other, "#said", re.compile("^5 decisions loaded$"))
+    wait(other, "#shown", "5 decided")

@@ -138,12 +138,14 @@ function place(i) {  // of the first sample in the list that is not before i
   return low;
 }
 
+function nearest(i) {  // i if it is shown, else one that is; -1: none
+  return list.length ? list[Math.min(place(i), list.length - 1)] : -1;
+}
+
 function refilter(keepPlace) {
   const inside = $("gallery").contains(document.activeElement);
   filter();
-  if (!keepPlace) current = list.length ? list[0] : -1;
-  else if (list.length) current = list[Math.min(place(current), list.length - 1)];
-  else current = -1;
+  if (!keepPlace) current = -1;
   lay(true);
   if (!keepPlace && $("bar").getBoundingClientRect().top <= 0) reveal(true);
   if (inside) focusCurrent();
@@ -218,11 +220,13 @@ function lay(anew) {  // the whole gallery; anew: other samples than before
   const most = Math.floor(TALLEST / (rowHeight || 1)) * columns;
   const rest = list.length - most;
   if (rest > 0) list.length = most;
+  current = nearest(current);
   gallery.style.height = Math.ceil(list.length / columns) * rowHeight + "px";
   const none = data.issue.includes(1) ? "No sample is like that." : "No label looks wrong here. Without “issues only” all samples are shown.";
   $("end").textContent = !list.length ? none : rest > 0 ? `And ${count(rest)} more: filter to see them.` : "";
   tell();
   look();
+  if ($("details").open) current < 0 ? $("details").close() : detail();
 }
 
 function clear() {
@@ -307,21 +311,30 @@ function tell(words) {
 function changed(words, back) {  // after decisions: where to go, and what to say
   if ($("undecided").checked) {
     filter();
-    current = list.length ? list[Math.min(place(back ?? current), list.length - 1)] : -1;
+    current = back ?? current;
     lay(true);
     reveal(false);
     look();
-    if ($("details").open) current < 0 ? $("details").close() : detail();
     focusCurrent();
   } else {
     for (const [i, card] of cards) mark(card, i);
-    if (back === undefined) step(1); else go(back);
+    if (back === undefined) step(1); else go(nearest(back));
   }
   tell(words);
 }
 
+function inSight() {
+  if ($("details").open) return true;
+  const card = cards.get(current)?.getBoundingClientRect();
+  return card && card.bottom > Math.max(0, $("bar").getBoundingClientRect().bottom) && card.top < innerHeight;
+}
+
 function choose(decision) {
-  if (current < 0) return;
+  if (current < 0 || list[place(current)] !== current) return;
+  if (!inSight()) {  // scrolled away, or not yet scrolled to: nobody decides what they do not see
+    go(current);
+    return tell("This sample is up: look at it, and press again.");
+  }
   const i = current;
   if (DECISIONS[decision] === "accept" && !other(i)) return tell("No other label is suggested here: keep or skip.");
   decide([[i, decision]]);
@@ -351,10 +364,15 @@ function csv() {
   return lines.map(line => line.map(cell).join(",") + "\n").join("");
 }
 
+// A file name's bytes that are no text are U+DC80 to U+DCFF here, as in Python; in files they are bytes again.
+const bytes = text => text.split(/([\udc80-\udcff])/u).map((part, k) => k % 2 ? Uint8Array.of(part.charCodeAt(0) & 255) : new TextEncoder().encode(part));
+const letters = part => new TextDecoder("windows-1252").decode(part);  // one for each byte, another for another
+const raw = text => /^[\0-\x7f]*$/.test(text) ? text : bytes(text).map(letters).join("");
+
 function exportCsv() {
   if (!decided.some(d => d)) return tell("Nothing is decided yet.");
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([csv()], {type: "text/csv"}));
+  link.href = URL.createObjectURL(new Blob(bytes(csv()), {type: "text/csv"}));
   link.download = "decisions.csv";
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60000);
@@ -376,22 +394,24 @@ function parse(text) {  // a CSV file -> its lines
   return lines;
 }
 
-function loadCsv(text) {
-  const lines = parse(text.replace(/^\ufeff/, ""));
+function loadCsv(content) {  // compared byte by byte, as names need not be text
+  const text = letters(content), mark = raw("\ufeff");
+  const lines = parse(text.startsWith(mark) ? text.slice(mark.length) : text);
   const at = HEADER.map(name => (lines[0] || []).indexOf(name));
   if (at.includes(-1)) throw new Error(`This is no file of decisions: its first line should be ${HEADER.join(",")}.`);
-  const byId = new Map(data.ids.map((id, i) => [id, i]));
+  const byId = new Map(data.ids.map((id, i) => [raw(id), i])), classes = data.classes.map(raw);
   const changes = [];
   let strange = 0, first = 0;
   lines.slice(1).forEach((line, k) => {
+    if (line.length === 1 && !line[0]) return;  // a blank one
     const [id, decision, given, suggested] = at.map(c => line[c]);
     const i = byId.get(id), d = DECISIONS.indexOf(decision);
-    if (i !== undefined && d > 0 && given === data.classes[data.given[i]] && suggested === data.classes[data.predicted[i]]) changes.push([i, d]);
+    if (i !== undefined && d > 0 && given === classes[data.given[i]] && suggested === classes[data.predicted[i]]) changes.push([i, d]);
     else if (!strange++) first = k + 2;
   });
   if (changes.length) {
     decide(changes);
-    changed("", current < 0 ? changes[0][0] : current);
+    changed("", current);
   }
   tell(`${count(changes.length)} decisions loaded` + (strange ? `; ${count(strange)} not of this audit, the first in line ${first}` : ""));
 }
@@ -451,9 +471,10 @@ document.addEventListener("keydown", event => {
   const at = event.target, writing = at.matches("input:not([type=checkbox]), select, textarea");
   if ($("help").open) return;
   if (writing) {
-    if (event.key === "Escape" && at === $("search")) { event.preventDefault(); focusCurrent(); }
+    if (event.key === "Escape" && at === $("search")) { event.preventDefault(); searched(); focusCurrent(); }
     return;
   }
+  if (event.repeat && ("aksue".includes(event.key) || event.key === "Enter" && at.matches("button"))) return event.preventDefault();  // held down
   const inside = gallery.contains(at) || $("details").open;
   const matrixed = $("matrix")?.contains(at);
   if (KEYS[event.key] && $("letters").checked && !($("details").open && event.key === "/")) KEYS[event.key]();
@@ -514,18 +535,25 @@ $("file").addEventListener("change", async () => {
   const [file] = $("file").files;
   if (!file) return;
   try {
-    loadCsv(await file.text());
+    loadCsv(await file.arrayBuffer());
   } catch (error) {
     tell(error.message);
   }
   $("file").value = "";
 });
 let waiting = 0;
+function searched() {  // at once, if it waits for more letters
+  if (!waiting) return;
+  clearTimeout(waiting);
+  waiting = 0;
+  refilter(false);
+}
 $("filters").addEventListener("input", event => {
   clearTimeout(waiting);
-  if (event.target === $("search")) waiting = setTimeout(refilter, 120, false); else refilter(false);
+  waiting = setTimeout(searched, 120);
+  if (event.target !== $("search")) searched();
 });
-$("filters").addEventListener("submit", event => { event.preventDefault(); focusCurrent(); });
+$("filters").addEventListener("submit", event => { event.preventDefault(); searched(); focusCurrent(); });
 $("filters").addEventListener("reset", () => setTimeout(refilter, 0, false));
 addEventListener("storage", event => { if (event.key === KEY) { recall(); refilter(true); } });
 addEventListener("beforeunload", event => { if (!kept && unexported) event.preventDefault(); });

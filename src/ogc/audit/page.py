@@ -71,7 +71,9 @@ def page(findings: Findings, *, thumbnails: int = 20_000) -> str:
         pairs=list(pairs(confusion)),
         with_fields=found["cells"] is not None,
         matrix=most_confused(confusion),
-        key=findings.key or hashlib.sha256(content.encode()).hexdigest(),
+        key=hashlib.sha256(
+            embedded([findings.key or content, worst]).encode()
+        ).hexdigest(),  # decisions are kept by place
     )
     return html
 
