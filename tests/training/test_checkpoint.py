@@ -48,6 +48,13 @@ def test_other_data(stopped):
         train([one._replace(data=(other, one.data[1]))], resume=True)
 
 
+def test_samples_in_another_order(stopped):
+    one = job(stopped)
+    other = replace(one.data[0], ids=one.data[0].ids[::-1])
+    with pytest.raises(CheckpointError, match="is of other data: their ids of train have changed since"):
+        train([one._replace(data=(other, one.data[1]))], resume=True)
+
+
 def test_another_network(stopped):
     assert refusal(stopped, net=network()).startswith("does not fit this run: Error(s) in loading state_dict for")
 

@@ -78,6 +78,7 @@ def _save(run: Run, folder: Path, states: list[Tensor], ranks: Ranks) -> None:
         "network": network_facts,
         "criterion": criterion_facts,
         "belongs_to": _fingerprint(run, ranks),
+        "sha256": run.digests,
     }
     _write(folder / LAST, tensors, facts)
 
@@ -92,6 +93,9 @@ def load(run: Run, ranks: Ranks) -> None:
             there = facts["belongs_to"].get(name)
             if there != here:
                 raise CheckpointError(f"{path} is of another run: {name} is {there!r} there, and {here!r} here.")
+        for what, there in facts.get("sha256", {}).items():  # surveys of samples in two orders cannot be added
+            if run.digests.get(what, there) != there:
+                raise CheckpointError(f"{path} is of other data: their {what} have changed since.")
         _take_up(run, tensors, facts, ranks)
     except CheckpointError:
         raise

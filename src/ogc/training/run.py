@@ -197,7 +197,7 @@ class Run:
             if "val" in self.sets:
                 self.surveys["val"] = Survey(self.sets["val"], sets["val"].given, classes)
         asked = {"train": self.train_set, **sets}
-        self.digests: dict[str, str] = {}  # of the data as they were read, for the samples' file
+        self.digests: dict[str, str] = {}  # of the data as they were read: by them they are known again
         if job.out is not None and rank == 0 and self.surveys:
             self.digests = digests(job.source, {name: asked[name] for name in self.surveys})
         self.best: dict[str, Tensor] | None = None  # weights, until they are written
