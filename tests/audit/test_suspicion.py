@@ -147,3 +147,49 @@ def test_what_is_wrong_is_named(labels, options, sentence):
     with pytest.raises(ValueError, match="Parameter") as error:
         find_label_issues(labels, **options)
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: [torch.as_tensor(part) for part in p],  # one a survey
+        lambda p: torch.as_tensor(p),
+        lambda p: p[:, ::-1][:, ::-1].astype(">f8"),
+        lambda p: p.tolist(),
+    ],
+    ids=["tensors", "tensor", "big-endian", "lists"],
+)
+def test_whatever_people_have_them_in(change):
+    p = np.random.default_rng(0).dirichlet(np.ones(4), size=(3, 20))
+    labels = np.arange(20) % 4
+    want = find_label_issues(labels, p)
+    for these in (labels[::-1][::-1], labels.astype(">i4"), labels.tolist()):
+        found = find_label_issues(these, change(p))
+        assert torch.equal(found.label_score, want.label_score)
+        assert torch.equal(found.predicted_label, want.predicted_label)
+
+
+def test_half_precision_has_its_rounding():
+    p = torch.rand(50, 10).softmax(1)
+    labels = torch.arange(50) % 10
+    want = find_label_issues(labels, p).wrong_probability
+    for bits in (torch.bfloat16, torch.float16):
+        torch.testing.assert_close(find_label_issues(labels, p.to(bits)).wrong_probability, want, rtol=0, atol=0.01)
+
+
+def test_a_logit_of_minus_infinity_rules_a_class_out():
+    issues = find_label_issues([0, 1], logits=[[0.0, 1.0, -math.inf], [-math.inf, -math.inf, 2.0]])
+    assert issues.label_score.isfinite().all()
+    assert issues.predicted_label.tolist() == [1, 2]
+    assert float(issues.wrong_probability[1]) == pytest.approx(1)
+    with pytest.raises(ValueError, match="`logits` should be finite"):
+        find_label_issues([0], logits=[[-math.inf, -math.inf]])
+    with pytest.raises(ValueError, match="`logits` should be finite"):
+        find_label_issues([0], logits=[[math.inf, 0.0]])
+
+
+def test_what_is_no_numbers_is_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="`pred_probs` should be numbers, all rows of one length"):
+        find_label_issues([0, 1], [[0.5, 0.5], [1.0]])
+    with pytest.raises(ValueError, match="`labels` should be numbers"):
+        find_label_issues(["a", "b"], [[0.5, 0.5], [1.0, 0.0]])

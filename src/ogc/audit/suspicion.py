@@ -13,6 +13,7 @@ with given label y:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from ..given_label import margin
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-TINY = 1e-12  # added to nothing: probabilities below it count as it
+TINY = 1e-12  # probabilities below it count as it
 
 
 @dataclass(frozen=True)
@@ -82,26 +83,54 @@ def find_label_issues(
     """
     require((pred_probs is None) != (logits is None), "pred_probs", "given, or else logits", None)
     name, found = ("pred_probs", pred_probs) if logits is None else ("logits", logits)
-    values = torch.as_tensor(found).detach().cpu().double()
+    values, given = _tensor(found, name), _tensor(labels, "labels")
     values = values[None] if values.dim() == 2 else values
-    given = torch.as_tensor(labels).detach().cpu()
     require(values.dim() == 3, name, "of shape (N, C) or (surveys, N, C)", tuple(values.shape))
     whole = not (given.dtype.is_floating_point or given.dtype.is_complex or given.dtype == torch.bool)
-    require(whole, "labels", "integers", given.dtype)
+    require(whole or len(given) == 0, "labels", "integers", given.dtype)
     given = given.long()
     surveys, N, C = values.shape
     require(given.shape == (N,), "labels", f"of shape ({N},), like {name}", tuple(given.shape))
     require(surveys >= 1 and C >= 2, name, "of at least 1 survey and 2 classes", tuple(values.shape))
     outside = given[(given < 0) | (given >= C)]
     require(len(outside) == 0, "labels", f"in [0, {C})", sorted(set(outside.tolist()))[:5])
-    require(bool(values.isfinite().all()), name, "finite", "NaN or infinity")
-    if logits is None:
-        sums = values.sum(-1)
-        proper = N == 0 or bool((values >= 0).all() and ((sums - 1).abs() < 1e-3).all())
-        require(proper, name, "at least 0, with a sum of 1 for each sample", "others")
-    log_p = values.log_softmax(-1) if logits is not None else values.clamp(min=TINY).log()
-    margins = torch.stack([margin(each, given) for each in log_p])
-    return from_surveys(given, margin=margins.mean(0), probabilities=log_p.exp().mean(0))
+    margins, probabilities = torch.zeros(N, dtype=torch.float64), torch.zeros(N, C, dtype=torch.float64)
+    for survey in values:
+        log_p = _log_probabilities(survey, name)
+        margins += margin(log_p, given)
+        probabilities += log_p.exp()
+    return from_surveys(given, margin=margins / surveys, probabilities=probabilities / surveys)
+
+
+def _tensor(found: object, name: str) -> Tensor:
+    """What people have it in: a tensor, a list of them, lists, an array or a data frame."""
+    if isinstance(found, Tensor):
+        return found.detach().cpu()
+    if isinstance(found, list | tuple) and found and isinstance(found[0], Tensor):
+        return torch.stack([part.detach().cpu() for part in found])
+    import numpy as np
+
+    try:
+        array = np.array(found)
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
+    except (TypeError, ValueError):
+        require(False, name, "numbers, all rows of one length", type(found).__name__)
+        raise
+
+
+def _log_probabilities(values: Tensor, name: str) -> Tensor:
+    """Of one survey, checked; nothing is less likely than TINY: (N, C) -> (N, C) float64."""
+    short = values.dtype in (torch.float16, torch.bfloat16)
+    values, known = values.double(), bool((values < torch.inf).all())  # a logit of -inf rules a class out
+    if name == "logits":
+        log_p = values.log_softmax(-1)
+        require(known and not bool(log_p.isnan().any()), name, "finite", "NaN or infinity")
+        return log_p.clamp(min=math.log(TINY))
+    sums = values.sum(-1, keepdim=True)
+    require(known and bool(values.isfinite().all()), name, "finite", "NaN or infinity")
+    proper = bool((values >= 0).all()) and bool(((sums - 1).abs() < (0.05 if short else 1e-3)).all())
+    require(proper, name, "at least 0, with a sum of 1 for each sample", "others")
+    return (values / sums).clamp(min=TINY).log()
 
 
 def from_surveys(given: Tensor, *, margin: Tensor, probabilities: Tensor) -> Issues:
