@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import torch
@@ -97,7 +97,8 @@ def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
 def _forget_capture(device: torch.device) -> None:
     """A capture that failed leaves the random generator waiting for its end, and all that draw from it refused."""
     generator = torch.cuda.default_generators[device.index or 0]
-    generator.graphsafe_set_state(generator.clone_state())
+    with suppress(RuntimeError):  # what the capture failed of is to be told, whatever comes of this
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 def draws(module: nn.Module) -> bool:
