@@ -16,7 +16,7 @@ from .._require import require
 from ..noise.files import SUFFIXES as LABEL_FILES
 from ..noise.files import LabelInfo, labels_sha256, write_labels
 from ..training.checkpoint import RUN
-from ..training.run import file_sha256
+from ..training.digests import file_sha256
 from ..training.source import Source
 from .files import SUMMARY, Audit, AuditError, csv, decided, read_audit
 from .run import AUDIT

@@ -22,7 +22,7 @@ from .. import __version__
 from .._files import remove_leftovers, write_whole
 from .._provenance import commit
 from ..noise.files import labels_sha256
-from ..training.run import ids_sha256
+from ..training.digests import ids_sha256
 from .findings import Findings
 from .page import page
 from .table_file import BOM, cell, records

@@ -17,8 +17,8 @@ from ..data import Dataset, Loaded
 from ..data.images import SUFFIXES, ImageFiles
 from ..data.split import stratified_split
 from ..training.checkpoint import RUN, SAMPLES, CheckpointError, read
+from ..training.digests import digests, ids_sha256
 from ..training.report import Finding, read_run
-from ..training.run import digests, ids_sha256
 from ..training.source import Source, load
 from ..training.survey import LARGEST
 from .files import write_audit

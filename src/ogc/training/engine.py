@@ -390,7 +390,7 @@ class Lane:
         run.epoch, run.step = run.epoch + 1, 0
         with torch.cuda.stream(self.aside):
             self.evaluation_graph.replay()
-            run.survey(self.frozen_network(), run.epoch)
+            run.survey(self.frozen_network, run.epoch)
             snapshot = Snapshot(
                 epoch=run.epoch,
                 losses=self.frozen["losses"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,10 +18,10 @@ from .. import __version__
 from .._provenance import commit, device_name
 from .._require import require
 from ..clipping import OGC
-from ..data.dataset import Dataset, Loaded
+from ..data.dataset import Loaded
 from ..models import build
 from ..noise import LabelInfo
-from ..noise.files import labels_sha256
+from .digests import digests
 from .evaluate import EvaluationSet, clipping_facts, training_shares
 from .feed import Feed
 from .feed import check as check_data
@@ -66,34 +65,6 @@ def check(job: Job, processes: int = 1) -> None:
         require(same, name, f"of {train.num_classes} classes, as in training", part.num_classes)
     fits = job.network is not None or recipe.network == "mlp" or len(shape) == 3
     require(fits, "network", f"mlp with features of shape {shape}", recipe.network)
-
-
-def digests(source: Source | None, parts: Mapping[str, Dataset]) -> dict[str, str]:
-    """By which data are known again: sha256 of the file they came from, and of each part's labels and ids, in order.
-
-    Rows of a table and of arrays may have no id but their number, so that only the file tells whether they moved.
-    """
-    found = {}
-    for name, part in parts.items():
-        found[f"labels of {name}"] = labels_sha256(part.given.cpu().numpy())
-        found[f"classes of {name}"] = ids_sha256(part.class_names)
-        found[f"ids of {name}"] = ids_sha256(part.ids)
-    if source is not None and source.kind in ("table", "arrays") and source.path is not None:
-        found["file"] = file_sha256(source.path)
-    return found
-
-
-def ids_sha256(ids: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for name in ids:
-        content = str(name).encode("utf-8", "surrogatepass")  # names of files may be no text
-        digest.update(b"%d:%b" % (len(content), content))
-    return digest.hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class NonFinite(RuntimeError):  # noqa: N818, what it says is what it is
@@ -265,11 +236,11 @@ class Run:
             weights=weights,
         )
 
-    def survey(self, weights: Mapping[str, Tensor], epoch: int) -> None:
+    def survey(self, weights: Callable[[], Mapping[str, Tensor]], epoch: int) -> None:
         """Ask the network about its training samples, if it is time: after ``epoch`` epochs."""
         if due(epoch, epochs=self.recipe.epochs, surveys=self.recipe.surveys):
             for survey in self.surveys.values():
-                survey.ask(self.network, weights, self.recipe.precision)
+                survey.ask(self.network, weights(), self.recipe.precision)
 
     def books(self) -> dict[str, Tensor]:
         """What was seen of the samples so far."""
