@@ -6,8 +6,8 @@
     python benchmarks/audit.py score runs/found                       # what the GPU left, measured
     python benchmarks/audit.py --write docs/audit.md                  # the recorded numbers into the document
 
-All but ``train`` need cleanlab (pip install -c constraints.txt cleanlab). ``train`` is cut into pieces of four runs
-side by side, in ``--out`` a file for each: what is there is not trained again, what was stopped goes on.
+All but ``train`` need cleanlab (pip install -c constraints.txt cleanlab). ``train`` is cut into pieces, the runs of
+each side by side, in ``--out`` a file for each run: what is there is not trained again, what was stopped goes on.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ PARTS = (
     Part("run", "ce+ogc"),
     *(Part(f"{method.replace('+', '_')}-fold{fold}", method, fold) for method in METHODS for fold in range(FOLDS)),
 )
-PIECES = tuple(PARTS[i : i + 4] for i in range(0, len(PARTS), 4))  # side by side
+PIECES = (PARTS[:4], PARTS[4:6], PARTS[6:])  # side by side; the last, which is CE's, can be left out
 
 
 def train_piece(piece: Sequence[Part], whole: Job, out: Path, work: Path, device: str) -> None:
