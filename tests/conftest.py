@@ -1,5 +1,7 @@
 """Settings of the whole suite: hypothesis draws the same examples everywhere, and shared asserts explain themselves."""
 
+import signal
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -12,6 +14,8 @@ settings.register_profile(
     "ogc", deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False
 )
 settings.load_profile("ogc")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us in the background has it ignored
 
 
 @pytest.fixture(autouse=True)
