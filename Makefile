@@ -2,18 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check lint format bench clean
+.PHONY: demo test test-all check lint format bench docs clean
 
 demo: .venv/cli
 	$(BIN)/ogc demo
 
-test: lint  ## everything CI runs
+test: lint .venv/aside  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not kill"
 
-test-all: lint  ## and a hundred kills
+test-all: lint .venv/aside  ## and a hundred kills
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-check: lint  ## format, lint, types and the fast tests
+check: lint .venv/aside  ## format, lint, types and the fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not kill"
 
 lint: .venv/dev
@@ -25,6 +25,9 @@ format: .venv/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: .venv/dev  ## the site, in site/
+	$(BIN)/mkdocs build --strict
+
 bench: .venv/dev
 	$(BIN)/python benchmarks/overhead.py
 
@@ -34,5 +37,9 @@ bench: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(notdir $@)]"
 	touch $@
 
+.venv/aside: .venv/dev  # timm, apart: with its torchvision installed, nothing imports that looks for one
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade --target $@ timm torchvision
+	touch $@
+
 clean:
-	rm -rf .venv runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
