@@ -17,10 +17,9 @@ import csv
 import io
 import json
 import shutil
-import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -32,139 +31,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from audit_measures import Facts, by_cleanlab, by_ours, log_probabilities
+from audit_tables import CIFAR, CPU, SAME, recorded, with_tables
 from ogc._files import write_whole
-from ogc.audit.suspicion import Issues, from_surveys
-from ogc.clipping import fit_mixture
 from ogc.data import Dataset
 from ogc.noise import labels_sha256, pair_flip
-from ogc.training import RECIPES, Job, Source, load, load_network, override, train
+from ogc.training import RECIPES, Job, Source, load, override, train
 from ogc.training.checkpoint import METRICS, RESULT, RUN, SAMPLES
 from ogc.training.checkpoint import read as read_tensors
-from ogc.training.evaluate import EvaluationSet
-from ogc.training.feed import Feed
 from ogc.training.session import pick_device
 from provenance import provenance
 
-RESULTS = Path(__file__).parent / "results"
-CPU, SAME, CIFAR = (RESULTS / f"audit-{name}.json" for name in ("cpu", "same-network", "cifar10n"))
 FOLDS = 5
-Facts = dict[str, Any]
-
-# What a label can be judged by in one run of ours, and how the document calls it. The first is ``label_score``.
-CHOICES = {
-    "label_score": "**mean log margin** (`label_score`)",
-    "mean_p": "mean p of the given label",
-    "mean_H": "mean H",
-    "two_normals": "two normals on the mean H, posterior",
-    "margin_in_class": "mean log margin, standardised in each class",
-    "last_averaged": "p by the last network, averaged weights",
-    "last": "p by the last network",
-    "training_H": "H as last seen in training",
-}
-SCORES = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")  # cleanlab's
 
 
-# --- measuring -------------------------------------------------------------------------------------------------------
-
-
-def measured(wrong: np.ndarray, score: np.ndarray) -> dict[str, float]:
-    """How well a score, lower is worse, finds the wrong labels: (N,) bool, (N,) -> three numbers, higher is better."""
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
-    worst = np.argsort(score, kind="stable")[: wrong.sum()]
-    return {
-        "precision_at_k": float(wrong[worst].mean()),  # of the worst as many as there are wrong ones
-        "auroc": float(roc_auc_score(wrong, -score)),
-        "average_precision": float(average_precision_score(wrong, -score)),
-    }
-
-
-def found(wrong: np.ndarray, issue: np.ndarray, noise_rate: float) -> Facts:
-    """What is called wrong, and the share of wrong labels that is estimated beside it."""
-    return {
-        "noise_rate": noise_rate,
-        "found": int(issue.sum()),
-        "precision": float(wrong[issue].mean()) if issue.any() else None,
-        "recall": float(issue[wrong].mean()),
-    }
-
-
-def by_ours(samples: dict[str, Tensor], last: dict[str, Tensor]) -> Facts:
-    """Of one run: its ``samples.safetensors``, and what its last network says, log p, (N, C) by the kind of weights."""
-    given, true = samples["given"], samples["true"]
-    margin, H = samples["survey.train.margin"].double(), samples["survey.train.H"].double()
-    issues = from_surveys(given, margin=margin, probabilities=samples["survey.train.probabilities"])
-    normals = fit_mixture(H).noise_probability(H)
-    of_given = {name: log_p.gather(1, given[:, None])[:, 0] for name, log_p in last.items()}
-    scores = {
-        "label_score": issues.label_score,
-        "mean_p": 1 - issues.wrong_probability,
-        "mean_H": -H,
-        "two_normals": -normals,
-        "margin_in_class": in_class(margin, given),
-        "last_averaged": of_given["averaged"],
-        "last": of_given["last"],
-        "training_H": -samples["H"].nan_to_num(0.0),
-    }
-    wrong = (given != true).numpy()
-    repaired = issues.is_label_issue & (given != true)
-    return {
-        **found(wrong, issues.is_label_issue.numpy(), issues.noise_rate),
-        "suggestions_right": float((issues.predicted_label == true)[repaired].double().mean()),
-        "two_normals_noise_rate": float(normals.mean()),
-        "two_normals_brier": float(((normals - (given != true).double()) ** 2).mean()),
-        "brier": float(((issues.wrong_probability.double() - (given != true).double()) ** 2).mean()),
-        "calibration": calibration(issues, given != true),
-        "scores": {name: measured(wrong, score.double().numpy()) for name, score in scores.items()},
-    }
-
-
-def in_class(score: Tensor, given: Tensor) -> Tensor:
-    """Less its mean in the class of the given label, over its standard deviation there."""
-    out = torch.zeros_like(score)
-    for label in given.unique():
-        here = given == label
-        out[here] = (score[here] - score[here].mean()) / score[here].std(correction=0).clamp(min=1e-9)
-    return out
-
-
-def calibration(issues: Issues, wrong: Tensor, bins: int = 5) -> list[dict[str, float]]:
-    """Of equal steps of P(wrong): how many samples, and which share of them is wrong."""
-    step = (issues.wrong_probability * bins).long().clamp(max=bins - 1)
-    return [
-        {"samples": int((step == i).sum()), "wrong": int((wrong & (step == i)).sum()), "to": (i + 1) / bins}
-        for i in range(bins)
-    ]
-
-
-def by_cleanlab(given: np.ndarray, wrong: np.ndarray, p: np.ndarray) -> Facts:
-    """cleanlab's three scores, and confident learning: (N,), (N,), (N, C)."""
-    try:
-        from cleanlab.count import estimate_joint
-        from cleanlab.filter import find_label_issues
-        from cleanlab.rank import get_label_quality_scores
-    except ImportError:
-        raise SystemExit("cleanlab is missing: pip install -c constraints.txt cleanlab") from None
-    p = p.astype(np.float64)
-    p /= p.sum(1, keepdims=True)
-    issue = find_label_issues(given, p, n_jobs=1)
-    scores = {name: get_label_quality_scores(given, p, method=name) for name in SCORES}
-    return {
-        **found(wrong, issue, 1 - float(np.trace(estimate_joint(given, p)))),
-        "scores": {name: measured(wrong, score) for name, score in scores.items()},
-    }
-
-
-def log_probabilities(folder: Path, which: str, *, trained_on: Dataset, asked: Dataset, device: torch.device) -> Tensor:
-    """What a run's last network says without augmentation, (N, C) float32, in the arithmetic that it was trained in."""
-    bits = json.loads((folder / RUN).read_bytes())["recipe"]["precision"]
-    feed = Feed(trained_on, batch_size=2, augment="none", size=None, seed=0, device=device)
-    network = load_network(folder, which).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    parts = [logits.float() for _, logits in EvaluationSet(asked, feed).logits(network, {}, bits)]
-    return torch.cat(parts).log_softmax(1).cpu()
-
-
-# --- on the CPU ------------------------------------------------------------------------------------------------------
+# --- on the CPU -------------------------------------------------------------------------------------------------------
 
 
 class Task(NamedTuple):
@@ -233,10 +114,7 @@ def for_scikit_learn(path: Path) -> tuple[Any, Any]:
     )
 
 
-DATA: dict[str, tuple[str, Callable[[int, Path], Task]]] = {
-    "digits": ("scikit-learn's digits, 20 % pair flip", digits),
-    "table": ("a made-up table of 20,000 rows, 20 % to the next class", made_table),
-}
+DATA: dict[str, Callable[[int, Path], Task]] = {"digits": digits, "table": made_table}
 
 
 def classifiers(seed: int) -> dict[str, Any]:
@@ -286,7 +164,7 @@ def one_seed(name: str, seed: int) -> Facts:
 
     torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
-        job, features, prepare = DATA[name][1](seed, Path(folder))
+        job, features, prepare = DATA[name](seed, Path(folder))
         data, _ = job.data
         given, wrong = data.given.numpy(), (data.given != data.true).numpy()
         ours = trained(job)
@@ -314,7 +192,7 @@ def same_network(name: str, seed: int) -> Facts:
     torch.set_num_threads(1)
     theirs: dict[str, Facts] = {}
     with TemporaryDirectory() as folder:
-        job = DATA[name][1](seed, Path(folder)).job
+        job = DATA[name](seed, Path(folder)).job
         data, _ = job.data
         given, wrong = data.given.numpy(), (data.given != data.true).numpy()
         for method, title in METHODS.items():
@@ -353,7 +231,7 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("cleanlab", "scikit-learn")}
 
 
-# --- on a GPU --------------------------------------------------------------------------------------------------------
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
@@ -449,7 +327,7 @@ def write_npz(path: Path, **arrays: Any) -> None:
     write_whole(path, content.getvalue())
 
 
-# --- what the GPU left -----------------------------------------------------------------------------------------------
+# --- what the GPU left ------------------------------------------------------------------------------------------------
 
 
 def scored(folder: Path) -> Facts:
@@ -500,153 +378,7 @@ def read_npz(path: Path) -> Facts:
         return {name: json.loads(str(file[name])) if name == "facts" else file[name] for name in file.files}
 
 
-# --- the document ----------------------------------------------------------------------------------------------------
-
-
-def with_tables(text: str, cpu: Facts, same: Facts, cifar: Facts | None) -> str:
-    """The document, with what is between its marks renewed."""
-    made = {"cpu": "\n".join(cpu_tables(cpu, same)), "CIFAR-10N": "\n".join(cifar_tables(cifar))}
-    for name, lines in made.items():
-        begin, end = f"<!-- made by benchmarks/audit.py: {name} -->", f"<!-- end of {name} -->"
-        before, rest = text.split(begin)
-        _, after = rest.split(end)
-        text = f"{before}{begin}\n{lines}\n{end}{after}"
-    return text
-
-
-MEASURES = {"precision_at_k": "precision at k", "auroc": "AUROC", "average_precision": "average precision"}
-
-
-def over(values: Sequence[float], digits: int = 3) -> str:
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{spread}"
-
-
-def row(title: str, scores: Sequence[Facts]) -> str:
-    cells = [over([score[name] for score in scores]) for name in MEASURES]
-    return f"| {title} | {' | '.join(cells)} |"
-
-
-def head(*titles: str) -> list[str]:
-    return ["", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-
-
-def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
-    seeds = sorted({run["seed"] for run in result["runs"]})
-    used = {"torch": result["torch"], **result["versions"]}
-    yield (
-        f"{result['device']}, one thread, {', '.join(f'{name} {number}' for name, number in used.items())}, "
-        f"{result['date'][:10]}, commit {result['commit']}; mean ± standard deviation over seeds "
-        f"{', '.join(map(str, seeds))}. Our network in five folds: {same['date'][:10]}, commit {same['commit']}."
-    )
-    for name, (title, _) in DATA.items():
-        runs = [both(run, same) for run in result["runs"] if run["data"] == name]
-        yield f"\n### {title[0].upper()}{title[1:]}"
-        yield from head("", *MEASURES.values())
-        yield row("**ours**, one run", [run["ours"]["scores"]["label_score"] for run in runs])
-        for kind in runs[0]["cleanlab"]:
-            for score in SCORES:
-                told = [run["cleanlab"][kind]["scores"][score] for run in runs]
-                yield row(f"cleanlab, five-fold {kind}, `{score}`", told)
-        for score in SCORES:
-            told = [run["ours"]["cleanlab_on_mean_p"]["scores"][score] for run in runs]
-            yield row(f"cleanlab on our run's mean probabilities, `{score}`", told)
-        yield "\nWhat is called wrong, and what it takes:"
-        yield from head("", *FOUND)
-        yield found_row("truth", [{"noise_rate": run["noise_rate"]} for run in runs])
-        yield found_row("**ours**, one run", [run["ours"] for run in runs])
-        for kind in runs[0]["cleanlab"]:
-            yield found_row(f"cleanlab, five-fold {kind}", [run["cleanlab"][kind] for run in runs])
-        right = over([run["ours"]["suggestions_right"] for run in runs], 2)
-        yield f"\nOf the wrong labels among ours, the suggested one is right in a share of {right}."
-        yield "\nOther choices on the same run:"
-        yield from head("score", *MEASURES.values())
-        for choice, what in CHOICES.items():
-            yield row(what, [run["ours"]["scores"][choice] for run in runs])
-        yield row(
-            f"{CHOICES['label_score']}, trained with CE",
-            [run["with_ce"]["scores"]["label_score"] for run in runs],
-        )
-        yield from calibration_rows([run["ours"] for run in runs])
-
-
-def both(run: Facts, same: Facts) -> Facts:
-    """With what cleanlab found by our network in five folds, on the same labels."""
-    [other] = [each for each in same["runs"] if each["labels_sha256"] == run["labels_sha256"]]
-    return {**run, "cleanlab": {**run["cleanlab"], **other["cleanlab"]}}
-
-
-FOUND = {
-    "estimated noise rate": ("noise_rate", 3),
-    "called wrong": ("found", 0),
-    "precision": ("precision", 2),
-    "recall": ("recall", 2),
-    "seconds of one core": ("seconds", 0),
-}
-
-
-def found_row(title: str, runs: Sequence[Facts], columns: Sequence[str] = tuple(FOUND)) -> str:
-    asked = [FOUND[column] for column in columns]
-    cells = [over([run[name] for run in runs], digits) if name in runs[0] else "" for name, digits in asked]
-    return f"| {title} | {' | '.join(cells)} |"
-
-
-def calibration_rows(runs: Sequence[Facts]) -> Iterator[str]:
-    """All runs together."""
-    normals = over([run["two_normals_noise_rate"] for run in runs])
-    brier, other = (over([run[name] for run in runs]) for name in ("brier", "two_normals_brier"))
-    yield (
-        f"\nP(wrong), and how many of those are wrong (Brier score {brier}; of the two normals {other}, whose noise "
-        f"rate is {normals}):"
-    )
-    steps = list(zip(*(run["calibration"] for run in runs), strict=True))
-    yield from head("P(wrong)", *(f"{(i / len(steps)):.1f} to {step[0]['to']:.1f}" for i, step in enumerate(steps)))
-    samples, wrong = ([sum(each[name] for each in step) for step in steps] for name in ("samples", "wrong"))
-    yield f"| samples | {' | '.join(f'{count:,}' for count in samples)} |"
-    shares = [f"{bad / count:.2f}" if count else "" for bad, count in zip(wrong, samples, strict=True)]
-    yield f"| of them wrong | {' | '.join(shares)} |"
-
-
-def cifar_tables(result: Facts | None) -> Iterator[str]:
-    if result is None:
-        yield (
-            "Not measured yet: `python benchmarks/audit.py train` has to run on a GPU first. No number stands here "
-            "until then."
-        )
-        return
-    trained, ours = result["trained"], result["ours"]
-    yield (
-        f"One seed. {trained['device']}, torch {trained['versions']['torch']}, {trained['started'][:10]}, commit "
-        f"{trained['commit']}; cleanlab {result['versions']['cleanlab']}. {result['samples']:,} images, a share of "
-        f"{result['noise_rate']:.3f} labelled wrong; {trained['recipe']['epochs']} epochs."
-    )
-    yield from head("", "training images", *MEASURES.values())
-
-    def line(title: str, images: int, score: Facts) -> str:
-        return row(title, [score]).replace(f"| {title} |", f"| {title} | {images / 1e6:.1f} M |", 1)
-
-    yield line(f"**ours**, one run of CE+OGC: {CHOICES['label_score']}", ours["images"], ours["scores"]["label_score"])
-    for title, told in result["cleanlab"].items():
-        for score in SCORES:
-            yield line(f"cleanlab, {title}, `{score}`", told["images"], told["scores"][score])
-    yield "\nWhat is called wrong:"
-    columns = list(FOUND)[:-1]
-    yield from head("", *columns)
-    yield found_row("truth", [{"noise_rate": result["noise_rate"]}], columns)
-    yield found_row("**ours**", [ours], columns)
-    for title, told in result["cleanlab"].items():
-        yield found_row(f"cleanlab, {title}", [told], columns)
-    yield f"\nOf the wrong labels among ours, the suggested one is right in a share of {ours['suggestions_right']:.2f}."
-    yield "\nOther choices on the same run:"
-    yield from head("score", *MEASURES.values())
-    for choice, what in CHOICES.items():
-        yield row(what, [ours["scores"][choice]])
-    yield from calibration_rows([ours])
-
-
-def recorded() -> tuple[Facts, Facts, Facts | None]:
-    cifar = json.loads(CIFAR.read_text()) if CIFAR.exists() else None
-    return json.loads(CPU.read_text()), json.loads(SAME.read_text()), cifar
+# --- what is asked ----------------------------------------------------------------------------------------------------
 
 
 def main() -> None:

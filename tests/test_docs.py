@@ -71,7 +71,7 @@ def test_the_table_of_throughput_is_fresh():
 
 
 def test_the_tables_of_the_audit_are_fresh():
-    import audit
+    import audit_tables as audit
 
     text = (ROOT / "docs" / "audit.md").read_text()
     assert audit.with_tables(text, *audit.recorded()) == text
@@ -92,7 +92,7 @@ def test_the_audit_is_ahead_of_cleanlab_on_every_seed():
 
 
 def test_what_the_lead_of_the_audit_is_due_to():
-    import audit
+    import audit_tables as audit
 
     cpu, same, _ = audit.recorded()
 
@@ -100,7 +100,7 @@ def test_what_the_lead_of_the_audit_is_due_to():
         """Of cleanlab's scores by what it is given, the best one's mean precision at k."""
         return max(statistics.fmean(of(run)["scores"][name]["precision_at_k"] for run in runs) for name in audit.SCORES)
 
-    for data in audit.DATA:
+    for data in audit.TITLES:
         runs = [audit.both(run, same) for run in cpu["runs"] if run["data"] == data]
         early, ce, ogc = (
             best(runs, lambda run, kind=kind: run["cleanlab"][kind])
@@ -122,7 +122,7 @@ def test_what_the_lead_of_the_audit_is_due_to():
 
 def test_the_audit_is_ahead_on_human_labels():
     """On CIFAR-10N: of cleanlab on the same run's probabilities, and on five networks' for a quarter of the images."""
-    import audit
+    import audit_tables as audit
 
     found = json.loads(audit.CIFAR.read_text())
     ours = found["ours"]["scores"]["label_score"]

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import audit as benchmark
+import audit_measures
+import audit_tables
 from ogc.training import RECIPES, Job, override
 from small_runs import images
 
@@ -15,7 +17,7 @@ from small_runs import images
 def test_the_measures_by_hand():
     wrong = np.array([True, False, True, False, False])
     score = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
-    found = benchmark.measured(wrong, score)
+    found = audit_measures.measured(wrong, score)
     assert found["precision_at_k"] == 0.5
     assert found["auroc"] == pytest.approx(5 / 6)  # of six pairs one is the wrong way round
     assert found["average_precision"] == pytest.approx((1 + 2 / 3) / 2)
@@ -23,7 +25,7 @@ def test_the_measures_by_hand():
 
 def test_a_score_in_its_class_is_compared_with_its_class_alone():
     score = torch.tensor([1.0, 3.0, 100.0, 300.0], dtype=torch.float64)
-    assert benchmark.in_class(score, torch.tensor([0, 0, 1, 1])).tolist() == [-1, 1, -1, 1]
+    assert audit_measures.in_class(score, torch.tensor([0, 0, 1, 1])).tolist() == [-1, 1, -1, 1]
 
 
 def test_the_made_up_table_is_as_described(tmp_path):
@@ -93,5 +95,5 @@ def test_what_the_gpu_left_is_measured_and_told(whole, tmp_path):
     found = json.loads(json.dumps(benchmark.scored(out)))
     assert not any("five-fold CE," in title for title in found["cleanlab"]), "one fold of CE alone"
     assert found["cleanlab"]["five-fold CE+OGC, last"]["images"] == 5 * 2 * 80
-    lines = list(benchmark.cifar_tables(found))
+    lines = list(audit_tables.cifar_tables(found))
     assert sum("**ours**" in line for line in lines) == 2

@@ -1,0 +1,163 @@
+"""The tables of docs/audit.md, from what benchmarks/audit.py has recorded."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from audit_measures import CHOICES, SCORES, Facts
+
+RESULTS = Path(__file__).parent / "results"
+CPU, SAME, CIFAR = (RESULTS / f"audit-{name}.json" for name in ("cpu", "same-network", "cifar10n"))
+TITLES = {
+    "digits": "scikit-learn's digits, 20 % pair flip",
+    "table": "a made-up table of 20,000 rows, 20 % to the next class",
+}
+
+
+def with_tables(text: str, cpu: Facts, same: Facts, cifar: Facts | None) -> str:
+    """The document, with what is between its marks renewed."""
+    made = {"cpu": "\n".join(cpu_tables(cpu, same)), "CIFAR-10N": "\n".join(cifar_tables(cifar))}
+    for name, lines in made.items():
+        begin, end = f"<!-- made by benchmarks/audit.py: {name} -->", f"<!-- end of {name} -->"
+        before, rest = text.split(begin)
+        _, after = rest.split(end)
+        text = f"{before}{begin}\n{lines}\n{end}{after}"
+    return text
+
+
+MEASURES = {"precision_at_k": "precision at k", "auroc": "AUROC", "average_precision": "average precision"}
+
+
+def over(values: Sequence[float], digits: int = 3) -> str:
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{spread}"
+
+
+def row(title: str, scores: Sequence[Facts]) -> str:
+    cells = [over([score[name] for score in scores]) for name in MEASURES]
+    return f"| {title} | {' | '.join(cells)} |"
+
+
+def head(*titles: str) -> list[str]:
+    return ["", f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+
+
+def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
+    seeds = sorted({run["seed"] for run in result["runs"]})
+    used = {"torch": result["torch"], **result["versions"]}
+    yield (
+        f"{result['device']}, one thread, {', '.join(f'{name} {number}' for name, number in used.items())}, "
+        f"{result['date'][:10]}, commit {result['commit']}; mean ± standard deviation over seeds "
+        f"{', '.join(map(str, seeds))}. Our network in five folds: {same['date'][:10]}, commit {same['commit']}."
+    )
+    for name, title in TITLES.items():
+        runs = [both(run, same) for run in result["runs"] if run["data"] == name]
+        yield f"\n### {title[0].upper()}{title[1:]}"
+        yield from head("", *MEASURES.values())
+        yield row("**ours**, one run", [run["ours"]["scores"]["label_score"] for run in runs])
+        for kind in runs[0]["cleanlab"]:
+            for score in SCORES:
+                told = [run["cleanlab"][kind]["scores"][score] for run in runs]
+                yield row(f"cleanlab, five-fold {kind}, `{score}`", told)
+        for score in SCORES:
+            told = [run["ours"]["cleanlab_on_mean_p"]["scores"][score] for run in runs]
+            yield row(f"cleanlab on our run's mean probabilities, `{score}`", told)
+        yield "\nWhat is called wrong, and what it takes:"
+        yield from head("", *FOUND)
+        yield found_row("truth", [{"noise_rate": run["noise_rate"]} for run in runs])
+        yield found_row("**ours**, one run", [run["ours"] for run in runs])
+        for kind in runs[0]["cleanlab"]:
+            yield found_row(f"cleanlab, five-fold {kind}", [run["cleanlab"][kind] for run in runs])
+        right = over([run["ours"]["suggestions_right"] for run in runs], 2)
+        yield f"\nOf the wrong labels among ours, the suggested one is right in a share of {right}."
+        yield "\nOther choices on the same run:"
+        yield from head("score", *MEASURES.values())
+        for choice, what in CHOICES.items():
+            yield row(what, [run["ours"]["scores"][choice] for run in runs])
+        yield row(
+            f"{CHOICES['label_score']}, trained with CE",
+            [run["with_ce"]["scores"]["label_score"] for run in runs],
+        )
+        yield from calibration_rows([run["ours"] for run in runs])
+
+
+def both(run: Facts, same: Facts) -> Facts:
+    """With what cleanlab found by our network in five folds, on the same labels."""
+    [other] = [each for each in same["runs"] if each["labels_sha256"] == run["labels_sha256"]]
+    return {**run, "cleanlab": {**run["cleanlab"], **other["cleanlab"]}}
+
+
+FOUND = {
+    "estimated noise rate": ("noise_rate", 3),
+    "called wrong": ("found", 0),
+    "precision": ("precision", 2),
+    "recall": ("recall", 2),
+    "seconds of one core": ("seconds", 0),
+}
+
+
+def found_row(title: str, runs: Sequence[Facts], columns: Sequence[str] = tuple(FOUND)) -> str:
+    asked = [FOUND[column] for column in columns]
+    cells = [over([run[name] for run in runs], digits) if name in runs[0] else "" for name, digits in asked]
+    return f"| {title} | {' | '.join(cells)} |"
+
+
+def calibration_rows(runs: Sequence[Facts]) -> Iterator[str]:
+    """All runs together."""
+    normals = over([run["two_normals_noise_rate"] for run in runs])
+    brier, other = (over([run[name] for run in runs]) for name in ("brier", "two_normals_brier"))
+    yield (
+        f"\nP(wrong), and how many of those are wrong (Brier score {brier}; of the two normals {other}, whose noise "
+        f"rate is {normals}):"
+    )
+    steps = list(zip(*(run["calibration"] for run in runs), strict=True))
+    yield from head("P(wrong)", *(f"{(i / len(steps)):.1f} to {step[0]['to']:.1f}" for i, step in enumerate(steps)))
+    samples, wrong = ([sum(each[name] for each in step) for step in steps] for name in ("samples", "wrong"))
+    yield f"| samples | {' | '.join(f'{count:,}' for count in samples)} |"
+    shares = [f"{bad / count:.2f}" if count else "" for bad, count in zip(wrong, samples, strict=True)]
+    yield f"| of them wrong | {' | '.join(shares)} |"
+
+
+def cifar_tables(result: Facts | None) -> Iterator[str]:
+    if result is None:
+        yield (
+            "Not measured yet: `python benchmarks/audit.py train` has to run on a GPU first. No number stands here "
+            "until then."
+        )
+        return
+    trained, ours = result["trained"], result["ours"]
+    yield (
+        f"One seed. {trained['device']}, torch {trained['versions']['torch']}, {trained['started'][:10]}, commit "
+        f"{trained['commit']}; cleanlab {result['versions']['cleanlab']}. {result['samples']:,} images, a share of "
+        f"{result['noise_rate']:.3f} labelled wrong; {trained['recipe']['epochs']} epochs."
+    )
+    yield from head("", "training images", *MEASURES.values())
+
+    def line(title: str, images: int, score: Facts) -> str:
+        return row(title, [score]).replace(f"| {title} |", f"| {title} | {images / 1e6:.1f} M |", 1)
+
+    yield line(f"**ours**, one run of CE+OGC: {CHOICES['label_score']}", ours["images"], ours["scores"]["label_score"])
+    for title, told in result["cleanlab"].items():
+        for score in SCORES:
+            yield line(f"cleanlab, {title}, `{score}`", told["images"], told["scores"][score])
+    yield "\nWhat is called wrong:"
+    columns = list(FOUND)[:-1]
+    yield from head("", *columns)
+    yield found_row("truth", [{"noise_rate": result["noise_rate"]}], columns)
+    yield found_row("**ours**", [ours], columns)
+    for title, told in result["cleanlab"].items():
+        yield found_row(f"cleanlab, {title}", [told], columns)
+    yield f"\nOf the wrong labels among ours, the suggested one is right in a share of {ours['suggestions_right']:.2f}."
+    yield "\nOther choices on the same run:"
+    yield from head("score", *MEASURES.values())
+    for choice, what in CHOICES.items():
+        yield row(what, [ours["scores"][choice]])
+    yield from calibration_rows([ours])
+
+
+def recorded() -> tuple[Facts, Facts, Facts | None]:
+    cifar = json.loads(CIFAR.read_text()) if CIFAR.exists() else None
+    return json.loads(CPU.read_text()), json.loads(SAME.read_text()), cifar
