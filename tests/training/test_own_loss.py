@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ogc.losses import CrossEntropy, Pointwise
-from ogc.training import RECIPES, CheckpointError, Recipe, load_network, override, train
+from ogc.training import RECIPES, CheckpointError, Interrupted, Recipe, load_network, override, train
 from ogc.training.method import anywhere, build, criterion, own_loss, split
 from ogc.training.own_loss import OwnLoss
 from small_runs import StopAt, assert_equal_runs, job, train_in_pieces
@@ -127,6 +127,20 @@ def test_a_file_that_leaves_is_told(status, file):
     recipe = override(RECIPES["digits"], {"method": f"{file}:Leaving"})
     with pytest.raises(ValueError, match=r"fails on logits \(4, 10\) and labels \(4,\): SystemExit: 1"):
         criterion(recipe, classes=10, optimizer=None, total_steps=1)
+
+
+def test_it_goes_on_where_its_file_lies_elsewhere(file, tmp_path):
+    """On another machine of a cluster; its checksum says that it is the same."""
+    other = tmp_path / "elsewhere" / file.name
+    other.parent.mkdir()
+    other.write_bytes(file.read_bytes())
+    with pytest.raises(Interrupted):
+        train([job(tmp_path / "run", method=f"{file}:Mine")], watch=StopAt(1, 2))
+    [result] = train([job(tmp_path / "run", method=f"{other}:Mine")], resume=True)
+    assert result["recipe"]["method"] == f"{other}:Mine"
+    other.write_text(other.read_text() + "\n")
+    with pytest.raises(CheckpointError, match="method_sha256 is"):
+        train([job(tmp_path / "run", method=f"{other}:Mine")], resume=True)
 
 
 def test_it_resumes_bit_for_bit(file, tmp_path):

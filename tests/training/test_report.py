@@ -190,6 +190,11 @@ def test_names_of_classes_are_escaped(finished):
     assert "x" * 41 not in text
 
 
+def test_a_class_is_named_by_any_bytes(tmp_path):
+    folder = run_folder(tmp_path / "run", classes=["caf\udce9", "tea", "c", "d"])  # a folder's name that is no UTF-8
+    assert "caf?" in write_report(folder)[-1].read_text()
+
+
 def test_the_outcome_is_said_in_sentences(finished):
     said = " ".join(sentences(read_run(finished[0])))
     assert "for 30 of 30 epochs in 0:45" in said

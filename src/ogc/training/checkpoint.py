@@ -91,6 +91,7 @@ def load(run: Run, ranks: Ranks) -> None:
     try:
         for name, here in _fingerprint(run, ranks).items():
             there = facts["belongs_to"].get(name)
+            there = there.rpartition("/")[2] if name == "method" and isinstance(there, str) else there
             if there != here:
                 raise CheckpointError(f"{path} is of another run: {name} is {there!r} there, and {here!r} here.")
         for what, there in facts.get("sha256", {}).items():  # surveys of samples in two orders cannot be added
@@ -198,9 +199,11 @@ def _write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
 
 
 def _fingerprint(run: Run, ranks: Ranks) -> dict[str, Any]:
-    """What has to be the same for a run to go on."""
+    """What has to be the same for a run to go on. A loss of one's own is known by its checksum, wherever it lies."""
+    recipe = run.recipe.model_dump(mode="json", exclude={"surveys"})  # training does not depend on them
     return {
-        **run.recipe.model_dump(mode="json", exclude={"surveys"}),  # training does not depend on them
+        **recipe,
+        "method": recipe["method"].rpartition("/")[2] if run.recipe.method_sha256 else recipe["method"],
         "number of samples": len(run.train_set),
         "sha256 of the labels": labels_sha256(run.train_set.given.cpu().numpy()),
         "number of processes": ranks.size,

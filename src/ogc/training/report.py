@@ -70,7 +70,7 @@ def write_report(folder: Path) -> list[Path]:
     drawn = pictures(run.epochs, run.samples)
     for picture in drawn:
         write(f"{picture.name}.png", png(picture.figure))
-    write(REPORT, page(run, drawn).encode())
+    write(REPORT, page(run, drawn).encode("utf-8", "replace"))  # a folder's name may be any bytes
     return written
 
 
