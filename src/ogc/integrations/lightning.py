@@ -1,0 +1,151 @@
+"""Lightning: OGC as a submodule is saved, resumed and shared by the ranks; the callback attaches, logs and draws it."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+except ModuleNotFoundError as error:
+    if str(error.name).partition(".")[0] != "lightning":
+        raise
+    raise ImportError(
+        'ogc.integrations.lightning needs Lightning, which is missing: pip install "ogc[lightning]"'
+    ) from None
+
+from .._files import write_whole
+from ..clipping import OGC
+from ..clipping.mixture import Mixture
+from ..drawing import draw_histogram, figure_of, png
+
+__all__ = ["OGCCallback"]
+
+
+class OGCCallback(Callback):
+    """For a module with an OGC in it: ``Trainer(callbacks=[OGCCallback()])``.
+
+    >>> class Classifier(LightningModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.network = torch.nn.Linear(4, 3)
+    ...         self.criterion = OGC("ce")  # no optimizer: there is none yet
+    ...
+    ...     def training_step(self, batch, batch_idx):
+    ...         inputs, labels = batch
+    ...         return self.criterion(self.network(inputs), labels)
+    ...
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> trainer = Trainer(callbacks=[OGCCallback()], accelerator="cpu", logger=False, enable_checkpointing=False)
+
+    When fitting starts, each OGC gets the trainer's optimizer, whose first group's lr it follows. One that you attached
+    in ``configure_optimizers`` keeps yours; where there are several optimizers, you must.
+
+    At the steps that Lightning logs (``log_every_n_steps``), and only then, it reads ``ogc/tau``, and once there is a
+    fit ``ogc/estimated_noise`` and the two normals' ``ogc/clean_mean``, ``clean_std``, ``noisy_mean``, ``noisy_std``.
+    Of several OGCs each has its name in the module before these: ``ogc/criterion/tau``.
+
+    At the end it draws the queue with the two normals: ``ogc.png`` in the trainer's ``log_dir``, and to TensorBoard.
+
+    :param picture: ``False`` draws nothing.
+    """
+
+    def __init__(self, *, picture: bool = True) -> None:
+        self.picture = picture
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        criteria = _criteria(pl_module)
+        if not criteria:
+            raise ValueError(
+                f"OGCCallback found no OGC in {type(pl_module).__name__}. Make it a submodule, "
+                '`self.criterion = OGC("ce")` in `__init__`: then it is saved with the module, too.'
+            )
+        for name, criterion in criteria.items():
+            _attach(criterion, name, trainer.optimizers)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if trainer._logger_connector.should_update_logs:  # as Lightning's own monitors ask
+            for prefix, criterion in _prefixed(pl_module, "/").items():
+                pl_module.log_dict({prefix + name: value for name, value in _numbers(criterion).items()})
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self.picture or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        folder = trainer.log_dir or trainer.default_root_dir  # asked on every rank: rank 0 tells the others
+        if not trainer.is_global_zero:
+            return
+        if importlib.util.find_spec("matplotlib") is None:
+            rank_zero_info("OGCCallback draws no picture of the queue: matplotlib is missing, pip install matplotlib")
+            return
+        for prefix, criterion in _prefixed(pl_module, "-").items():
+            if int(criterion.seen):
+                _draw(criterion, prefix[:-1], folder, trainer)
+
+
+def _criteria(module: LightningModule) -> dict[str, OGC]:
+    """Every OGC by its name in the module, compiled ones included."""
+    found = {name: part for name, part in module.named_modules() if isinstance(part, OGC)}
+    return {name.removesuffix("._orig_mod"): criterion for name, criterion in found.items()}
+
+
+def _prefixed(module: LightningModule, separator: str) -> dict[str, OGC]:
+    """The same by what its numbers' names begin with: "ogc/", or of several "ogc/criterion/"."""
+    criteria = _criteria(module)
+    if len(criteria) == 1:
+        return {f"ogc{separator}": criterion for criterion in criteria.values()}
+    return {f"ogc{separator}{name}{separator}": criterion for name, criterion in criteria.items()}
+
+
+def _attach(criterion: OGC, name: str, optimizers: list[torch.optim.Optimizer]) -> None:
+    """Unless one of them is attached already, wrapped or not. One of an earlier ``fit`` is not among them."""
+    attached = criterion._optimizer()
+    if not optimizers or any(attached is not None and attached.param_groups is o.param_groups for o in optimizers):
+        return
+    if len(optimizers) == 1:
+        criterion.attach(optimizers[0])
+    elif criterion.follow_lr and criterion.threshold is None:
+        raise ValueError(
+            f"There are {len(optimizers)} optimizers, and `{name}` can follow the learning rate of one: call "
+            f"`self.{name}.attach(optimizer)` in `configure_optimizers`, or pass follow_lr=False to OGC."
+        )
+
+
+def _numbers(criterion: OGC) -> dict[str, float]:
+    """tau, and the mixture once there is one; one read of the device."""
+    _, tau, *fit = criterion.solution.tolist()
+    mixture = Mixture(*fit)
+    if math.isnan(mixture.noisy_weight):
+        return {"tau": tau}
+    return {
+        "tau": tau,
+        "estimated_noise": float(mixture.noisy_weight),
+        "clean_mean": float(mixture.clean_mean),
+        "clean_std": math.sqrt(mixture.clean_var),
+        "noisy_mean": float(mixture.noisy_mean),
+        "noisy_std": math.sqrt(mixture.noisy_var),
+    }
+
+
+def _draw(criterion: OGC, name: str, folder: str, trainer: Trainer) -> None:
+    """To ``folder`` where that is a local one, and to the loggers that take figures. It never ends a training."""
+    H = criterion.queue[: min(int(criterion.seen), criterion.queue_size)].cpu()
+    mixture = Mixture(*criterion.solution[2:].cpu().unbind())
+    fitted = None if mixture.noisy_weight.isnan() else mixture
+    xlabel = f"H of the last {len(H):,} training samples"
+    figure = figure_of(lambda axes: draw_histogram(axes, H, None, fitted, xlabel=xlabel))
+    try:
+        if "://" not in folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            write_whole(Path(folder) / f"{name}.png", png(figure))
+    except OSError as error:
+        rank_zero_warn(f"OGCCallback could not write its picture: {error}")
+    for logger in trainer.loggers:
+        experiment = getattr(logger, "experiment", None)
+        if hasattr(experiment, "add_figure"):
+            experiment.add_figure(name, figure, trainer.global_step)
