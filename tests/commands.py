@@ -1,0 +1,25 @@
+"""Lines that a reader may type: `ogc ...` as the command line reads it, and not run."""
+
+import re
+import shlex
+
+from typer.main import get_command
+
+from ogc.audit_command import ITSELF
+from ogc.cli import build
+
+
+def ogc_lines(markdown):
+    """Of the blocks of shell in a document."""
+    blocks = re.findall(r"```sh\n(.*?)```", markdown, re.S)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("ogc ")]
+
+
+def parse(line):
+    """Fails where ogc would: an unknown command, an unknown option, a missing argument."""
+    _, *words = shlex.split(line, comments=True)
+    command = get_command(build())
+    while hasattr(command, "commands"):
+        itself = command.name == ITSELF and words[0] not in command.commands  # the group's own work
+        command = command.commands[ITSELF if itself else words.pop(0)]
+    command.make_context(line, words)
