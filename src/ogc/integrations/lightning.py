@@ -146,6 +146,6 @@ def _draw(criterion: OGC, name: str, folder: str, trainer: Trainer) -> None:
     except OSError as error:
         rank_zero_warn(f"OGCCallback could not write its picture: {error}")
     for logger in trainer.loggers:
-        experiment = getattr(logger, "experiment", None)
+        experiment: Any = getattr(logger, "experiment", None)
         if hasattr(experiment, "add_figure"):
             experiment.add_figure(name, figure, trainer.global_step)
