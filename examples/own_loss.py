@@ -1,7 +1,7 @@
 """A loss of your own, alone and under OGC, on digits with half of the labels wrong. Needs `pip install "ogc[cli]"`.
 
-    python examples/own_loss.py            # half a minute
-    python examples/own_loss.py --smoke    # seconds, and numbers that say nothing
+python examples/own_loss.py            # half a minute
+python examples/own_loss.py --smoke    # seconds, and numbers that say nothing
 """
 
 import sys

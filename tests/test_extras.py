@@ -1,0 +1,204 @@
+"""What has to be installed: torch for the core, one extra for each of the rest; and what importing costs.
+
+Each case runs in a process of its own with nothing importable but the standard library, ogc and what its extra
+requires, all the way down: a folder of links to those distributions, as a fresh environment would have.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+ENOUGH = {
+    "cli": """
+        import sys
+        from ogc.cli import main
+        sys.argv = "ogc train digits --epochs 1 --out run --noise symmetric:0.5".split()
+        main()
+        """,
+    "parquet": """
+        import pyarrow, pyarrow.parquet
+        from ogc.data import table
+        columns = {"size": [1.0, 2.0, 3.0, 4.0] * 5, "kind": ["a", "a", "b", "b"] * 5}
+        pyarrow.parquet.write_table(pyarrow.table(columns), "t.parquet")
+        assert len(table("t.parquet", "kind")[0].class_names) == 2
+        """,
+    "tensorboard": """
+        from torch.utils.tensorboard import SummaryWriter
+        with SummaryWriter("events") as writer:
+            writer.add_scalar("tau", 1.0, 1)
+        """,
+    "ray": """
+        import ray
+        import ogc.benchmark.cluster
+        """,
+    "sklearn": """
+        from sklearn.datasets import load_iris
+        from ogc.integrations.sklearn import OGCClassifier
+        X, y = load_iris(return_X_y=True)
+        model = OGCClassifier(random_state=0).fit(X, y)
+        assert model.predict_proba(X).shape == (150, 3)
+        """,
+    "lightning": """
+        from lightning.pytorch import Trainer
+        from ogc.integrations.lightning import OGCCallback
+        Trainer(callbacks=[OGCCallback()], accelerator="cpu", logger=False, enable_checkpointing=False)
+        """,
+    "huggingface": """
+        from transformers import Trainer
+        from ogc import OGC
+        from ogc.integrations.huggingface import loss
+        loss(OGC("ce"))
+        """,
+    "accelerate": """
+        import torch
+        from accelerate import Accelerator
+        from ogc import OGC
+        accelerator = Accelerator(cpu=True)
+        accelerator.register_for_checkpointing(OGC("ce"))
+        accelerator.save_state("saved")
+        """,
+    "skorch": """
+        import numpy, torch
+        from skorch import NeuralNetClassifier
+        from ogc import OGC
+        network = torch.nn.Linear(2, 3)
+        net = NeuralNetClassifier(
+            network, criterion=OGC, criterion__base="ce", criterion__follow_lr=False, max_epochs=1, train_split=None
+        )
+        net.fit(numpy.zeros((8, 2), numpy.float32), numpy.zeros(8, numpy.int64))
+        """,
+    "docs": """
+        import mkdocs.__main__, material, mkdocstrings_handlers.python
+        """,
+}
+ASIDE = {"timm": "its torchvision does not import beside this torch; tests/integrations has it aside"}
+
+
+@cache
+def required(name, extras=frozenset()):
+    """A distribution and what it requires, all the way down, as names and extras; ``ogc`` stands for pyproject.toml."""
+    found, open_ = set(), [(name, extras)]
+    while open_:
+        name, extras = open_.pop()
+        if (name, extras) in found:
+            continue
+        found.add((name, extras))
+        if name == "ogc":
+            lines = [*PROJECT["dependencies"], *(line for extra in extras for line in EXTRAS[extra])]
+        else:
+            lines = metadata.requires(name) or []
+        for line in map(Requirement, lines):
+            environments = [default_environment() | {"extra": extra} for extra in ("", *extras)]
+            if line.marker is None or any(line.marker.evaluate(each) for each in environments):
+                open_.append((line.name, frozenset(line.extras)))
+    return {name for name, _ in found} - {"ogc"}
+
+
+def environment(folder, extras=()):
+    """A folder that has what ``ogc[extras]`` requires and nothing else."""
+    folder.mkdir()
+    for name in required("ogc", frozenset(extras)):
+        for file in metadata.files(name):
+            top = file.parts[0]
+            link = folder / top
+            if top not in ("..", "__pycache__") and not link.is_symlink():
+                link.symlink_to(metadata.distribution(name).locate_file(top))
+    return folder
+
+
+def run(code, folder, there):
+    """In ``folder``, with -S: without the site-packages of this environment."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV"))}
+    env |= {"PYTHONPATH": os.pathsep.join([str(there), str(ROOT / "src")]), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-S", "-c", textwrap.dedent(code)]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_the_core_needs_torch_alone(tmp_path):
+    there = environment(tmp_path / "site")
+    assert not any((there / name).exists() for name in ("numpy", "sklearn", "typer", "pytest"))
+    done = run(
+        """
+        import warnings
+        warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+        import torch, ogc
+        from ogc import OGC, clipping, losses, theory
+        criterion = OGC("ce", follow_lr=False, queue_size=64, every=1)
+        for _ in range(4):
+            criterion(torch.randn(32, 5, requires_grad=True), torch.randint(5, (32,))).backward()
+        assert not criterion.mixture.noisy_weight.isnan()
+        for loss in losses.LOSSES.values():
+            loss()(torch.randn(8, 5), torch.randint(5, (8,)))
+        import ogc.models, ogc.audit, ogc.data, ogc.integrations
+        print("ok")
+        """,
+        tmp_path,
+        there,
+    )
+    assert done.stdout == "ok\n", done.stderr
+
+
+def test_every_extra_is_tried():
+    everything = {"test", "dev"}  # what this very process runs in
+    assert set(ENOUGH) | set(ASIDE) == set(EXTRAS) - everything
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", ENOUGH)
+def test_an_extra_is_enough_for_what_it_is_for(extra, tmp_path):
+    try:
+        there = environment(tmp_path / "site", [extra])
+    except metadata.PackageNotFoundError as error:
+        pytest.skip(f"{error.name}, which ogc[{extra}] requires, is not installed")
+    done = run(ENOUGH[extra], tmp_path, there)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sklearn", "lightning", "huggingface"])
+def test_a_missing_library_is_told_in_one_sentence(name, tmp_path):
+    done = run(f"import ogc.integrations.{name}", tmp_path, environment(tmp_path / "site"))
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("ImportError: ")
+    assert f'pip install "ogc[{name}]"' in last
+    assert "During handling" not in done.stderr
+
+
+def test_importing_ogc_is_cheap_beside_torch():
+    """50 ms are allowed, and importing torch takes a second: a twentieth, in one process, the best of three.
+
+    So a busy machine changes nothing. On 2026-11-15 it was 1.3 s and 0.02 s.
+    """
+    command = [sys.executable, "-X", "importtime", "-c", "import torch; import ogc"]
+    best = min(_share(subprocess.run(command, capture_output=True, text=True, check=True).stderr) for _ in range(3))
+    assert best < 0.05
+
+
+def _share(told):
+    """Of ``-X importtime``: ogc's time, with all that it alone imports, over torch's."""
+    whole = {
+        name: int(time) for time, name in re.findall(r"^import time:\s+\d+ \|\s+(\d+) \| (torch|ogc)$", told, re.M)
+    }
+    return whole["ogc"] / whole["torch"]
+
+
+def test_importing_ogc_imports_torch_and_itself():
+    code = (
+        "import sys, torch; before = set(sys.modules); import ogc\n"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - {'ogc'} - sys.stdlib_module_names)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {"torch"}

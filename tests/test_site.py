@@ -1,0 +1,224 @@
+"""The site: it builds without a warning, fetches nothing, can be read in any light and on a phone; its code runs."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+RUN = [*sorted(DOCS.glob("guide/*.md")), DOCS / "integrations.md"]  # method.md and others have their tests in test_docs
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("material", reason="the site is built by MkDocs Material: pip install 'ogc[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if not line.startswith("INFO    -  Clean")]
+    assert [line.split(" -  ")[1].split(" ")[0] for line in told] == ["Building", "Documentation"], done.stderr
+    return folder
+
+
+def pages(site):
+    return {str(path.relative_to(site)): path.read_text() for path in site.glob("**/*.html")}
+
+
+@pytest.mark.slow
+def test_every_document_is_a_page(site):
+    written = {str(path.relative_to(DOCS).with_suffix(".html")) for path in DOCS.glob("**/*.md")}
+    assert pages(site).keys() == written | {"404.html"}
+    home = pages(site)["index.html"]
+    for name in written - {"index.html"}:
+        assert f'href="{name}"' in home, "in the navigation"
+
+
+@pytest.mark.slow
+def test_nothing_comes_from_elsewhere(site):
+    for name, text in pages(site).items():
+        for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", text):
+            if 'rel="canonical"' not in tag:
+                assert not re.search(r"(?:src|href)=\"?(?:https?:)?//", tag), (name, tag)
+
+
+@pytest.mark.slow
+def test_links_out_of_the_docs_are_text(site):
+    text = pages(site)["training.html"]
+    assert "loop.py" in text
+    assert "../src" not in text
+    assert "../benchmarks" not in re.sub(r">[^<]*<", "><", pages(site)["results.html"]), "in a link"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["losses", "clipping", "noise", "data", "training", "audit", "theory"])
+def test_every_public_class_and_function_is_in_the_reference(module, site):
+    text = "".join(text for name, text in pages(site).items() if name.startswith("api/"))
+    of = importlib.import_module(f"ogc.{module}")
+    names = getattr(of, "__all__", None) or [
+        name for name, value in vars(of).items() if getattr(value, "__module__", "") == of.__name__ and name[0] != "_"
+    ]
+    public = [name for name in names if inspect.isclass(getattr(of, name)) or inspect.isfunction(getattr(of, name))]
+    assert public
+    for name in set(public) - {"OGC"}:
+        assert f'id="ogc.{module}.{name}"' in text or f'id="ogc.losses.{name}"' in text, name
+    assert 'id="ogc.OGC"' in text
+
+
+@pytest.mark.slow
+def test_adapters_are_in_the_reference(site):
+    text = pages(site)["api/integrations.html"]
+    for path in (ROOT / "src" / "ogc" / "integrations").glob("[!_]*.py"):
+        assert f'id="ogc.integrations.{path.stem}.' in text, path.stem
+
+
+@pytest.mark.slow
+def test_docstrings_are_shown_as_they_are_meant(site):
+    for name, text in pages(site).items():
+        if name.startswith("api/"):
+            assert not re.search(r":(?:class|func|meth|mod|param|returns|raises)[: ]", text), name
+            assert "<blockquote>" not in text, "a doctest taken for a quotation"
+    assert "&gt;&gt;&gt; " in pages(site)["api/clipping.html"]
+
+
+# --- what the pages say ----------------------------------------------------------------------------------------------
+
+
+def blocks_of(path):
+    """A page's blocks of Python: their first line, and the block."""
+    text = path.read_text()
+    return [(text[: found.start(1)].count("\n"), found[1]) for found in re.finditer(r"```python\n(.*?)```", text, re.S)]
+
+
+def missing(code):
+    """What it imports that is not installed."""
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [
+        name
+        for node in imports
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    ]
+    return sorted(
+        {name.partition(".")[0] for name in names if importlib.util.find_spec(name.partition(".")[0]) is None}
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in RUN if blocks_of(path)], ids=lambda path: path.stem)
+def test_the_code_on_a_page_runs(path, tmp_path):
+    """In order, in one process, every line where it stands on the page."""
+    lines, left_out = [], []
+    for start, block in blocks_of(path):
+        if absent := missing(block):
+            left_out.append(f"line {start + 1} needs {', '.join(absent)}, which is not installed")
+            continue
+        lines += [""] * (start - len(lines)) + block.splitlines()
+    script = tmp_path / f"{path.stem}.py"
+    script.write_text("\n".join(lines) + "\n")
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    if left_out:
+        pytest.skip("; ".join(left_out))
+
+
+def test_the_numbers_of_the_choice_are_the_recorded_ones():
+    text = " ".join((DOCS / "guide" / "choosing.md").read_text().split())
+    results = (DOCS / "results.md").read_text()
+    for name in ("CE", "GCE", "PHuber-CE", "CE+OGC", "FL+OGC"):
+        [ours] = re.findall(rf"^\| {re.escape(name)} \| ours \| (.*) \| [^|]* \|$", results.split("\n## ")[1], re.M)
+        _, sym50, sym80, _, dependent, real = (re.sub(r"[*]|</?u>| \(1\)", "", cell) for cell in ours.split(" | "))
+        assert f"| {name} | {sym50} | {sym80} | {dependent} | {real} |" in text, name
+
+    runs = json.loads((ROOT / "benchmarks" / "results" / "optimizers.json").read_text())["rows"]
+    mean = {
+        (run["optimizer"], run["schedule"], run["method"]): sum(run["test_accuracy"]) / len(run["test_accuracy"])
+        for run in runs
+    }
+    settings = {key[:2] for key in mean}
+    lead = [mean[*setting, "CE+OGC"] - mean[*setting, "CE"] for setting in settings]
+    assert f"in all eight settings of [the table of optimizers](../method.md#epsilon), by {min(lead):.1f} to" in text
+    assert f"to {max(lead):.1f} points" in text
+    better = sum(mean[*setting, "CE+OGC, epsilon=0.5"] > mean[*setting, "CE+OGC"] for setting in settings)
+    assert (better, len(settings)) == (6, 8)
+    assert "0.5 is better than the default 2 in six settings of eight" in text
+
+
+def test_the_versions_on_the_page_of_integrations_are_those_tested():
+    rows = re.findall(r"^\| \[([^\]]+)\]\(#[^)]*\) \| ([\d.]+) \|", (DOCS / "integrations.md").read_text(), re.M)
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    name_of = {"Hugging Face": "transformers", "DDP and FSDP": "torch"}
+    assert len(rows) >= 7
+    for library, version in rows:
+        assert pinned[name_of.get(library, library.lower())] == version, library
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install 'ogc[test]'")
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
+    if not any(found):
+        pytest.skip("no Chromium on this machine: the site is opened where one is installed")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=next(filter(None, found)), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
+def test_pages_fit_and_ask_nobody(chromium, address, site, scheme, width):
+    context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab, asked, complaints = context.new_page(), set(), []
+    tab.on("request", lambda request: asked.add(request.url))
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    for name in ("index.html", "guide/choosing.html", "integrations.html", "results.html", "api/clipping.html"):
+        tab.goto(f"{address}/{name}")
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is wider than the screen"
+        dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+        assert dark == (scheme == "dark")
+    context.close()
+    assert complaints == []
+    assert all(url.startswith((address, "blob:", "data:")) for url in asked), asked
+
+
+@pytest.mark.slow
+def test_what_is_looked_for_is_found(chromium, address):
+    tab = chromium.new_page()
+    tab.goto(f"{address}/index.html")
+    tab.locator(".md-search__input").press_sequentially("noise_probability", delay=20)
+    tab.wait_for_selector(".md-search-result__link", timeout=15_000)
+    assert "api/clipping.html" in (tab.get_attribute(".md-search-result__link", "href") or "")
+    tab.close()
