@@ -1,0 +1,479 @@
+"""scikit-learn: :class:`OGCClassifier`, a small multi-layer perceptron trained with OGC, for features and embeddings.
+
+A weight is a number of repetitions, and the order of rows means nothing. Rows are sorted, equal ones with equal labels
+become one with the sum of their weights, and the weights are laid end to end as a line. A batch is places on that line,
+spread evenly over it as fractions of its length; batch size and number of steps follow the number of *different* rows.
+So repeated rows and weighted ones give the same batches to the bit, weight 0 is absence, only the weights' proportions
+count, and with equal weights a pass is an ordinary epoch, each row once.
+
+With ``epsilon`` at 0.1 rather than OGC's own 2 tau is near 1 from the start, which is what two classes and little data
+need (``docs/log.md``, "Two classes"); the learning rate, three times the usual, makes up for the smaller gradients.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .._files import write_whole
+from .._require import require
+from ..audit.suspicion import Issues, from_surveys
+from ..clipping import OGC
+from ..given_label import margin
+from ..losses import Pointwise
+from ..models import mlp
+
+try:
+    import numpy as np
+    import safetensors
+    import safetensors.torch
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets, unique_labels
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+except ModuleNotFoundError as error:
+    if str(error.name).partition(".")[0] not in ("numpy", "safetensors", "sklearn"):
+        raise
+    missing = "scikit-learn" if error.name == "sklearn" else error.name
+    raise ImportError(
+        f'ogc.integrations.sklearn needs {missing}, which is missing: pip install "ogc[sklearn]"'
+    ) from None
+
+PASSES = 60
+STEPS = (400, 20_000)
+"""Where ``max_iter`` is not given: so many passes, but no fewer steps than the one and no more than the other."""
+STEPS_AN_ITERATION = 10
+"""At least. Where a pass has fewer, an iteration is several passes."""
+SMALLEST_BATCH = 64
+"""Places, also where there are fewer different rows."""
+SURVEYS = 10
+QUEUE = (256, 4096)
+EVERY = 16
+CHUNK = 8192
+"""Rows that are predicted at once."""
+FORMAT = 1
+FACTS = (
+    "n_features_in_", "n_iter_", "loss_", "loss_curve_", "noise_rate_", "validation_scores_", "best_validation_score_",
+    "_weight_seen",
+)  # fmt: skip
+ARRAYS = ("mean_", "scale_", "_squares", "label_quality_")
+
+
+class _Rows(NamedTuple):
+    """Different rows, sorted, with their labels and weights."""
+
+    X: Tensor  # (n, features) float64
+    y: Tensor  # (n,) int64
+    weight: Tensor  # (n,) float64, above 0
+
+    def at(self, where: Tensor) -> _Rows:
+        return _Rows(self.X[where], self.y[where], self.weight[where])
+
+
+class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A multi-layer perceptron for training labels that are partly wrong. It standardises the features itself.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> classifier = OGCClassifier(random_state=0).fit(X, y)
+    >>> classifier.predict_proba(X).shape, classifier.label_quality_.shape
+    ((150, 3), (150,))
+
+    Parameters have the names of ``MLPClassifier``'s where they mean the same.
+
+    :param hidden_layer_sizes: the widths of the hidden layers; () is a linear classifier.
+    :param base: the loss that OGC clips: its name in ``ogc.losses.LOSSES``, or a pointwise loss.
+    :param epsilon: how much harder than right labels wrong ones may pull, at the highest learning rate.
+    :param learning_rate_init: of AdamW; ``fit`` lets it fall along a cosine, ``partial_fit`` keeps it.
+    :param weight_decay: of AdamW.
+    :param batch_size: at most.
+    :param max_iter: iterations of ``fit``. One is a pass over the data, or as many passes as make ten steps. ``None``
+        is 60 passes, but 400 steps at least and 20,000 at most.
+    :param early_stopping: stop when the accuracy on held-out rows, whose labels are as wrong as all others, has not
+        risen for ``n_iter_no_change`` iterations, and take the weights of the best one.
+    :param validation_fraction: how many of the rows are held out, the classes in proportion.
+    :param random_state: with the same integer ``fit`` gives the same bits.
+
+    :ivar classes_: (C,) the labels, sorted.
+    :ivar label_quality_: (N,) how right each label looks, in the order of ``fit``'s X: in [0, 1], lower is worse, and
+        below 0.5 another label is likelier. From what the network said on the way, as in ``ogc.audit``.
+    :ivar noise_rate_: the share of wrong labels in ``fit``'s y, estimated.
+    :ivar n_iter_: iterations run; ``loss_curve_`` has the mean loss of each, ``loss_`` the last one.
+    :ivar validation_scores_: with early stopping the accuracy after each, else ``None``; ``best_validation_score_``.
+    :ivar network_: logits of ``(X - mean_) / scale_``.
+    :ivar criterion_: the OGC, with its tau and its mixture.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (100, 100),
+        *,
+        base: str | Pointwise = "ce",
+        epsilon: float = 0.1,
+        learning_rate_init: float = 3e-3,
+        weight_decay: float = 1e-2,
+        batch_size: int = 200,
+        max_iter: int | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.base = base
+        self.epsilon = epsilon
+        self.learning_rate_init = learning_rate_init
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.random_state = random_state
+
+    # --- fitting -----------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train anew: (N, features), (N,), (N,). A weight of 2 is a row that is there twice."""
+        self._check_parameters()
+        X, y, weight = self._checked(X, y, sample_weight, reset=True)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"OGCClassifier needs labels of at least two classes. Found one class, {y[0]!r}.")
+        rows = _different(X, labels, weight)
+        self._begin()
+        self._standardise(rows)
+        held_out = None
+        if self.early_stopping:
+            rows, held_out = self._split(rows)
+        self._build(queue_size=min(max(len(rows.y), QUEUE[0]), QUEUE[1]))
+        self._train(rows, held_out, _Survey(self._inputs(torch.tensor(X)), torch.from_numpy(labels), self.classes_))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """One pass over these rows, from where training stands: (N, features), (N,), (C,), (N,).
+
+        Features are standardised by all rows so far. ``label_quality_`` is ``fit``'s alone.
+
+        :param classes: all labels that will ever come. Needed at the first call, unless ``fit`` was before it.
+        """
+        self._check_parameters()
+        first = not hasattr(self, "network_")
+        X, y, weight = self._checked(X, y, sample_weight, reset=first)
+        require(not first or classes is not None, "classes", "all labels, at the first call of partial_fit", classes)
+        known = self.classes_ if classes is None else unique_labels(classes)
+        require(len(known) >= 2, "classes", "at least two", known)
+        require(first or np.array_equal(known, self.classes_), "classes", "those of the first call", classes)
+        strange = np.setdiff1d(y, known)
+        if len(strange):
+            raise ValueError(f"Parameter `y` should hold labels among {known}. Found {strange}.")
+        rows = _different(X, np.searchsorted(known, y), weight)
+        if first:
+            self.classes_ = known
+            self._begin()
+        self._standardise(rows)
+        if first:
+            self._build(queue_size=QUEUE[0])
+        inputs, generator = self._inputs(rows.X), self._generator()
+        losses = [
+            self._step(inputs[batch], rows.y[batch], self.learning_rate_init)
+            for batch in _batches(rows.weight, self.batch_size, generator)
+        ]
+        self._rng = generator.get_state()
+        self._count(losses)
+        return self
+
+    def _check_parameters(self) -> None:
+        widths = self._widths()
+        require(all(_whole(w) and w >= 1 for w in widths), "hidden_layer_sizes", "integers of at least 1", widths)
+        for name in ("batch_size", "n_iter_no_change", "max_iter"):
+            value = getattr(self, name)
+            good = (value is None and name == "max_iter") or (_whole(value) and value >= 1)
+            require(good, name, "an integer of at least 1", value)
+        require(0 < self.learning_rate_init < math.inf, "learning_rate_init", "above 0", self.learning_rate_init)
+        require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0", self.weight_decay)
+        require(0 < self.validation_fraction < 1, "validation_fraction", "in (0, 1)", self.validation_fraction)
+
+    def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
+        check_classification_targets(y)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        require(bool((weight > 0).any()), "sample_weight", "above 0 for some row", "zeros")
+        return X, y, weight
+
+    def _widths(self) -> list[int]:
+        widths = self.hidden_layer_sizes
+        return [widths] if isinstance(widths, int) else list(widths)
+
+    def _begin(self) -> None:
+        """Nothing learnt, nothing seen."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._rng = torch.Generator().manual_seed(seed).get_state()
+        self._weight_seen, self.mean_, self._squares = 0.0, np.zeros(self.n_features_in_), np.zeros(self.n_features_in_)
+        self.n_iter_ = 0
+        self.loss_curve_: list[float] = []
+        self.validation_scores_: list[float] | None = None
+        self.best_validation_score_: float | None = None
+
+    def _generator(self) -> torch.Generator:
+        generator = torch.Generator()
+        generator.set_state(self._rng)
+        return generator
+
+    def _standardise(self, rows: _Rows) -> None:
+        """Mean and deviation of the features, these rows added to all before them."""
+        X, weight = rows.X.numpy(), rows.weight.numpy()
+        new, total = weight.sum(), self._weight_seen + weight.sum()
+        mean = weight @ X / new
+        apart = mean - self.mean_
+        self._squares = self._squares + weight @ (X - mean) ** 2 + apart**2 * (self._weight_seen * new / total)
+        self.mean_, self._weight_seen = self.mean_ + apart * (new / total), float(total)
+        deviation = np.sqrt(self._squares / total)
+        self.scale_ = np.where(deviation > 10 * np.finfo(float).eps * np.abs(self.mean_), deviation, 1.0)
+
+    def _inputs(self, X: Tensor) -> Tensor:
+        """Standardised: (N, features) float64 -> float32."""
+        return ((X - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)).float()
+
+    def _split(self, rows: _Rows) -> tuple[_Rows, _Rows]:
+        """To train on, and held out."""
+        n = len(rows.y)
+        out = math.ceil(self.validation_fraction * n)
+        require(out < n, "validation_fraction", f"small enough to leave some of {n} rows", self.validation_fraction)
+        generator = self._generator()
+        order = torch.randperm(n, generator=generator)
+        self._rng = generator.get_state()
+        order = order[rows.y[order].argsort(stable=True)]  # by class, in any order within it
+        held_out = torch.zeros(n, dtype=torch.bool)
+        held_out[order[((torch.arange(out) + 0.5) * n / out).long()]] = True
+        return rows.at(~held_out), rows.at(held_out)
+
+    def _build(self, *, queue_size: int) -> None:
+        """Network, optimizer and loss. Torch's own generator is not touched."""
+        with torch.device("meta"):
+            network = mlp(self.n_features_in_, len(self.classes_), hidden=self._widths())
+        self.network_ = network.float().to_empty(device="cpu")
+        generator = self._generator()
+        with torch.no_grad():
+            for layer in self.network_:
+                if isinstance(layer, nn.Linear):  # as torch's default
+                    bound = layer.in_features**-0.5
+                    layer.weight.uniform_(-bound, bound, generator=generator)
+                    layer.bias.uniform_(-bound, bound, generator=generator)
+        self._rng = generator.get_state()
+        self._optimizer = torch.optim.AdamW(
+            self.network_.parameters(), lr=self.learning_rate_init, weight_decay=self.weight_decay, fused=True
+        )
+        self.criterion_ = OGC(self.base, epsilon=self.epsilon, every=EVERY, queue_size=queue_size, process_group=False)
+        self.criterion_._has_warned = True  # clean labels are nothing to warn of
+
+    @torch.enable_grad()
+    def _step(self, inputs: Tensor, labels: Tensor, lr: float) -> Tensor:
+        self._optimizer.param_groups[0]["lr"] = lr
+        loss: Tensor = self.criterion_.attach(self._optimizer)(self.network_(inputs), labels)
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return loss.detach()
+
+    def _count(self, losses: list[Tensor]) -> None:
+        """An iteration is over."""
+        self.loss_ = float(torch.stack(losses).mean())
+        self.loss_curve_.append(self.loss_)
+        self.n_iter_ += 1
+
+    def _train(self, rows: _Rows, held_out: _Rows | None, survey: _Survey) -> None:
+        inputs, generator = self._inputs(rows.X), self._generator()
+        a_pass = math.ceil(len(rows.y) / self.batch_size)
+        passes = math.ceil(STEPS_AN_ITERATION / a_pass)
+        budget = min(max(PASSES * a_pass, STEPS[0]), STEPS[1])
+        iterations = math.ceil(budget / (passes * a_pass)) if self.max_iter is None else self.max_iter
+        steps, step, best = iterations * passes * a_pass, 0, self._weights()
+        for iteration in range(1, iterations + 1):
+            losses = []
+            for batch in (b for _ in range(passes) for b in _batches(rows.weight, self.batch_size, generator)):
+                falling = (1 + math.cos(math.pi * step / steps)) / 2
+                losses.append(self._step(inputs[batch], rows.y[batch], self.learning_rate_init * falling))
+                step += 1
+                if step * SURVEYS // steps > (step - 1) * SURVEYS // steps:
+                    survey.ask(self.network_)
+            self._count(losses)
+            if held_out is not None and self._judge(held_out):
+                best, best_iteration = self._weights(), iteration
+            if held_out is not None and iteration - best_iteration >= self.n_iter_no_change:
+                break
+        self._rng = generator.get_state()
+        if held_out is not None:
+            self._take(best)
+        if not survey.count:
+            survey.ask(self.network_)
+        issues = survey.issues()
+        self.label_quality_, self.noise_rate_ = issues.label_score.numpy(), issues.noise_rate
+
+    def _judge(self, held_out: _Rows) -> bool:
+        """Note the accuracy on held-out rows: whether it is the best so far."""
+        with torch.no_grad():
+            right = self.network_(self._inputs(held_out.X)).argmax(1) == held_out.y
+        score = float((right * held_out.weight).sum() / held_out.weight.sum())
+        is_best = self.best_validation_score_ is None or score > self.best_validation_score_
+        self.best_validation_score_ = score if is_best else self.best_validation_score_
+        self.validation_scores_ = [*(self.validation_scores_ or []), score]
+        return is_best
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self.network_.state_dict().items()}
+
+    # --- predicting --------------------------------------------------------------------------------------------------
+
+    def predict_proba(self, X: Any) -> Any:
+        """(N, features) -> (N, C), by the classes in ``classes_``."""
+        check_is_fitted(self)
+        X = torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", reset=False, copy=True))
+        weights = {name: value.double() for name, value in self.network_.state_dict().items()}  # a row by itself ...
+        with torch.no_grad():  # ... and among others gives the same
+            standard = (
+                (part - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_) for part in X.split(CHUNK)
+            )
+            return torch.cat([functional_call(self.network_, weights, part).softmax(1) for part in standard]).numpy()
+
+    def predict(self, X: Any) -> Any:
+        """(N, features) -> (N,), the likeliest label of each."""
+        likeliest = self.predict_proba(X).argmax(1)
+        return self.classes_[likeliest]
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """All of it in one safetensors file, with what is not a tensor as JSON in its header. It needs no pickle.
+
+        ``partial_fit`` after :meth:`load` goes on to the same bits. A ``random_state`` that is no integer is left out.
+        """
+        check_is_fitted(self)
+        parameters = self.get_params()
+        require(isinstance(self.base, str), "base", "a name, to be saved", self.base)
+        if not _whole(self.random_state):
+            parameters["random_state"] = None
+        facts = {
+            "format": FORMAT,
+            "parameters": parameters,
+            "classes": self.classes_.tolist(),
+            "dtype": self.classes_.dtype.str,
+            "queue_size": self.criterion_.queue_size,
+            **{name: getattr(self, name) for name in FACTS if hasattr(self, name)},
+            **({"feature_names_in_": list(self.feature_names_in_)} if hasattr(self, "feature_names_in_") else {}),
+        }
+        slots = self._optimizer.state_dict()["state"].items()
+        criterion = self.criterion_.state_dict()
+        tensors = {
+            **{name: torch.from_numpy(getattr(self, name)) for name in ARRAYS if hasattr(self, name)},
+            **{f"network.{name}": value for name, value in self.network_.state_dict().items()},
+            **{f"criterion.{name}": value for name, value in criterion.items() if isinstance(value, Tensor)},
+            **{f"optimizer.{slot}.{name}": value for slot, state in slots for name, value in state.items()},
+            "rng": self._rng,
+        }
+        try:
+            header = json.dumps(facts, default=_plain)
+        except TypeError as error:
+            raise ValueError(f"Labels and parameters should be numbers or text, to be saved: {error}.") from None
+        write_whole(Path(path), safetensors.torch.save(tensors, {"ogc": header}))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """What :meth:`save` wrote."""
+        try:
+            with safetensors.safe_open(path, "pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dict
+                facts = json.loads((file.metadata() or {})["ogc"])
+            if facts.pop("format") != FORMAT:
+                raise KeyError("format")
+        except (safetensors.SafetensorError, KeyError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} was not saved by OGCClassifier of this version: {error}.") from None
+        self = cls(**facts.pop("parameters"))
+        self.classes_ = np.array(facts.pop("classes"), dtype=facts.pop("dtype"))
+        if "feature_names_in_" in facts:
+            self.feature_names_in_ = np.array(facts.pop("feature_names_in_"), dtype=object)
+        queue_size = facts.pop("queue_size")
+        self._rng = tensors.pop("rng")
+        for name, value in [*facts.items(), *((name, tensors.pop(name).numpy()) for name in ARRAYS if name in tensors)]:
+            setattr(self, name, value)
+        rng = self._rng
+        self._build(queue_size=queue_size)
+        self._rng = rng
+        self.network_.load_state_dict(_part(tensors, "network"))
+        self.criterion_.load_state_dict(_part(tensors, "criterion"), strict=False)
+        slots: dict[int, dict[str, Tensor]] = {}
+        for key, value in _part(tensors, "optimizer").items():
+            slot, name = key.split(".")
+            slots.setdefault(int(slot), {})[name] = value
+        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": slots})
+        return self
+
+
+class _Survey:
+    """What the network says of all rows as they were given, summed over moments of its training."""
+
+    def __init__(self, inputs: Tensor, given: Tensor, classes: Any) -> None:
+        self.inputs, self.given, self.count = inputs, given, 0
+        self.margin, self.probabilities = torch.zeros(len(given)), torch.zeros(len(given), len(classes))
+
+    @torch.no_grad()
+    def ask(self, network: nn.Module) -> None:
+        for start in range(0, len(self.given), CHUNK):
+            part = slice(start, start + CHUNK)
+            log_p = network(self.inputs[part]).log_softmax(1)
+            self.margin[part] += margin(log_p, self.given[part])
+            self.probabilities[part] += log_p.exp()
+        self.count += 1
+
+    def issues(self) -> Issues:
+        return from_surveys(self.given, margin=self.margin / self.count, probabilities=self.probabilities / self.count)
+
+
+def _different(X: Any, labels: Any, weight: Any) -> _Rows:
+    """Rows of weight 0 left out, equal ones with equal labels as one, sorted by their bytes."""
+    there = weight > 0
+    keyed = np.ascontiguousarray(np.column_stack([X[there] + 0.0, labels[there]]))  # + 0.0: no -0.0
+    _, first, which = np.unique(
+        keyed.view(np.dtype((np.void, keyed.strides[0])))[:, 0], return_index=True, return_inverse=True
+    )
+    together = np.bincount(which, weights=weight[there])
+    rows = keyed[first]
+    return _Rows(
+        torch.from_numpy(rows[:, :-1].copy()),
+        torch.from_numpy(rows[:, -1].astype(np.int64)),
+        torch.from_numpy(together),
+    )
+
+
+def _batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """A pass: rows by places that are evenly spread over the line of weights, shuffled; batches of one size."""
+    batches = math.ceil(len(weight) / at_most)
+    places = batches * max(math.ceil(len(weight) / batches), SMALLEST_BATCH)
+    line = weight.cumsum(0)
+    shift = torch.rand((), dtype=torch.float64, generator=generator)
+    fractions = (torch.randperm(places, generator=generator) + shift) / places
+    rows = torch.searchsorted(line, fractions * line[-1], right=True).clamp(max=len(weight) - 1)
+    return iter(rows.chunk(batches))
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} is neither")
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
