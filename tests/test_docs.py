@@ -41,7 +41,7 @@ def test_the_examples_in_the_readme_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     blocks = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert names["suspicion"].shape == (128,)
