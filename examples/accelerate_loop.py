@@ -1,7 +1,7 @@
 """Accelerate on digits of which half have a wrong label: cross entropy beside OGC, saved and resumed.
 
 python examples/accelerate_loop.py     # a minute on a CPU, offline; pip install "ogc[accelerate,cli]"
-accelerate launch --cpu --num_processes 2 examples/accelerate_loop.py     # the same, with one queue for both
+torchrun --nproc_per_node 2 examples/accelerate_loop.py     # two processes, one queue
 """
 
 import argparse

@@ -202,6 +202,7 @@ def ranks(tmp_path_factory):
     return {name: [torch.load(folder / f"{name}-{rank}.pt") for rank in range(2)] for name in WAYS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_two_processes_agree(way, ranks, alone):
     """With each other bit for bit; with one process that has both halves up to the order of sums."""

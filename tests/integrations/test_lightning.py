@@ -337,6 +337,7 @@ def in_two(folder):
     torch.save(state_of(module), folder / f"resumed-{rank}.pt")
 
 
+@pytest.mark.slow
 def test_two_processes_agree(tmp_path, uninterrupted):
     """With each other bit for bit; with one process that has both halves up to the order of sums."""
     here = str(Path(__file__).parent)
@@ -349,13 +350,19 @@ def test_two_processes_agree(tmp_path, uninterrupted):
     assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["ogc.png"]
 
 
-def test_weight_averaging_goes_on_from_the_criterion_itself(tmp_path):
-    """Lightning's averages include buffers: what is saved apart, as the current model, is the true state."""
-    averaging = EMAWeightAveraging(decay=0.9)
-    save = ModelCheckpoint(tmp_path, every_n_train_steps=26)
-    trainer = trainer_in(tmp_path, OGCCallback(picture=False), averaging, save, max_steps=26, checkpoints=True)
-    trainer.fit(Classifier(), Batches())
-    assert torch.load(save.best_model_path, weights_only=True)["current_model_state"]["criterion.steps"] == 26
+class Keep(pl.Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.state = {name: value.clone() for name, value in state_of(pl_module).items()}
+
+
+def test_weight_averaging_leaves_training_alone(tmp_path, uninterrupted):
+    """Lightning averages buffers, too, and leaves the averages in the module; it goes on from the current ones."""
+    save, keep = ModelCheckpoint(tmp_path, every_n_train_steps=26), Keep()
+    callbacks = OGCCallback(picture=False), EMAWeightAveraging(decay=0.9)
+    trainer_in(tmp_path, *callbacks, save, max_steps=26, checkpoints=True).fit(Classifier(), Batches())
+    callbacks = OGCCallback(picture=False), EMAWeightAveraging(decay=0.9)
+    trainer_in(tmp_path, *callbacks, keep).fit(Classifier(), Batches(), ckpt_path=save.best_model_path)
+    assert_same(keep.state, uninterrupted)
 
 
 def test_a_missing_lightning_is_one_sentence(monkeypatch):

@@ -53,6 +53,9 @@ class OGCCallback(Callback):
 
     At the end it draws the queue with the two normals: ``ogc.png`` in the trainer's ``log_dir``, and to TensorBoard.
 
+    A module that is in evaluation mode when fitting starts stays there, and its OGC learns nothing. Lightning's weight
+    averaging averages buffers, unless told otherwise: after ``fit`` the module's OGC is then no OGC of any moment.
+
     :param picture: ``False`` draws nothing.
     """
 
