@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ogc
-from commands import ogc_lines, parse
+from shown import ogc_lines, parse
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -1,7 +1,6 @@
 """Every example runs, in a process of its own, and is mentioned where people read; ogc takes what it says to type."""
 
 import ast
-import importlib.util
 import os
 import re
 import subprocess
@@ -10,28 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from commands import parse
+from shown import missing, parse
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = "\n".join(path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 
 
-def missing(path):
-    """Libraries that it imports, at the top or later, and that are not installed."""
-    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {
-        name.partition(".")[0]
-        for node in imports
-        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
-    }
-    return sorted(name for name in names if importlib.util.find_spec(name) is None)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path, tmp_path):
-    if absent := missing(path):
+    if absent := missing(path.read_text()):
         pytest.skip(f"{', '.join(absent)}: not installed")
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(path), "--smoke"]

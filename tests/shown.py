@@ -1,5 +1,7 @@
-"""Lines that a reader may type: `ogc ...` as the command line reads it, and not run."""
+"""What documents and examples show: lines to type, read as the command line reads them and not run, and code."""
 
+import ast
+import importlib.util
 import re
 import shlex
 
@@ -23,3 +25,14 @@ def parse(line):
         itself = command.name == ITSELF and words[0] not in command.commands  # the group's own work
         command = command.commands[ITSELF if itself else words.pop(0)]
     command.make_context(line, words)
+
+
+def missing(code):
+    """The libraries that it imports, at the top or later, and that are not installed."""
+    names = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom):
+            names.add(node.module)
+        elif isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+    return sorted({name for name in (n.partition(".")[0] for n in names) if importlib.util.find_spec(name) is None})
