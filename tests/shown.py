@@ -4,11 +4,22 @@ import ast
 import importlib.util
 import re
 import shlex
+import sys
+from pathlib import Path
 
 from typer.main import get_command
 
 from ogc.audit_command import ITSELF
 from ogc.cli import build
+
+ASIDE = Path(sys.prefix, "aside")  # timm and torchvision, see Makefile
+WITH_ASIDE = f"""
+import sys, torch
+sys.path.insert(0, {str(ASIDE)!r})
+operators = torch.library.Library("torchvision", "DEF")  # torchvision looks for what its binary would define
+for name in ("nms", "qnms"):
+    operators.define(name + "(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
+"""
 
 
 def ogc_lines(markdown):

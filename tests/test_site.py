@@ -15,20 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from shown import missing
+from shown import ASIDE, WITH_ASIDE, missing
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-ASIDE = Path(
-    sys.prefix, "aside"
-)  # timm and torchvision, see Makefile; torchvision looks for what its binary would define
-WITH_ASIDE = f"""
-import sys, torch
-sys.path.insert(0, {str(ASIDE)!r})
-operators = torch.library.Library("torchvision", "DEF")
-for name in ("nms", "qnms"):
-    operators.define(name + "(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
-"""
 RUN = [*sorted(DOCS.glob("guide/*.md")), DOCS / "integrations.md"]  # method.md and others have their tests in test_docs
 
 
