@@ -6,8 +6,9 @@ spread evenly over it as fractions of its length; batch size and number of steps
 So repeated rows and weighted ones give the same batches to the bit, weight 0 is absence, only the weights' proportions
 count, and with equal weights a pass is an ordinary epoch, each row once.
 
-With ``epsilon`` at 0.1 rather than OGC's own 2 tau is near 1 from the start, which is what two classes and little data
-need (``docs/log.md``, "Two classes"); the learning rate, three times the usual, makes up for the smaller gradients.
+What is not given follows the number of different rows: wrong labels are soon learnt by heart where there are few, so
+below 2,000 there is one small hidden layer and a low learning rate, and from there on two layers and twice the rate.
+``epsilon`` is 0.1 and not OGC's own 2, at which two classes are hardly ever clipped (``docs/log.md``, "Two classes").
 """
 
 from __future__ import annotations
@@ -40,16 +41,21 @@ try:
     from sklearn.utils.multiclass import check_classification_targets, unique_labels
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] not in ("numpy", "safetensors", "sklearn"):
+    missing = str(error.name).partition(".")[0]
+    if missing not in ("numpy", "safetensors", "sklearn"):
         raise
-    missing = "scikit-learn" if error.name == "sklearn" else error.name
+    missing = "scikit-learn" if missing == "sklearn" else missing
     raise ImportError(
         f'ogc.integrations.sklearn needs {missing}, which is missing: pip install "ogc[sklearn]"'
     ) from None
 
-PASSES = 60
-STEPS = (400, 20_000)
-"""Where ``max_iter`` is not given: so many passes, but no fewer steps than the one and no more than the other."""
+_Rule = tuple[tuple[int, ...], float, int]
+MANY = 2_000
+FEW_ROWS: _Rule = (100,), 1e-3, 100
+MANY_ROWS: _Rule = (200, 200), 2e-3, 60
+"""Hidden layers, learning rate and passes where they are not given, below ``MANY`` different rows and from there on."""
+STEPS = (200, 20_000)
+"""No fewer and no more, where ``max_iter`` is not given."""
 STEPS_AN_ITERATION = 10
 """At least. Where a pass has fewer, an iteration is several passes."""
 SMALLEST_BATCH = 64
@@ -62,7 +68,7 @@ CHUNK = 8192
 FORMAT = 1
 FACTS = (
     "n_features_in_", "n_iter_", "loss_", "loss_curve_", "noise_rate_", "validation_scores_", "best_validation_score_",
-    "_weight_seen",
+    "_weight_seen", "_different",
 )  # fmt: skip
 ARRAYS = ("mean_", "scale_", "_squares", "label_quality_")
 
@@ -89,14 +95,16 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters have the names of ``MLPClassifier``'s where they mean the same.
 
-    :param hidden_layer_sizes: the widths of the hidden layers; () is a linear classifier.
+    :param hidden_layer_sizes: the widths of the hidden layers; () is a linear classifier. ``None`` is one of 100, or
+        from 2,000 different rows on two of 200.
     :param base: the loss that OGC clips: its name in ``ogc.losses.LOSSES``, or a pointwise loss.
     :param epsilon: how much harder than right labels wrong ones may pull, at the highest learning rate.
-    :param learning_rate_init: of AdamW; ``fit`` lets it fall along a cosine, ``partial_fit`` keeps it.
+    :param learning_rate_init: of AdamW; ``fit`` lets it fall along a cosine, ``partial_fit`` keeps it. ``None`` is
+        0.001, or from 2,000 different rows on 0.002.
     :param weight_decay: of AdamW.
     :param batch_size: at most.
     :param max_iter: iterations of ``fit``. One is a pass over the data, or as many passes as make ten steps. ``None``
-        is 60 passes, but 400 steps at least and 20,000 at most.
+        is 100 passes, or from 2,000 different rows on 60, but 200 steps at least and 20,000 at most.
     :param early_stopping: stop when the accuracy on held-out rows, whose labels are as wrong as all others, has not
         risen for ``n_iter_no_change`` iterations, and take the weights of the best one.
     :param validation_fraction: how many of the rows are held out, the classes in proportion.
@@ -105,7 +113,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     :ivar classes_: (C,) the labels, sorted.
     :ivar label_quality_: (N,) how right each label looks, in the order of ``fit``'s X: in [0, 1], lower is worse, and
         below 0.5 another label is likelier. From what the network said on the way, as in ``ogc.audit``.
-    :ivar noise_rate_: the share of wrong labels in ``fit``'s y, estimated.
+    :ivar noise_rate_: how many are below 0.5.
     :ivar n_iter_: iterations run; ``loss_curve_`` has the mean loss of each, ``loss_`` the last one.
     :ivar validation_scores_: with early stopping the accuracy after each, else ``None``; ``best_validation_score_``.
     :ivar network_: logits of ``(X - mean_) / scale_``.
@@ -114,11 +122,11 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (100, 100),
+        hidden_layer_sizes: int | Sequence[int] | None = None,
         *,
         base: str | Pointwise = "ce",
         epsilon: float = 0.1,
-        learning_rate_init: float = 3e-3,
+        learning_rate_init: float | None = None,
         weight_decay: float = 1e-2,
         batch_size: int = 200,
         max_iter: int | None = None,
@@ -154,7 +162,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         held_out = None
         if self.early_stopping:
             rows, held_out = self._split(rows)
-        self._build(queue_size=min(max(len(rows.y), QUEUE[0]), QUEUE[1]))
+        self._build(len(rows.y), queue_size=min(max(len(rows.y), QUEUE[0]), QUEUE[1]))
         self._train(rows, held_out, _Survey(self._inputs(torch.tensor(X)), torch.from_numpy(labels), self.classes_))
         return self
 
@@ -181,10 +189,10 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._begin()
         self._standardise(rows)
         if first:
-            self._build(queue_size=QUEUE[0])
+            self._build(len(rows.y), queue_size=QUEUE[0])
         inputs, generator = self._inputs(rows.X), self._generator()
         losses = [
-            self._step(inputs[batch], rows.y[batch], self.learning_rate_init)
+            self._step(inputs[batch], rows.y[batch], self._by_rows(self._different)[1])
             for batch in _batches(rows.weight, self.batch_size, generator)
         ]
         self._rng = generator.get_state()
@@ -192,13 +200,13 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _check_parameters(self) -> None:
-        widths = self._widths()
+        widths, lr = self._by_rows(1)
         require(all(_whole(w) and w >= 1 for w in widths), "hidden_layer_sizes", "integers of at least 1", widths)
         for name in ("batch_size", "n_iter_no_change", "max_iter"):
             value = getattr(self, name)
             good = (value is None and name == "max_iter") or (_whole(value) and value >= 1)
             require(good, name, "an integer of at least 1", value)
-        require(0 < self.learning_rate_init < math.inf, "learning_rate_init", "above 0", self.learning_rate_init)
+        require(0 < lr < math.inf, "learning_rate_init", "above 0", lr)
         require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0", self.weight_decay)
         require(0 < self.validation_fraction < 1, "validation_fraction", "in (0, 1)", self.validation_fraction)
 
@@ -209,9 +217,12 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         require(bool((weight > 0).any()), "sample_weight", "above 0 for some row", "zeros")
         return X, y, weight
 
-    def _widths(self) -> list[int]:
-        widths = self.hidden_layer_sizes
-        return [widths] if isinstance(widths, int) else list(widths)
+    def _by_rows(self, different: int) -> tuple[list[int], float]:
+        """Hidden layers and learning rate."""
+        widths, lr, _ = _rule(different)
+        given = widths if self.hidden_layer_sizes is None else self.hidden_layer_sizes
+        lr = lr if self.learning_rate_init is None else self.learning_rate_init
+        return ([given] if isinstance(given, int) else list(given)), lr
 
     def _begin(self) -> None:
         """Nothing learnt, nothing seen."""
@@ -256,10 +267,12 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         held_out[order[((torch.arange(out) + 0.5) * n / out).long()]] = True
         return rows.at(~held_out), rows.at(held_out)
 
-    def _build(self, *, queue_size: int) -> None:
+    def _build(self, different: int, *, queue_size: int) -> None:
         """Network, optimizer and loss. Torch's own generator is not touched."""
+        self._different = different
+        widths, lr = self._by_rows(different)
         with torch.device("meta"):
-            network = mlp(self.n_features_in_, len(self.classes_), hidden=self._widths())
+            network = mlp(self.n_features_in_, len(self.classes_), hidden=widths)
         self.network_ = network.float().to_empty(device="cpu")
         generator = self._generator()
         with torch.no_grad():
@@ -270,7 +283,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     layer.bias.uniform_(-bound, bound, generator=generator)
         self._rng = generator.get_state()
         self._optimizer = torch.optim.AdamW(
-            self.network_.parameters(), lr=self.learning_rate_init, weight_decay=self.weight_decay, fused=True
+            self.network_.parameters(), lr=lr, weight_decay=self.weight_decay, fused=True
         )
         self.criterion_ = OGC(self.base, epsilon=self.epsilon, every=EVERY, queue_size=queue_size, process_group=False)
         self.criterion_._has_warned = True  # clean labels are nothing to warn of
@@ -292,16 +305,17 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _train(self, rows: _Rows, held_out: _Rows | None, survey: _Survey) -> None:
         inputs, generator = self._inputs(rows.X), self._generator()
+        highest = self._by_rows(len(rows.y))[1]
         a_pass = math.ceil(len(rows.y) / self.batch_size)
         passes = math.ceil(STEPS_AN_ITERATION / a_pass)
-        budget = min(max(PASSES * a_pass, STEPS[0]), STEPS[1])
+        budget = min(max(_rule(len(rows.y))[2] * a_pass, STEPS[0]), STEPS[1])
         iterations = math.ceil(budget / (passes * a_pass)) if self.max_iter is None else self.max_iter
         steps, step, best = iterations * passes * a_pass, 0, self._weights()
         for iteration in range(1, iterations + 1):
             losses = []
             for batch in (b for _ in range(passes) for b in _batches(rows.weight, self.batch_size, generator)):
                 falling = (1 + math.cos(math.pi * step / steps)) / 2
-                losses.append(self._step(inputs[batch], rows.y[batch], self.learning_rate_init * falling))
+                losses.append(self._step(inputs[batch], rows.y[batch], highest * falling))
                 step += 1
                 if step * SURVEYS // steps > (step - 1) * SURVEYS // steps:
                     survey.ask(self.network_)
@@ -312,11 +326,11 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 break
         self._rng = generator.get_state()
         if held_out is not None:
-            self._take(best)
+            self.network_.load_state_dict(best)
         if not survey.count:
             survey.ask(self.network_)
-        issues = survey.issues()
-        self.label_quality_, self.noise_rate_ = issues.label_score.numpy(), issues.noise_rate
+        self.label_quality_ = survey.issues().label_score.numpy()
+        self.noise_rate_ = float((self.label_quality_ < 0.5).mean())
 
     def _judge(self, held_out: _Rows) -> bool:
         """Note the accuracy on held-out rows: whether it is the best so far."""
@@ -401,11 +415,10 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if "feature_names_in_" in facts:
             self.feature_names_in_ = np.array(facts.pop("feature_names_in_"), dtype=object)
         queue_size = facts.pop("queue_size")
-        self._rng = tensors.pop("rng")
         for name, value in [*facts.items(), *((name, tensors.pop(name).numpy()) for name in ARRAYS if name in tensors)]:
             setattr(self, name, value)
-        rng = self._rng
-        self._build(queue_size=queue_size)
+        self._rng = rng = tensors.pop("rng")
+        self._build(self._different, queue_size=queue_size)
         self._rng = rng
         self.network_.load_state_dict(_part(tensors, "network"))
         self.criterion_.load_state_dict(_part(tensors, "criterion"), strict=False)
@@ -462,6 +475,10 @@ def _batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterat
     fractions = (torch.randperm(places, generator=generator) + shift) / places
     rows = torch.searchsorted(line, fractions * line[-1], right=True).clamp(max=len(weight) - 1)
     return iter(rows.chunk(batches))
+
+
+def _rule(different: int) -> _Rule:
+    return FEW_ROWS if different < MANY else MANY_ROWS
 
 
 def _whole(value: object) -> bool:
