@@ -6,6 +6,7 @@ What is named ``check_...`` runs there, by a pytest that collects such names.
 from __future__ import annotations
 
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def test_aside() -> None:
     checks = [sys.executable, "-m", "pytest", "-q", "-o", "python_functions=check_", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(checks, env={**os.environ, "OGC_ASIDE": "1"}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
-    assert "5 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 @needs_timm
@@ -65,9 +66,14 @@ def test_two_processes_agree_with_each_other_and_with_one(tmp_path: Path) -> Non
         for size in (1, 2)
         for rank in range(size)
     ]
-    for process in processes:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:  # where one has failed, the other waits for it
+            process.kill()
+            process.communicate()
     one, first, second = (torch.load(path, weights_only=True) for path in sorted(tmp_path.iterdir(), key=size_of_world))
     torch.testing.assert_close(first, second, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(first, one, rtol=1e-3, atol=1e-5, equal_nan=True)
@@ -177,6 +183,13 @@ def check_evaluation_teaches_nothing() -> None:
     task.eval()
     task(inputs, labels)
     assert criterion.steps == criterion.seen == 0
+
+
+def check_the_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    example = str(Path(__file__).parents[2] / "examples" / "timm_images.py")
+    monkeypatch.setattr(sys, "argv", [example, "--smoke"])
+    runpy.run_path(example, run_name="__main__")
+    assert "From timm's checkpoint: tau " in capsys.readouterr().out
 
 
 if __name__ == "__main__":

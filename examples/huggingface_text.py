@@ -1,0 +1,111 @@
+"""Hugging Face's Trainer on sentences of which two in five have a wrong topic: cross entropy beside OGC.
+
+python examples/huggingface_text.py            # a minute on a CPU, offline; pip install "ogc[huggingface]"
+python examples/huggingface_text.py --smoke    # seconds, and numbers that say nothing
+"""
+
+import random
+import sys
+import tempfile
+
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PrinterCallback,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from ogc import OGC
+from ogc.integrations.huggingface import loss
+
+TOPICS = {
+    "sport": "match goal team coach league score player win season final",
+    "food": "soup bread recipe taste oven pepper dinner sauce cheese fresh",
+    "money": "bank price market share loan tax profit budget invest rate",
+    "travel": "hotel flight beach ticket island tour luggage airport visa map",
+    "health": "doctor sleep virus clinic pain diet vaccine heart nurse cure",
+}
+TOPICS = {name: words.split() for name, words in TOPICS.items()}
+FILLERS = [
+    a + b for a in ("ba", "de", "fi", "go", "lu", "mi", "no", "pa") for b in ("ck", "ld", "mp", "nd", "rn", "st")
+]
+WORDS = [*FILLERS, *(word for words in TOPICS.values() for word in words)]
+VOCABULARY = {word: i for i, word in enumerate(WORDS, start=1)}  # 0 is padding
+NAMES = list(TOPICS)
+
+
+def make(number, wrong=0.0):
+    """Sentences with three words on their topic, one on another, and noise; and whether the given topic is wrong."""
+    rows = []
+    for _ in range(number):
+        true, other, stray = random.choices(range(len(NAMES)), k=3)
+        words = (
+            random.sample(TOPICS[NAMES[true]], 3) + random.sample(TOPICS[NAMES[other]], 1) + random.sample(FILLERS, 6)
+        )
+        random.shuffle(words)
+        rows.append((" ".join(words), stray if random.random() < wrong else true, true))
+    return rows
+
+
+def encode(rows):
+    return [{"input_ids": [VOCABULARY[word] for word in text.split()], "labels": label} for text, label, _ in rows]
+
+
+def train(epochs, folder, **settings):
+    set_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    config = BertConfig(vocab_size=len(VOCABULARY) + 1, num_labels=len(NAMES), max_position_embeddings=16, **sizes)
+    arguments = TrainingArguments(
+        output_dir=folder,  # checkpoints hold OGC's state: trainer.train(resume_from_checkpoint=True) goes on exactly
+        num_train_epochs=epochs,
+        per_device_train_batch_size=64,
+        learning_rate=2e-3,
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    trainer = Trainer(
+        model=BertForSequenceClassification(config),
+        args=arguments,
+        train_dataset=encode(train_rows),
+        compute_metrics=lambda found: {"accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())},
+        **settings,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return trainer, trainer.evaluate(encode(test_rows))["eval_accuracy"]
+
+
+disable_progress_bar()
+random.seed(0)
+is_smoke = "--smoke" in sys.argv
+train_rows, test_rows = make(300 if is_smoke else 2000, wrong=0.5), make(500)  # a stray topic is right one time in five
+epochs = 2 if is_smoke else 25
+
+with tempfile.TemporaryDirectory() as folder:
+    _, accuracy = train(epochs, folder)
+    print(f"CE      accuracy on clean test sentences {accuracy:.1%}")
+
+    # epsilon is 2 by default: less suits few classes. The queue has 4096 samples by default, twice what there are here.
+    criterion = OGC("ce", epsilon=0.5, queue_size=256 if is_smoke else 2048, every=4 if is_smoke else 32)
+    ogc_loss = loss(criterion)
+    trainer, accuracy = train(epochs, folder, compute_loss_func=ogc_loss, callbacks=[ogc_loss])
+    noise = float(criterion.mixture.noisy_weight)
+    print(f"CE+OGC  accuracy on clean test sentences {accuracy:.1%}, ", end="")
+    print(f"tau {float(criterion.tau):.3g}, estimated noise {noise:.1%} (40.0% are wrong)")
+
+    found = trainer.predict(encode(train_rows))
+    suspicion = criterion.noise_probability(torch.tensor(found.predictions), torch.tensor(found.label_ids))
+
+wrong = torch.tensor([given != true for _, given, true in train_rows])
+worst = suspicion.argsort(descending=True)[: len(train_rows) // 4]
+print(f"Of the {len(worst)} labels it trusts least, {wrong[worst].float().mean():.1%} are wrong. The worst three:")
+for i in worst[:3].tolist():
+    text, given, _ = train_rows[i]
+    print(f"  {NAMES[given]:>7} given, {NAMES[found.predictions[i].argmax()]:>7} found: {text}")
+print("Next: the two lines with ogc_loss, in your own Trainer; a checkpoint then holds OGC's state as well.")
