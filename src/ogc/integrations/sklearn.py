@@ -7,7 +7,7 @@ So repeated rows and weighted ones give the same batches to the bit, weight 0 is
 count, and with equal weights a pass is an ordinary epoch, each row once.
 
 What is not given follows the number of different rows: wrong labels are soon learnt by heart where there are few, so
-below 2,000 there is one small hidden layer and a low learning rate, and from there on two layers and twice the rate.
+below 1,000 there is one small hidden layer and a low learning rate, and from there on two layers and twice the rate.
 ``epsilon`` is 0.1 and not OGC's own 2, at which two classes are hardly ever clipped (``docs/log.md``, "Two classes").
 """
 
@@ -49,11 +49,11 @@ except ModuleNotFoundError as error:
         f'ogc.integrations.sklearn needs {missing}, which is missing: pip install "ogc[sklearn]"'
     ) from None
 
-_Rule = tuple[tuple[int, ...], float, int]
-MANY = 2_000
-FEW_ROWS: _Rule = (100,), 1e-3, 100
-MANY_ROWS: _Rule = (200, 200), 2e-3, 60
-"""Hidden layers, learning rate and passes where they are not given, below ``MANY`` different rows and from there on."""
+MANY = 1_000
+FEW_ROWS: tuple[tuple[int, ...], float] = (100,), 1e-3
+MANY_ROWS: tuple[tuple[int, ...], float] = (200, 200), 2e-3
+"""Hidden layers and learning rate where they are not given, below ``MANY`` different rows and from there on."""
+PASSES = 60
 STEPS = (200, 20_000)
 """No fewer and no more, where ``max_iter`` is not given."""
 STEPS_AN_ITERATION = 10
@@ -96,15 +96,15 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters have the names of ``MLPClassifier``'s where they mean the same.
 
     :param hidden_layer_sizes: the widths of the hidden layers; () is a linear classifier. ``None`` is one of 100, or
-        from 2,000 different rows on two of 200.
+        from 1,000 different rows on two of 200.
     :param base: the loss that OGC clips: its name in ``ogc.losses.LOSSES``, or a pointwise loss.
     :param epsilon: how much harder than right labels wrong ones may pull, at the highest learning rate.
     :param learning_rate_init: of AdamW; ``fit`` lets it fall along a cosine, ``partial_fit`` keeps it. ``None`` is
-        0.001, or from 2,000 different rows on 0.002.
+        0.001, or from 1,000 different rows on 0.002.
     :param weight_decay: of AdamW.
     :param batch_size: at most.
     :param max_iter: iterations of ``fit``. One is a pass over the data, or as many passes as make ten steps. ``None``
-        is 100 passes, or from 2,000 different rows on 60, but 200 steps at least and 20,000 at most.
+        is 60 passes, but 200 steps at least and 20,000 at most.
     :param early_stopping: stop when the accuracy on held-out rows, whose labels are as wrong as all others, has not
         risen for ``n_iter_no_change`` iterations, and take the weights of the best one.
     :param validation_fraction: how many of the rows are held out, the classes in proportion.
@@ -219,7 +219,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _by_rows(self, different: int) -> tuple[list[int], float]:
         """Hidden layers and learning rate."""
-        widths, lr, _ = _rule(different)
+        widths, lr = FEW_ROWS if different < MANY else MANY_ROWS
         given = widths if self.hidden_layer_sizes is None else self.hidden_layer_sizes
         lr = lr if self.learning_rate_init is None else self.learning_rate_init
         return ([given] if isinstance(given, int) else list(given)), lr
@@ -308,7 +308,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         highest = self._by_rows(len(rows.y))[1]
         a_pass = math.ceil(len(rows.y) / self.batch_size)
         passes = math.ceil(STEPS_AN_ITERATION / a_pass)
-        budget = min(max(_rule(len(rows.y))[2] * a_pass, STEPS[0]), STEPS[1])
+        budget = min(max(PASSES * a_pass, STEPS[0]), STEPS[1])
         iterations = math.ceil(budget / (passes * a_pass)) if self.max_iter is None else self.max_iter
         steps, step, best = iterations * passes * a_pass, 0, self._weights()
         for iteration in range(1, iterations + 1):
@@ -475,10 +475,6 @@ def _batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterat
     fractions = (torch.randperm(places, generator=generator) + shift) / places
     rows = torch.searchsorted(line, fractions * line[-1], right=True).clamp(max=len(weight) - 1)
     return iter(rows.chunk(batches))
-
-
-def _rule(different: int) -> _Rule:
-    return FEW_ROWS if different < MANY else MANY_ROWS
 
 
 def _whole(value: object) -> bool:

@@ -1,0 +1,44 @@
+"""scikit-learn: OGCClassifier on digits, two labels in five wrong. Needs `pip install "ogc[sklearn]"`.
+
+python examples/scikit_learn.py            # some seconds
+python examples/scikit_learn.py --smoke    # fewer, and numbers that say nothing
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from ogc.integrations.sklearn import OGCClassifier
+
+
+def main(smoke: bool) -> None:
+    X, y = load_digits(return_X_y=True)
+    X, X_test, true, y_test = train_test_split(X, y, stratify=y, random_state=0)
+    rng = np.random.default_rng(0)
+    given = np.where(rng.random(len(true)) < 0.4, (true + rng.integers(1, 10, len(true))) % 10, true)
+
+    ours = OGCClassifier(max_iter=2 if smoke else None, random_state=0).fit(X, given)
+    print(f"OGCClassifier: {ours.score(X_test, y_test):.1%} of the test labels right")
+    theirs = make_pipeline(StandardScaler(), MLPClassifier(early_stopping=True, max_iter=2 if smoke else 200))
+    if not smoke:
+        print(f"MLPClassifier, early stopping: {theirs.fit(X, given).score(X_test, y_test):.1%}")
+
+    worst = ours.label_quality_.argsort()[:100]  # look at these labels first
+    print(f"of the hundred worst labels by label_quality_, {(given != true)[worst].mean():.1%} are wrong")
+    print(f"labels taken for wrong: {ours.noise_rate_:.1%}; in truth {(given != true).mean():.1%}")
+
+    with tempfile.TemporaryDirectory() as folder:  # without pickle
+        ours.save(Path(folder) / "digits.safetensors")
+        again = OGCClassifier.load(Path(folder) / "digits.safetensors")
+    assert (again.predict(X_test) == ours.predict(X_test)).all()
+
+
+if __name__ == "__main__":
+    main("--smoke" in sys.argv)
