@@ -26,7 +26,8 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 
 docs: .venv/dev  ## the site, in site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is there: open site/index.html"
 
 bench: .venv/dev
 	$(BIN)/python benchmarks/overhead.py
