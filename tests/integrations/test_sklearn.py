@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ogc.integrations.sklearn import OGCClassifier
+from ogc.integrations.sklearn import OGCClassifier, _batches, _different
 
 
 @parametrize_with_checks([OGCClassifier()])  # no expected_failed_checks
@@ -134,6 +134,26 @@ def test_weights_are_repetitions_whatever_the_order(blobs: tuple[Any, Any, Any],
     assert not same(weighted, clone(make).fit(X, y))
 
 
+def test_rows_that_are_there_twice_are_trained_on_once() -> None:
+    """Ten rows a hundred times over are ten rows; batches are no larger than asked for."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(10, 3)), np.arange(10) % 2
+    for size, batch in ((200, 64), (16, 16)):
+        rows = _different(X.repeat(100, 0), y.repeat(100), np.ones(1000))
+        assert rows.X.shape == (10, 3)
+        batches = list(_batches(rows.weight, size, torch.Generator()))
+        assert [len(b) for b in batches] == [batch]
+        counts = torch.bincount(batches[0], minlength=10)
+        assert counts.min() >= batch // 10
+        assert counts.max() <= batch // 10 + 1
+
+
+def test_a_pass_sees_every_row() -> None:
+    batches = list(_batches(torch.ones(1347, dtype=torch.float64), 200, torch.Generator()))
+    assert [len(b) for b in batches] == [193] * 7
+    assert len(torch.cat(batches).unique()) == 1347
+
+
 def test_partial_fit_takes_weights_as_repetitions(blobs: tuple[Any, Any, Any]) -> None:
     X, y, _ = blobs
     weight = np.random.default_rng(1).integers(0, 4, 400)
@@ -203,7 +223,7 @@ def test_partial_fit_goes_on_to_the_same_bits(through: Any, blobs: tuple[Any, An
 def test_kept_whole(through: Any, names: list[Any], blobs: tuple[Any, Any, Any], tmp_path: Path) -> None:
     X, given, _ = blobs
     y = np.array(names)[given]
-    classifier = OGCClassifier(32, max_iter=2, random_state=0).fit(X, y)
+    classifier = OGCClassifier((32, 8), max_iter=2, random_state=0).fit(X, y)
     back = through(classifier, tmp_path)
     assert back.get_params() == classifier.get_params()
     assert back.classes_.dtype == classifier.classes_.dtype
@@ -218,11 +238,11 @@ def test_kept_whole(through: Any, names: list[Any], blobs: tuple[Any, Any, Any],
 def test_files_that_are_no_classifier_are_refused_in_a_sentence(tmp_path: Path, fitted: OGCClassifier) -> None:
     broken = tmp_path / "it.safetensors"
     broken.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"it\.safetensors was not saved by OGCClassifier"):
+    with pytest.raises(ValueError, match=r"it\.safetensors was not saved by this version of OGCClassifier"):
         OGCClassifier.load(broken)
     fitted.save(broken)
     broken.write_bytes(broken.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"it\.safetensors was not saved by OGCClassifier"):
+    with pytest.raises(ValueError, match=r"it\.safetensors was not saved by this version of OGCClassifier"):
         OGCClassifier.load(broken)
     with pytest.raises(NotFittedError):
         OGCClassifier().save(broken)

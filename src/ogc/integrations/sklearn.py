@@ -4,7 +4,7 @@ A weight is a number of repetitions, and the order of rows means nothing. Rows a
 become one with the sum of their weights, and the weights are laid end to end as a line. A batch is places on that line,
 spread evenly over it as fractions of its length; batch size and number of steps follow the number of *different* rows.
 So repeated rows and weighted ones give the same batches to the bit, weight 0 is absence, only the weights' proportions
-count, and with equal weights a pass is an ordinary epoch, each row once.
+count, and with equal weights a pass is an ordinary epoch: each row once, a few twice so that batches are of one size.
 
 What is not given follows the number of different rows: wrong labels are soon learnt by heart where there are few, so
 below 1,000 there is one small hidden layer and a low learning rate, and from there on two layers and twice the rate.
@@ -59,7 +59,7 @@ STEPS = (200, 20_000)
 STEPS_AN_ITERATION = 10
 """At least. Where a pass has fewer, an iteration is several passes."""
 SMALLEST_BATCH = 64
-"""Places, also where there are fewer different rows."""
+"""Places, also where there are fewer different rows; unless ``batch_size`` is smaller."""
 SURVEYS = 10
 QUEUE = (256, 4096)
 EVERY = 16
@@ -190,6 +190,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._standardise(rows)
         if first:
             self._build(len(rows.y), queue_size=QUEUE[0])
+        self._hold_together()
         inputs, generator = self._inputs(rows.X), self._generator()
         losses = [
             self._step(inputs[batch], rows.y[batch], self._by_rows(self._different)[1])
@@ -222,7 +223,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         widths, lr = FEW_ROWS if different < MANY else MANY_ROWS
         given = widths if self.hidden_layer_sizes is None else self.hidden_layer_sizes
         lr = lr if self.learning_rate_init is None else self.learning_rate_init
-        return ([given] if isinstance(given, int) else list(given)), lr
+        return ([int(given)] if isinstance(given, int | np.integer) else list(given)), lr
 
     def _begin(self) -> None:
         """Nothing learnt, nothing seen."""
@@ -286,12 +287,18 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.network_.parameters(), lr=lr, weight_decay=self.weight_decay, fused=True
         )
         self.criterion_ = OGC(self.base, epsilon=self.epsilon, every=EVERY, queue_size=queue_size, process_group=False)
-        self.criterion_._has_warned = True  # clean labels are nothing to warn of
+
+    def _hold_together(self) -> None:
+        """What the criterion does not keep when it is copied."""
+        self.criterion_.attach(self._optimizer)
+        self.criterion_._has_warned = (
+            True  # of normals hard to tell apart, as with clean labels: they are no fault here
+        )
 
     @torch.enable_grad()
     def _step(self, inputs: Tensor, labels: Tensor, lr: float) -> Tensor:
         self._optimizer.param_groups[0]["lr"] = lr
-        loss: Tensor = self.criterion_.attach(self._optimizer)(self.network_(inputs), labels)
+        loss: Tensor = self.criterion_(self.network_(inputs), labels)
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
@@ -305,6 +312,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _train(self, rows: _Rows, held_out: _Rows | None, survey: _Survey) -> None:
         inputs, generator = self._inputs(rows.X), self._generator()
+        self._hold_together()
         highest = self._by_rows(len(rows.y))[1]
         a_pass = math.ceil(len(rows.y) / self.batch_size)
         passes = math.ceil(STEPS_AN_ITERATION / a_pass)
@@ -349,7 +357,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Any:
         """(N, features) -> (N, C), by the classes in ``classes_``."""
-        check_is_fitted(self)
+        check_is_fitted(self, "network_")
         X = torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", reset=False, copy=True))
         weights = {name: value.double() for name, value in self.network_.state_dict().items()}  # a row by itself ...
         with torch.no_grad():  # ... and among others gives the same
@@ -370,7 +378,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         ``partial_fit`` after :meth:`load` goes on to the same bits. A ``random_state`` that is no integer is left out.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "network_")
         parameters = self.get_params()
         require(isinstance(self.base, str), "base", "a name, to be saved", self.base)
         if not _whole(self.random_state):
@@ -405,23 +413,33 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         try:
             with safetensors.safe_open(path, "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dict
-                facts = json.loads((file.metadata() or {})["ogc"])
-            if facts.pop("format") != FORMAT:
-                raise KeyError("format")
-        except (safetensors.SafetensorError, KeyError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} was not saved by OGCClassifier of this version: {error}.") from None
-        self = cls(**facts.pop("parameters"))
-        self.classes_ = np.array(facts.pop("classes"), dtype=facts.pop("dtype"))
+                facts = json.loads(file.metadata()["ogc"])
+            require(facts["format"] == FORMAT, "format", f"{FORMAT}", facts["format"])
+            return cls._from(tensors, facts)
+        except (safetensors.SafetensorError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{path} was not saved by this version of OGCClassifier: {error}") from error
+
+    @classmethod
+    def _from(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Self:
+        parameters: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in facts["parameters"].items()
+        }
+        self = cls(**parameters)
+        self.classes_ = np.array(facts["classes"], dtype=facts["dtype"])
         if "feature_names_in_" in facts:
-            self.feature_names_in_ = np.array(facts.pop("feature_names_in_"), dtype=object)
-        queue_size = facts.pop("queue_size")
-        for name, value in [*facts.items(), *((name, tensors.pop(name).numpy()) for name in ARRAYS if name in tensors)]:
-            setattr(self, name, value)
-        self._rng = rng = tensors.pop("rng")
-        self._build(self._different, queue_size=queue_size)
-        self._rng = rng
+            self.feature_names_in_ = np.array(facts["feature_names_in_"], dtype=object)
+        for name in FACTS:
+            if name in facts:
+                setattr(self, name, facts[name])
+        for name in ARRAYS:
+            if name in tensors:
+                setattr(self, name, tensors[name].numpy())
+        self._rng = tensors["rng"]
+        self._build(self._different, queue_size=facts["queue_size"])
+        self._rng = tensors["rng"]  # where it was, and not where building has left it
         self.network_.load_state_dict(_part(tensors, "network"))
-        self.criterion_.load_state_dict(_part(tensors, "criterion"), strict=False)
+        extra = {"_extra_state": self.criterion_.get_extra_state()}
+        self.criterion_.load_state_dict(_part(tensors, "criterion") | extra)
         slots: dict[int, dict[str, Tensor]] = {}
         for key, value in _part(tensors, "optimizer").items():
             slot, name = key.split(".")
@@ -469,7 +487,7 @@ def _different(X: Any, labels: Any, weight: Any) -> _Rows:
 def _batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterator[Tensor]:
     """A pass: rows by places that are evenly spread over the line of weights, shuffled; batches of one size."""
     batches = math.ceil(len(weight) / at_most)
-    places = batches * max(math.ceil(len(weight) / batches), SMALLEST_BATCH)
+    places = batches * max(math.ceil(len(weight) / batches), min(SMALLEST_BATCH, at_most))
     line = weight.cumsum(0)
     shift = torch.rand((), dtype=torch.float64, generator=generator)
     fractions = (torch.randperm(places, generator=generator) + shift) / places
@@ -488,5 +506,5 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} is neither")
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
