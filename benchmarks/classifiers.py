@@ -8,7 +8,9 @@ another class, any with the same probability. Everything has its defaults (Logis
 that it converges). MLPClassifier and LogisticRegression are run on features as they are and after a StandardScaler, and
 the table shows the one that is better for them on the mean over the reported seeds, which is in their favour.
 The generated sets were chosen before anything was run on them. OGCClassifier's defaults were chosen on seeds 100 to 109
-(other splits, other noise, other generated sets) and then left alone; the seeds reported are 1 to 5.
+(other splits, other noise, other generated sets). A first report on seeds 1 to 5 had it behind on iris, 83.2 against
+94.2, and at 84.7 there with right labels; the learning rate for few rows was then mended, on seeds 100 to 109 again.
+The seeds reported are 11 to 15, which nothing had been run on.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from provenance import provenance
 RESULTS = Path(__file__).parent / "results" / "classifiers.json"
 BEGIN, END = "<!-- made by benchmarks/classifiers.py -->", "<!-- end of classifiers -->"
 RATES = (0.4, 0.0)
+SEEDS = range(11, 16)
 SETS: dict[str, Callable[[int], Any]] = {
     "digits": lambda seed: datasets.load_digits(return_X_y=True),
     "make_classification, 10 classes": lambda seed: datasets.make_classification(
@@ -113,23 +116,23 @@ def fit_times(repeats: int) -> dict[str, list[float]]:
     return times
 
 
-def measure(seeds: int, workers: int) -> dict[str, Any]:
+def measure(workers: int) -> dict[str, Any]:
     began = time.perf_counter()
-    times = fit_times(seeds)
+    times = fit_times(5)
     cells = list(product(SETS, RATES, METHODS))
-    jobs = [(*cell, seed) for cell in cells for seed in range(1, seeds + 1)]
+    jobs = [(*cell, seed) for cell in cells for seed in SEEDS]
     with ProcessPoolExecutor(workers) as pool:
         found = dict(zip(jobs, pool.map(run, *zip(*jobs, strict=True)), strict=True))
     rows = []
     for name, rate, method in cells:
-        results = [found[name, rate, method, seed] for seed in range(1, seeds + 1)]
+        results = [found[name, rate, method, seed] for seed in SEEDS]
         measured = {key: [result[key] for result in results] for key in results[0]}
         rows.append({"set": name, "noise": rate, "method": method, **measured})
     return {
         **provenance(),
         "scikit-learn": version("scikit-learn"),
         "seconds": round(time.perf_counter() - began),
-        "seeds": list(range(1, seeds + 1)),
+        "seeds": list(SEEDS),
         "fit_seconds_on_digits": times,
         "rows": rows,
     }
@@ -192,12 +195,11 @@ def with_tables(text: str, result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help=f"measure anew and write {RESULTS.name}")
-    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
     args = parser.parse_args()
     if args.run:
-        RESULTS.write_text(json.dumps(measure(args.seeds, args.workers), indent=1) + "\n")
+        RESULTS.write_text(json.dumps(measure(args.workers), indent=1) + "\n")
     result = json.loads(RESULTS.read_text())
     print(tables(result))
     if args.write:

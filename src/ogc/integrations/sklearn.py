@@ -7,7 +7,8 @@ So repeated rows and weighted ones give the same batches to the bit, weight 0 is
 count, and with equal weights a pass is an ordinary epoch: each row once, a few twice so that batches are of one size.
 
 What is not given follows the number of different rows: wrong labels are soon learnt by heart where there are few, so
-below 1,000 there is one small hidden layer and a low learning rate, and from there on two layers and twice the rate.
+below 1,000 there is one small hidden layer, with a learning rate that is the lower the fewer rows a feature has, and
+from there on two layers.
 ``epsilon`` is 0.1 and not OGC's own 2, at which two classes are hardly ever clipped (``docs/log.md``, "Two classes").
 """
 
@@ -50,9 +51,11 @@ except ModuleNotFoundError as error:
     ) from None
 
 MANY = 1_000
-FEW_ROWS: tuple[tuple[int, ...], float] = (100,), 1e-3
-MANY_ROWS: tuple[tuple[int, ...], float] = (200, 200), 2e-3
-"""Hidden layers and learning rate where they are not given, below ``MANY`` different rows and from there on."""
+WIDTHS = ((100,), (200, 200))
+"""Hidden layers where they are not given: below ``MANY`` different rows, and from there on."""
+LOWEST_LR, MANY_LR, HIGHEST_LR = 1e-3, 2e-3, 3e-3
+ROWS_A_FEATURE = 10
+"""Below ``MANY`` rows the lowest learning rate is for these, and it grows with them up to the highest."""
 PASSES = 60
 STEPS = (200, 20_000)
 """No fewer and no more, where ``max_iter`` is not given."""
@@ -100,7 +103,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     :param base: the loss that OGC clips: its name in ``ogc.losses.LOSSES``, or a pointwise loss.
     :param epsilon: how much harder than right labels wrong ones may pull, at the highest learning rate.
     :param learning_rate_init: of AdamW; ``fit`` lets it fall along a cosine, ``partial_fit`` keeps it. ``None`` is
-        0.001, or from 1,000 different rows on 0.002.
+        0.002, but below 1,000 different rows 0.001 for ten a feature, and in proportion up to 0.003.
     :param weight_decay: of AdamW.
     :param batch_size: at most.
     :param max_iter: iterations of ``fit``. One is a pass over the data, or as many passes as make ten steps. ``None``
@@ -193,7 +196,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._hold_together()
         inputs, generator = self._inputs(rows.X), self._generator()
         losses = [
-            self._step(inputs[batch], rows.y[batch], self._by_rows(self._different)[1])
+            self._step(inputs[batch], rows.y[batch], self._lr())
             for batch in _batches(rows.weight, self.batch_size, generator)
         ]
         self._rng = generator.get_state()
@@ -201,13 +204,13 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _check_parameters(self) -> None:
-        widths, lr = self._by_rows(1)
+        widths, lr = self._widths(1), self.learning_rate_init
         require(all(_whole(w) and w >= 1 for w in widths), "hidden_layer_sizes", "integers of at least 1", widths)
         for name in ("batch_size", "n_iter_no_change", "max_iter"):
             value = getattr(self, name)
             good = (value is None and name == "max_iter") or (_whole(value) and value >= 1)
             require(good, name, "an integer of at least 1", value)
-        require(0 < lr < math.inf, "learning_rate_init", "above 0", lr)
+        require(lr is None or 0 < lr < math.inf, "learning_rate_init", "above 0", lr)
         require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0", self.weight_decay)
         require(0 < self.validation_fraction < 1, "validation_fraction", "in (0, 1)", self.validation_fraction)
 
@@ -218,12 +221,20 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         require(bool((weight > 0).any()), "sample_weight", "above 0 for some row", "zeros")
         return X, y, weight
 
-    def _by_rows(self, different: int) -> tuple[list[int], float]:
-        """Hidden layers and learning rate."""
-        widths, lr = FEW_ROWS if different < MANY else MANY_ROWS
-        given = widths if self.hidden_layer_sizes is None else self.hidden_layer_sizes
-        lr = lr if self.learning_rate_init is None else self.learning_rate_init
-        return ([int(given)] if isinstance(given, int | np.integer) else list(given)), lr
+    def _widths(self, different: int) -> list[int]:
+        """Of the hidden layers."""
+        widths = self.hidden_layer_sizes
+        widths = WIDTHS[different >= MANY] if widths is None else widths
+        return [int(widths)] if isinstance(widths, int | np.integer) else list(widths)
+
+    def _lr(self) -> float:
+        """The highest."""
+        if self.learning_rate_init is not None:
+            return self.learning_rate_init
+        if self._different >= MANY:
+            return MANY_LR
+        times: float = self._different / (ROWS_A_FEATURE * self.n_features_in_)
+        return min(max(LOWEST_LR * times, LOWEST_LR), HIGHEST_LR)
 
     def _begin(self) -> None:
         """Nothing learnt, nothing seen."""
@@ -271,9 +282,8 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _build(self, different: int, *, queue_size: int) -> None:
         """Network, optimizer and loss. Torch's own generator is not touched."""
         self._different = different
-        widths, lr = self._by_rows(different)
         with torch.device("meta"):
-            network = mlp(self.n_features_in_, len(self.classes_), hidden=widths)
+            network = mlp(self.n_features_in_, len(self.classes_), hidden=self._widths(different))
         self.network_ = network.float().to_empty(device="cpu")
         generator = self._generator()
         with torch.no_grad():
@@ -284,7 +294,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     layer.bias.uniform_(-bound, bound, generator=generator)
         self._rng = generator.get_state()
         self._optimizer = torch.optim.AdamW(
-            self.network_.parameters(), lr=lr, weight_decay=self.weight_decay, fused=True
+            self.network_.parameters(), lr=self._lr(), weight_decay=self.weight_decay, fused=True
         )
         self.criterion_ = OGC(self.base, epsilon=self.epsilon, every=EVERY, queue_size=queue_size, process_group=False)
 
@@ -313,7 +323,6 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _train(self, rows: _Rows, held_out: _Rows | None, survey: _Survey) -> None:
         inputs, generator = self._inputs(rows.X), self._generator()
         self._hold_together()
-        highest = self._by_rows(len(rows.y))[1]
         a_pass = math.ceil(len(rows.y) / self.batch_size)
         passes = math.ceil(STEPS_AN_ITERATION / a_pass)
         budget = min(max(PASSES * a_pass, STEPS[0]), STEPS[1])
@@ -323,7 +332,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             losses = []
             for batch in (b for _ in range(passes) for b in _batches(rows.weight, self.batch_size, generator)):
                 falling = (1 + math.cos(math.pi * step / steps)) / 2
-                losses.append(self._step(inputs[batch], rows.y[batch], highest * falling))
+                losses.append(self._step(inputs[batch], rows.y[batch], self._lr() * falling))
                 step += 1
                 if step * SURVEYS // steps > (step - 1) * SURVEYS // steps:
                     survey.ask(self.network_)
