@@ -12,10 +12,12 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.tuner import Tuner
 from torch import nn
 
 from ogc import OGC
 from ogc.clipping import Fixed
+from ogc.integrations import lightning as adapter
 from ogc.integrations.lightning import OGCCallback
 from small_runs import two_processes
 
@@ -174,7 +176,7 @@ def test_says_that_there_is_no_matplotlib(tmp_path, monkeypatch, caplog):
 
 def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(UserWarning, match="could not write its picture"):
+    with pytest.warns(UserWarning, match="could not draw its picture"):
         trainer_in(tmp_path / "file" / "logs", OGCCallback(), max_epochs=1).fit(Classifier(), Batches())
 
 
@@ -204,23 +206,44 @@ def test_learns_from_training_alone(tmp_path, uninterrupted):
     assert_same(state_of(module), uninterrupted)
 
 
-def test_a_micro_batch_is_a_step(tmp_path):
+def test_a_micro_batch_is_a_step(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(adapter, "_numbers", lambda criterion: read.append(criterion) or {"tau": 1.0})
     module = Classifier()
-    trainer = trainer_in(tmp_path, accumulate_grad_batches=4)
+    trainer = trainer_in(tmp_path, OGCCallback(picture=False), accumulate_grad_batches=4, log_every_n_steps=2)
     trainer.fit(module, Batches())
+    assert len(read) == 6  # once in two steps of the optimizer
     assert (int(module.criterion.steps), trainer.global_step) == (48, 12)
     assert float(module.criterion.tau) < STEEPEST
 
 
 def test_attached_by_hand_needs_no_callback(uninterrupted):
-    class Attaches(Classifier):
-        def configure_optimizers(self):
-            configured = super().configure_optimizers()
-            self.criterion.attach(configured["optimizer"])
-            return configured
-
     module = Attaches()
     trainer_in(None, pl.Callback()).fit(module, Batches())
+    assert_same(state_of(module), uninterrupted)
+
+
+class Attaches(Classifier):
+    def configure_optimizers(self):
+        configured = super().configure_optimizers()
+        self.criterion.attach(configured["optimizer"])
+        return configured
+
+
+@pytest.mark.filterwarnings("ignore:Found 4 module.s. in eval mode")
+def test_evaluation_mode_is_told(tmp_path):
+    module = Classifier().eval()
+    with pytest.warns(UserWarning, match=r"`criterion` is in evaluation mode, where OGC learns nothing"):
+        trainer_in(tmp_path, OGCCallback(picture=False), max_epochs=1).fit(module, Batches())
+    assert int(module.criterion.steps) == 0
+
+
+def test_a_learning_rate_is_found_with_one_attached_by_hand(tmp_path, uninterrupted):
+    module = Attaches()
+    trainer = trainer_in(tmp_path, OGCCallback(picture=False))
+    Tuner(trainer).lr_find(module, Batches(), num_training=20, update_attr=False)
+    assert (int(module.criterion.steps), float(module.criterion.highest_lr)) == (0, 0.0)
+    trainer.fit(module, Batches())
     assert_same(state_of(module), uninterrupted)
 
 

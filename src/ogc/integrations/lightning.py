@@ -45,7 +45,8 @@ class OGCCallback(Callback):
     >>> trainer = Trainer(callbacks=[OGCCallback()], accelerator="cpu", logger=False, enable_checkpointing=False)
 
     When fitting starts, each OGC gets the trainer's optimizer, whose first group's lr it follows. One that you attached
-    in ``configure_optimizers`` keeps yours; where there are several optimizers, you must.
+    in ``configure_optimizers`` keeps yours; where there are several optimizers, or a ``Tuner`` or ``LearningRateFinder``
+    (which trains without callbacks, with optimizers of its own), you must.
 
     At the steps that Lightning logs (``log_every_n_steps``), and only then, it reads ``ogc/tau``, and once there is a
     fit ``ogc/estimated_noise`` and the two normals' ``ogc/clean_mean``, ``clean_std``, ``noisy_mean``, ``noisy_std``.
@@ -53,8 +54,8 @@ class OGCCallback(Callback):
 
     At the end it draws the queue with the two normals: ``ogc.png`` in the trainer's ``log_dir``, and to TensorBoard.
 
-    A module that is in evaluation mode when fitting starts stays there, and its OGC learns nothing. Lightning's weight
-    averaging averages buffers, unless told otherwise: after ``fit`` the module's OGC is then no OGC of any moment.
+    Lightning's weight averaging averages buffers, unless told otherwise: after ``fit`` the module's OGC is then no OGC of
+    any moment.
 
     :param picture: ``False`` draws nothing.
     """
@@ -72,8 +73,14 @@ class OGCCallback(Callback):
         for name, criterion in criteria.items():
             _attach(criterion, name, trainer.optimizers)
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for name, criterion in _criteria(pl_module).items():
+            if not criterion.training:  # Lightning leaves a module in the mode that it was in
+                rank_zero_warn(f"`{name}` is in evaluation mode, where OGC learns nothing: call `train()` before `fit`.")
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        if trainer._logger_connector.should_update_logs:  # as Lightning's own monitors ask
+        due = trainer._logger_connector.should_update_logs  # as Lightning's own monitors ask
+        if due and not trainer.fit_loop._should_accumulate():
             for prefix, criterion in _prefixed(pl_module, "/").items():
                 pl_module.log_dict({prefix + name: value for name, value in _numbers(criterion).items()})
 
@@ -141,14 +148,14 @@ def _draw(criterion: OGC, name: str, folder: str, trainer: Trainer) -> None:
     mixture = Mixture(*criterion.solution[2:].cpu().unbind())
     fitted = None if mixture.noisy_weight.isnan() else mixture
     xlabel = f"H of the last {len(H):,} training samples"
-    figure = figure_of(lambda axes: draw_histogram(axes, H, None, fitted, xlabel=xlabel))
     try:
+        figure = figure_of(lambda axes: draw_histogram(axes, H, None, fitted, xlabel=xlabel))
         if "://" not in folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
             write_whole(Path(folder) / f"{name}.png", png(figure))
-    except OSError as error:
-        rank_zero_warn(f"OGCCallback could not write its picture: {error}")
-    for logger in trainer.loggers:
-        experiment: Any = getattr(logger, "experiment", None)
-        if hasattr(experiment, "add_figure"):
-            experiment.add_figure(name, figure, trainer.global_step)
+        for logger in trainer.loggers:
+            experiment: Any = getattr(logger, "experiment", None)
+            if hasattr(experiment, "add_figure"):
+                experiment.add_figure(name, figure, trainer.global_step)
+    except Exception as error:
+        rank_zero_warn(f"OGCCallback could not draw its picture: {error}")
