@@ -35,8 +35,8 @@ def loss(criterion: Loss) -> TrainerLoss:
     """The criterion as the Trainer wants it. Hand it over twice, as the loss function and as a callback.
 
     As a callback it attaches the criterion to the Trainer's optimizer, keeps its state in every checkpoint, restores it
-    with ``resume_from_checkpoint`` and ``load_best_model_at_end``, and logs tau and the estimated noise. On several GPUs
-    all must bring as many labels: pad tokens to one length, or give OGC ``process_group=False``.
+    with ``resume_from_checkpoint`` and ``load_best_model_at_end``, and logs tau and the estimated noise. Several GPUs
+    must bring as many labels each: pad tokens to one length, or give OGC ``process_group=False``.
 
     >>> from ogc import OGC
     >>> from transformers import Trainer  # doctest: +SKIP

@@ -45,8 +45,8 @@ class OGCCallback(Callback):
     >>> trainer = Trainer(callbacks=[OGCCallback()], accelerator="cpu", logger=False, enable_checkpointing=False)
 
     When fitting starts, each OGC gets the trainer's optimizer, whose first group's lr it follows. One that you attached
-    in ``configure_optimizers`` keeps yours; where there are several optimizers, or a ``Tuner`` or ``LearningRateFinder``
-    (which trains without callbacks, with optimizers of its own), you must.
+    in ``configure_optimizers`` keeps yours; where there are several optimizers you must, and for Lightning's
+    ``Tuner`` and ``LearningRateFinder``, which train without callbacks.
 
     At the steps that Lightning logs (``log_every_n_steps``), and only then, it reads ``ogc/tau``, and once there is a
     fit ``ogc/estimated_noise`` and the two normals' ``ogc/clean_mean``, ``clean_std``, ``noisy_mean``, ``noisy_std``.
@@ -54,7 +54,7 @@ class OGCCallback(Callback):
 
     At the end it draws the queue with the two normals: ``ogc.png`` in the trainer's ``log_dir``, and to TensorBoard.
 
-    Lightning's weight averaging averages buffers, unless told otherwise: after ``fit`` the module's OGC is then no OGC of
+    Lightning's weight averaging averages buffers, unless told otherwise: after ``fit`` the module's OGC is then none of
     any moment.
 
     :param picture: ``False`` draws nothing.
@@ -76,7 +76,7 @@ class OGCCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for name, criterion in _criteria(pl_module).items():
             if not criterion.training:  # Lightning leaves a module in the mode that it was in
-                rank_zero_warn(f"`{name}` is in evaluation mode, where OGC learns nothing: call `train()` before `fit`.")
+                rank_zero_warn(f"`{name}` is in evaluation mode, where OGC learns nothing: call train() before fit.")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         due = trainer._logger_connector.should_update_logs  # as Lightning's own monitors ask
