@@ -160,7 +160,7 @@ def tables(result: dict[str, Any]) -> str:
         lines += ["|---|" + "---|" * (len(OURS) + len(THEIRS) + bool(rate))]
         for name in SETS:
             found = accuracies(result, name, rate)
-            means = {method: statistics.fmean(values) for method, values in found.items()}
+            means = {method: round(statistics.fmean(values), 1) for method, values in found.items()}
             cells = [
                 ("**{}** ± {:.1f}" if means[m] == max(means.values()) else "{} ± {:.1f}").format(
                     f"{means[m]:.1f}", statistics.stdev(values)
