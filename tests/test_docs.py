@@ -73,6 +73,28 @@ def test_the_table_of_throughput_is_fresh():
     assert throughput.with_table(text, json.loads(throughput.RESULTS.read_text())) == text
 
 
+def test_the_tables_of_classifiers_are_fresh():
+    import classifiers
+
+    text = (ROOT / "docs" / "integrations.md").read_text()
+    assert classifiers.with_tables(text, json.loads(classifiers.RESULTS.read_text())) == text
+
+
+def test_what_the_classifier_was_to_reach():
+    """Of the recorded runs: ahead where there are rows enough, on tiny sets not behind by more than a deviation."""
+    import classifiers
+
+    result = json.loads(classifiers.RESULTS.read_text())
+    assert classifiers.time_ratio(result) < 3
+    ours, tiny = next(iter(classifiers.OURS)), {"iris", "wine", "breast cancer"}
+    assert len(classifiers.SETS) == 7
+    for name in classifiers.SETS:
+        found = classifiers.accuracies(result, name, 0.4)
+        best = max(statistics.fmean(found[method]) for method in classifiers.THEIRS)
+        slack = statistics.stdev(found[ours]) if name in tiny else 0.0
+        assert statistics.fmean(found[ours]) > best - slack, name
+
+
 def test_the_tables_of_the_audit_are_fresh():
     import audit_tables as audit
 
