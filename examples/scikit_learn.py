@@ -38,6 +38,7 @@ def main(smoke: bool) -> None:
         ours.save(Path(folder) / "digits.safetensors")
         again = OGCClassifier.load(Path(folder) / "digits.safetensors")
     assert (again.predict(X_test) == ours.predict(X_test)).all()
+    print("Next: OGCClassifier in place of your classifier, in your pipeline or search; label_quality_ is for review.")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import statistics
 import subprocess
 import sys
+import tracemalloc
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import joblib
 import numpy as np
+import pandas
 import pytest
 import torch
 from sklearn.base import clone
@@ -23,8 +26,10 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict, train_test_
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch.utils._pytree import tree_map
 
-from ogc.integrations.sklearn import OGCClassifier, _batches, _different
+from ogc.integrations.sklearn import BASES, OGCClassifier, _batches, _different
+from ogc.losses import GCE, Pointwise
 
 
 @parametrize_with_checks([OGCClassifier()])  # no expected_failed_checks
@@ -110,6 +115,72 @@ def test_digits_with_two_labels_in_five_wrong() -> None:
     assert OGCClassifier(random_state=7).fit(X, given).score(X_test, y_test) > 0.9
 
 
+class Watched(OGCClassifier):
+    """Keeps what every iteration ended with, and its weighted and unweighted accuracy on the rows held out."""
+
+    def _judge(self, held_out: Any) -> bool:
+        with torch.no_grad():
+            right = (self.network_(self._inputs(held_out.X)).argmax(1) == held_out.y).numpy()
+        self.iterations = [*getattr(self, "iterations", []), self._learnt()]
+        self.plain = [*getattr(self, "plain", []), right.mean()]
+        self.weighted = [*getattr(self, "weighted", []), np.average(right, weights=held_out.weight.numpy())]
+        return super()._judge(held_out)
+
+
+def in_full(state: object) -> str:
+    return repr(tree_map(lambda leaf: leaf.tolist() if isinstance(leaf, torch.Tensor) else leaf, state))
+
+
+def test_early_stopping_goes_back_to_all_of_the_best_iteration(blobs: tuple[Any, Any, Any]) -> None:
+    X, given, _ = blobs
+    weight = np.random.default_rng(4).uniform(0.1, 5.0, 400)
+    parameters = {"early_stopping": True, "n_iter_no_change": 3, "max_iter": 50, "random_state": 0}
+    classifier = Watched(**parameters).fit(X, given, weight)
+    assert classifier.validation_scores_ == pytest.approx(classifier.weighted)
+    assert classifier.validation_scores_ != pytest.approx(classifier.plain)
+    best = int(np.argmax(classifier.validation_scores_))
+    assert best == classifier.n_iter_ - 4
+    states = (classifier._learnt(), classifier.iterations[best], classifier.iterations[-1])
+    for found, expected, last in zip(*states, strict=True):  # of network, criterion and optimizer
+        assert in_full(found) == in_full(expected) != in_full(last)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.98])
+def test_a_row_of_every_class_is_trained_on(fraction: float, blobs: tuple[Any, Any, Any]) -> None:
+    X, _, true = blobs
+    kept = np.flatnonzero((true < 3) | (np.cumsum(true == 3) == 1))  # one row of class 3
+    classifier = OGCClassifier(validation_fraction=fraction, max_iter=1, random_state=0).fit(X[kept], true[kept])
+    for _ in range(20):
+        rows, held_out = classifier._split(_different(X[kept], true[kept], np.ones(len(kept))))
+        assert rows.y.unique().tolist() == [0, 1, 2, 3]
+        assert len(held_out.y) == np.ceil(fraction * len(kept))
+    with pytest.raises(ValueError, match="`validation_fraction` should be small enough"):
+        OGCClassifier(early_stopping=True).fit(X[:2], [0, 1])
+
+
+CHANGES = {
+    "hidden_layer_sizes": np.array([7, 5]),
+    "base": "gce",
+    "epsilon": 5.0,
+    "learning_rate_init": 0.01,
+    "weight_decay": 1.0,
+    "batch_size": 32,
+    "max_iter": 3,
+    "early_stopping": False,
+    "validation_fraction": 0.3,
+    "n_iter_no_change": 1,
+    "random_state": 1,
+}
+
+
+@pytest.mark.parametrize("parameter", OGCClassifier().get_params())
+def test_every_parameter_changes_what_is_learnt(parameter: str, blobs: tuple[Any, Any, Any]) -> None:
+    X, given, _ = blobs
+    make = OGCClassifier(early_stopping=True, max_iter=8, n_iter_no_change=5, random_state=0)
+    one, two = clone(make).fit(X, given), clone(make).set_params(**{parameter: CHANGES[parameter]}).fit(X, given)
+    assert one.loss_curve_ != two.loss_curve_
+
+
 def test_early_stopping_takes_the_best_iteration(blobs: tuple[Any, Any, Any]) -> None:
     X, given, true = blobs
     classifier = OGCClassifier(early_stopping=True, n_iter_no_change=3, max_iter=50, random_state=0).fit(X, given)
@@ -136,6 +207,24 @@ def test_weights_are_repetitions_whatever_the_order(blobs: tuple[Any, Any, Any],
     assert not same(weighted, clone(make).fit(X, y))
 
 
+def test_weight_0_is_absence_of_labels_too(blobs: tuple[Any, Any, Any]) -> None:
+    X, given, _ = blobs
+    weight = np.where(given == 2, 0.0, np.random.default_rng(1).uniform(0.5, 5, 400))
+    make = OGCClassifier(max_iter=3, random_state=0)
+    with_them, without = (
+        clone(make).fit(X, given, weight),
+        clone(make).fit(X[weight > 0], given[weight > 0], weight[weight > 0]),
+    )
+    assert same(with_them, without)
+    assert with_them.classes_.tolist() == [0, 1, 3]
+    assert with_them.noise_rate_ == pytest.approx(without.noise_rate_)
+    assert without.noise_rate_ == pytest.approx(np.average(without.label_quality_ < 0.5, weights=weight[weight > 0]))
+    assert (with_them.label_quality_[given == 2] == 0).all()
+    assert np.allclose(with_them.label_quality_[weight > 0], without.label_quality_)
+    with pytest.raises(ValueError, match=r"at least two classes\. Found one class, 0"):
+        make.fit(X, given, given == 0)
+
+
 def test_rows_that_are_there_twice_are_trained_on_once() -> None:
     """Ten rows a hundred times over are ten rows; batches are no larger than asked for."""
     rng = np.random.default_rng(0)
@@ -148,6 +237,20 @@ def test_rows_that_are_there_twice_are_trained_on_once() -> None:
         counts = torch.bincount(batches[0], minlength=10)
         assert counts.min() >= batch // 10
         assert counts.max() <= batch // 10 + 1
+
+
+def test_equal_rows_are_found_in_little_memory() -> None:
+    """-0.0 is 0.0, a label of its own makes a row of its own, and there is room for one more X."""
+    rows = _different(np.array([[0.0, 1], [-0.0, 1], [0, 1], [5, 5]]), np.array([0, 0, 1, 0]), np.array([1, 2, 4, 0.0]))
+    assert sorted(rows.weight.tolist()) == [3, 4]
+    assert rows.X.tolist() == [[0, 1], [0, 1]]
+    assert not rows.X.signbit().any()
+    X = np.random.default_rng(0).normal(size=(20_000, 100))
+    tracemalloc.start()
+    _different(X, np.zeros(20_000, dtype=np.int64), np.ones(20_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * X.nbytes
 
 
 def test_a_pass_sees_every_row() -> None:
@@ -176,8 +279,41 @@ def test_two_fits_are_equal_and_torch_is_left_as_it_was(blobs: tuple[Any, Any, A
     assert same(fitted, again)
     assert np.array_equal(fitted.label_quality_, again.label_quality_)
     assert not same(fitted, OGCClassifier(random_state=1).fit(X, given))
-    with torch.no_grad():
-        assert same(fitted, clone(again).fit(X, given))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
+def test_modes_of_torch_are_as_nothing(
+    mode: Any, blobs: tuple[Any, Any, Any], fitted: OGCClassifier, tmp_path: Path
+) -> None:
+    X, given, _ = blobs
+    with mode():
+        again = clone(fitted).fit(X, given)
+        again.save(tmp_path / "it")
+        loaded = OGCClassifier.load(tmp_path / "it")
+        proba = again.predict_proba(X)
+        assert same(again.partial_fit(X, given), clone(fitted).fit(X, given).partial_fit(X, given))
+    assert np.array_equal(proba, fitted.predict_proba(X))
+    assert same(loaded.partial_fit(X, given), again)  # outside, with tensors made inside
+
+
+@pytest.mark.parametrize("factor", [1e160, 1e-200, 1e300])
+def test_the_scale_of_features_means_nothing(factor: float, blobs: tuple[Any, Any, Any]) -> None:
+    X, given, true = blobs
+    classifier = OGCClassifier(random_state=0).fit(X * factor, given)
+    assert classifier.score(X * factor, true) > 0.97
+    parts = OGCClassifier(random_state=0)
+    for part in (slice(0, 100), slice(100, 400)):
+        parts.partial_fit(X[part] * factor, given[part], range(4))
+    assert np.allclose(parts.scale_ / factor, X.std(0))
+    assert np.allclose(parts.mean_ / factor, X.mean(0))
+
+
+@pytest.mark.filterwarnings("ignore:.* encountered in reduce:RuntimeWarning")  # scikit-learn sums them
+def test_features_too_far_apart_are_named(blobs: tuple[Any, Any, Any]) -> None:
+    X, given, _ = blobs[0].copy(), *blobs[1:]
+    X[:, 1] = np.where(X[:, 1] > 0, 1.7e308, -1.7e308)
+    with pytest.raises(ValueError, match=r"`X` should be of features whose deviation is finite.*\[1\]"):
+        OGCClassifier().fit(X, given)
 
 
 # --- stopping and going on ---------------------------------------------------------------------------------------
@@ -237,6 +373,66 @@ def test_kept_whole(through: Any, names: list[Any], blobs: tuple[Any, Any, Any],
     assert same(back.partial_fit(X, y), classifier.partial_fit(X, y))
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"hidden_layer_sizes": (7,)}, {"base": "gce"}, {"base": GCE(q=0.3)}, {"epsilon": 1.0, "weight_decay": 0.5}],
+)
+def test_what_is_saved_is_what_was_fitted(changed: dict[str, Any], blobs: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    X, given, _ = blobs
+    classifier = OGCClassifier(max_iter=3, random_state=0).fit(X, given).set_params(**changed)
+    back = through_file(classifier, tmp_path)
+    assert same(back, classifier)
+    assert str(back.get_params()) == str(classifier.get_params())
+    assert back.criterion_.get_extra_state() == classifier.criterion_.get_extra_state()
+    assert (back.criterion_.epsilon, back._optimizer.param_groups[0]["weight_decay"]) == (0.1, 0.01)
+    for _ in range(20):
+        back.partial_fit(X, given)
+        classifier.partial_fit(X, given)
+    assert same(back, classifier)
+
+
+@pytest.mark.parametrize("base", [*BASES, GCE(q=0.3)])
+def test_every_base_is_saved(base: Any, blobs: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    X, given, _ = blobs
+    classifier = OGCClassifier(np.array([5, 3]), base=base, max_iter=2, random_state=0).fit(X, given)
+    back = through_file(classifier, tmp_path)
+    assert same(back, classifier)
+    assert str(back.base) == str(base)
+    assert back.hidden_layer_sizes == (5, 3)
+
+
+def test_a_queue_of_another_loss_is_refused(
+    blobs: tuple[Any, Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = OGCClassifier(max_iter=2).fit(*blobs[:2])
+    own = classifier.criterion_.get_extra_state()
+    monkeypatch.setattr(classifier.criterion_, "get_extra_state", lambda: own | {"slope": [1.0, 1.0, 1.0]})
+    classifier.save(tmp_path / "it")
+    with pytest.raises(ValueError, match="belongs to another OGC"):
+        OGCClassifier.load(tmp_path / "it")
+
+
+def test_a_loss_that_is_not_ours_cannot_be_saved(blobs: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    class Brier(Pointwise):
+        def value(self, p: torch.Tensor) -> torch.Tensor:
+            return (1 - p) ** 2 / 2
+
+    with pytest.raises(ValueError, match=r"`base` should be one of ce, .*, to be saved"):
+        OGCClassifier(base=Brier(), max_iter=2).fit(*blobs[:2]).save(tmp_path / "it")
+
+
+@pytest.mark.parametrize("changed", [{"learning_rate_init": 0.01}, {"weight_decay": 0.5}, {"epsilon": 5.0}])
+def test_partial_fit_follows_the_parameters(changed: dict[str, Any], blobs: tuple[Any, Any, Any]) -> None:
+    X, given, _ = blobs
+    one, two = (OGCClassifier(random_state=0).partial_fit(X, given, range(4)) for _ in range(2))
+    two.set_params(**changed, hidden_layer_sizes=(7,), base="gce")  # of which the last two come too late
+    for _ in range(20):
+        one.partial_fit(X, given)
+        two.partial_fit(X, given)
+    assert not same(one, two)
+    assert two.criterion_.get_extra_state() == one.criterion_.get_extra_state()
+
+
 def test_files_that_are_no_classifier_are_refused_in_a_sentence(tmp_path: Path, fitted: OGCClassifier) -> None:
     broken = tmp_path / "it.safetensors"
     broken.write_bytes(b"nothing")
@@ -279,20 +475,46 @@ def test_cross_val_predict_and_clone(blobs: tuple[Any, Any, Any]) -> None:
 @pytest.mark.parametrize(
     ("parameter", "value"),
     [
-        ("hidden_layer_sizes", (100, 0)),
-        ("base", "mse"),
-        ("epsilon", 0.0),
-        ("learning_rate_init", 0.0),
-        ("weight_decay", -1.0),
-        ("batch_size", 0),
-        ("max_iter", 0),
-        ("validation_fraction", 1.0),
-        ("n_iter_no_change", 0),
+        *[("hidden_layer_sizes", value) for value in ((100, 0), 5.0, "many", True, [2.5])],
+        *[("base", value) for value in ("mse", "nce_rce", None, 1)],
+        *[("epsilon", value) for value in (0.0, "auto", None)],
+        *[("learning_rate_init", value) for value in (0.0, "auto", float("nan"))],
+        *[("weight_decay", value) for value in (-1.0, None, "no")],
+        *[("batch_size", value) for value in (0, 10.0, "auto")],
+        *[("max_iter", value) for value in (0, 2.5)],
+        *[("early_stopping", value) for value in ("yes", 1, None)],
+        *[("validation_fraction", value) for value in (1.0, 0, "most")],
+        *[("n_iter_no_change", value) for value in (0, None)],
     ],
 )
 def test_wrong_parameters_are_named(parameter: str, value: object, blobs: tuple[Any, Any, Any]) -> None:
-    with pytest.raises(ValueError, match=f"`{parameter}|{value}"):
+    expected = rf"^Parameter `{parameter}` should be .*\. Found `{parameter} = {re.escape(repr(value))}`"
+    with pytest.raises(ValueError, match=expected):
         OGCClassifier(**{parameter: value}).fit(*blobs[:2])
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:.* in reduce:RuntimeWarning")
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda it, X, y: it.fit(X[:, :3], np.zeros(400)),
+        lambda it, X, y: it.fit(X[:, :3], np.arange(400) % 5, np.arange(400) == 0),
+        lambda it, X, y: it.set_params(early_stopping=True, validation_fraction=0.999).fit(X[:, :3], y),
+        lambda it, X, y: it.fit(np.where(X > 0, 1e308, -1e308) * 1.7, y),
+        lambda it, X, y: it.partial_fit(np.where(X > 0, 1e308, -1e308) * 1.7, y),
+    ],
+)
+def test_a_fit_that_fails_changes_nothing(fail: Any, blobs: tuple[Any, Any, Any]) -> None:
+    X, given, _ = blobs
+    names = [f"feature {i}" for i in range(5)]
+    classifier = OGCClassifier(max_iter=2, random_state=0).fit(pandas.DataFrame(X, columns=names), given)
+    before = dict(vars(classifier))
+    with pytest.raises(ValueError, match=r"OGCClassifier|`validation_fraction`|`X`") as error:
+        fail(classifier, X, given)
+    assert "np.int64" not in str(error.value)
+    after = vars(classifier) | {name: before[name] for name in ("early_stopping", "validation_fraction")}
+    assert after.keys() == before.keys()
+    assert all(after[name] is before[name] for name in before)
 
 
 def test_partial_fit_refuses_labels_that_it_was_not_told_of(blobs: tuple[Any, Any, Any]) -> None:

@@ -1,10 +1,11 @@
 """scikit-learn: :class:`OGCClassifier`, a small multi-layer perceptron trained with OGC, for features and embeddings.
 
-A weight is a number of repetitions, and the order of rows means nothing. Rows are sorted, equal ones with equal labels
-become one with the sum of their weights, and the weights are laid end to end as a line. A batch is places on that line,
-spread evenly over it as fractions of its length; batch size and number of steps follow the number of *different* rows.
-So repeated rows and weighted ones give the same batches to the bit, weight 0 is absence, only the weights' proportions
-count, and with equal weights a pass is an ordinary epoch: each row once, a few twice so that batches are of one size.
+A weight is a number of repetitions, and the order of rows means nothing. Rows are sorted by a digest, equal ones with
+equal labels become one with the sum of their weights, and the weights are laid end to end as a line. A batch is places
+on that line, spread evenly over it as fractions of its length; batch size and number of steps follow the number of
+*different* rows. So repeated rows and weighted ones give the same batches to the bit, weight 0 is absence, only the
+weights' proportions count, and with equal weights a pass is an ordinary epoch: each row about once, some twice so that
+batches are of one size (and all several times where there are fewer than ``SMALLEST_BATCH``).
 
 What is not given follows the number of different rows: wrong labels are soon learnt by heart where there are few, so
 below 1,000 there is one small hidden layer, with a learning rate that is the lower the fewer rows a feature has, and
@@ -14,10 +15,13 @@ from there on two layers.
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import math
 import numbers
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -27,10 +31,9 @@ from torch.func import functional_call
 
 from .._files import write_whole
 from .._require import require
-from ..audit.suspicion import Issues, from_surveys
 from ..clipping import OGC
 from ..given_label import margin
-from ..losses import Pointwise
+from ..losses import LOSSES, Pointwise
 from ..models import mlp
 
 try:
@@ -73,11 +76,13 @@ FACTS = (
     "n_features_in_", "n_iter_", "loss_", "loss_curve_", "noise_rate_", "validation_scores_", "best_validation_score_",
     "_weight_seen", "_different",
 )  # fmt: skip
-ARRAYS = ("mean_", "scale_", "_squares", "label_quality_")
+ARRAYS = ("mean_", "scale_", "_deviation", "label_quality_")
+BASES = ("ce", "fl", "gce", "sce", "taylor_ce", "js")
+"""What OGC can clip, of ``ogc.losses.LOSSES``."""
 
 
 class _Rows(NamedTuple):
-    """Different rows, sorted, with their labels and weights."""
+    """Different rows, in an order of their own, with their labels and weights."""
 
     X: Tensor  # (n, features) float64
     y: Tensor  # (n,) int64
@@ -107,20 +112,23 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     :param weight_decay: of AdamW.
     :param batch_size: at most.
     :param max_iter: iterations of ``fit``. One is a pass over the data, or as many passes as make ten steps. ``None``
-        is 60 passes, but 200 steps at least and 20,000 at most.
+        is 60 passes, but 200 steps at least and 20,000 at most. For some hundred rows that is set for many wrong
+        labels; where most are right, more (``max_iter=100``) can serve better.
     :param early_stopping: stop when the accuracy on held-out rows, whose labels are as wrong as all others, has not
-        risen for ``n_iter_no_change`` iterations, and take the weights of the best one.
-    :param validation_fraction: how many of the rows are held out, the classes in proportion.
+        risen for ``n_iter_no_change`` iterations, and go back to the best one.
+    :param validation_fraction: how many of the different rows are held out, the classes about in proportion; one of
+        each class is always trained on.
     :param random_state: with the same integer ``fit`` gives the same bits.
 
-    :ivar classes_: (C,) the labels, sorted.
+    :ivar classes_: (C,) the labels, sorted; those that only rows of weight 0 have are left out.
     :ivar label_quality_: (N,) how right each label looks, in the order of ``fit``'s X: in [0, 1], lower is worse, and
-        below 0.5 another label is likelier. From what the network said on the way, as in ``ogc.audit``.
-    :ivar noise_rate_: how many are below 0.5.
+        below 0.5 another label is likelier; 0 if it is not in ``classes_``. From what the network said at ten moments
+        of its training, as in ``ogc.audit``; with early stopping at those that it came to.
+    :ivar noise_rate_: how many are below 0.5, by weight. With few rows that includes right labels not learnt yet.
     :ivar n_iter_: iterations run; ``loss_curve_`` has the mean loss of each, ``loss_`` the last one.
     :ivar validation_scores_: with early stopping the accuracy after each, else ``None``; ``best_validation_score_``.
-    :ivar network_: logits of ``(X - mean_) / scale_``.
-    :ivar criterion_: the OGC, with its tau and its mixture.
+    :ivar network_: logits of ``(X - mean_) / scale_``; with early stopping the best iteration's.
+    :ivar criterion_: the OGC, with its tau and its mixture; with early stopping the best iteration's.
     """
 
     def __init__(
@@ -155,64 +163,90 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train anew: (N, features), (N,), (N,). A weight of 2 is a row that is there twice."""
         self._check_parameters()
-        X, y, weight = self._checked(X, y, sample_weight, reset=True)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"OGCClassifier needs labels of at least two classes. Found one class, {y[0]!r}.")
-        rows = _different(X, labels, weight)
-        self._begin()
-        self._standardise(rows)
-        held_out = None
-        if self.early_stopping:
-            rows, held_out = self._split(rows)
-        self._build(len(rows.y), queue_size=min(max(len(rows.y), QUEUE[0]), QUEUE[1]))
-        self._train(rows, held_out, _Survey(self._inputs(torch.tensor(X)), torch.from_numpy(labels), self.classes_))
+        with _apart(self):
+            X, y, weight = self._checked(X, y, sample_weight, reset=True)
+            self.classes_ = np.unique(y[weight > 0])
+            if len(self.classes_) < 2:
+                found = self.classes_.tolist()[0]
+                raise ValueError(f"OGCClassifier needs labels of at least two classes. Found one class, {found!r}.")
+            labels = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+            rows = _different(X, labels, weight)
+            self._begin()
+            self._standardise(rows)
+            held_out = None
+            if self.early_stopping:
+                rows, held_out = self._split(rows)
+            self._different = len(rows.y)
+            self._build(
+                self._widths(self._different), self.base, queue_size=min(max(self._different, QUEUE[0]), QUEUE[1])
+            )
+            survey = _Survey(self._inputs(torch.tensor(X)), torch.from_numpy(labels))
+            self._train(rows, held_out, survey)
+            self.label_quality_ = np.where(self.classes_[labels] == y, survey.quality().numpy(), 0.0)
+            self.noise_rate_ = float(np.average(self.label_quality_ < 0.5, weights=weight))
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One pass over these rows, from where training stands: (N, features), (N,), (C,), (N,).
 
-        Features are standardised by all rows so far. ``label_quality_`` is ``fit``'s alone.
+        Features are standardised by all rows so far. ``hidden_layer_sizes`` and ``base`` are those of the first call,
+        and what follows the number of rows follows that call's; the other parameters may change from call to call.
+        ``label_quality_`` is ``fit``'s alone.
 
         :param classes: all labels that will ever come. Needed at the first call, unless ``fit`` was before it.
         """
         self._check_parameters()
         first = not hasattr(self, "network_")
-        X, y, weight = self._checked(X, y, sample_weight, reset=first)
-        require(not first or classes is not None, "classes", "all labels, at the first call of partial_fit", classes)
-        known = self.classes_ if classes is None else unique_labels(classes)
-        require(len(known) >= 2, "classes", "at least two", known)
-        require(first or np.array_equal(known, self.classes_), "classes", "those of the first call", classes)
-        strange = np.setdiff1d(y, known)
-        if len(strange):
-            raise ValueError(f"Parameter `y` should hold labels among {known}. Found {strange}.")
-        rows = _different(X, np.searchsorted(known, y), weight)
-        if first:
-            self.classes_ = known
-            self._begin()
-        self._standardise(rows)
-        if first:
-            self._build(len(rows.y), queue_size=QUEUE[0])
-        self._hold_together()
-        inputs, generator = self._inputs(rows.X), self._generator()
-        losses = [
-            self._step(inputs[batch], rows.y[batch], self._lr())
-            for batch in _batches(rows.weight, self.batch_size, generator)
-        ]
-        self._rng = generator.get_state()
-        self._count(losses)
+        with _apart(self):
+            X, y, weight = self._checked(X, y, sample_weight, reset=first)
+            require(
+                not first or classes is not None, "classes", "all labels, at the first call of partial_fit", classes
+            )
+            known = self.classes_ if classes is None else unique_labels(classes)
+            require(len(known) >= 2, "classes", "at least two", known)
+            require(first or np.array_equal(known, self.classes_), "classes", "those of the first call", classes)
+            strange = np.setdiff1d(y, known)
+            if len(strange):
+                raise ValueError(f"Parameter `y` should hold labels among {known}. Found {strange}.")
+            rows = _different(X, np.searchsorted(known, y), weight)
+            if first:
+                self.classes_ = known
+                self._begin()
+            self._standardise(rows)
+            if first:
+                self._different = len(rows.y)
+                self._build(self._widths(self._different), self.base, queue_size=QUEUE[0])
+            self._hold_together()
+            inputs, generator = self._inputs(rows.X), self._generator()
+            losses = [
+                self._step(inputs[batch], rows.y[batch], self._lr())
+                for batch in _batches(rows.weight, self.batch_size, generator)
+            ]
+            self._rng = generator.get_state()
+            self._count(losses)
         return self
 
     def _check_parameters(self) -> None:
-        widths, lr = self._widths(1), self.learning_rate_init
-        require(all(_whole(w) and w >= 1 for w in widths), "hidden_layer_sizes", "integers of at least 1", widths)
+        widths, base, lr = self.hidden_layer_sizes, self.base, self.learning_rate_init
+        try:
+            good = all(_whole(width) and width >= 1 for width in self._widths(1))
+        except TypeError:
+            good = False
+        require(good, "hidden_layer_sizes", "an integer of at least 1, or several", widths)
+        good = base in BASES if isinstance(base, str) else isinstance(base, Pointwise)
+        require(good, "base", f"a pointwise loss, or one of {', '.join(BASES)}", base)
         for name in ("batch_size", "n_iter_no_change", "max_iter"):
             value = getattr(self, name)
             good = (value is None and name == "max_iter") or (_whole(value) and value >= 1)
             require(good, name, "an integer of at least 1", value)
-        require(lr is None or 0 < lr < math.inf, "learning_rate_init", "above 0", lr)
-        require(0 <= self.weight_decay < math.inf, "weight_decay", "at least 0", self.weight_decay)
-        require(0 < self.validation_fraction < 1, "validation_fraction", "in (0, 1)", self.validation_fraction)
+        require(_between(0, self.epsilon, math.inf), "epsilon", "a number above 0", self.epsilon)
+        require(lr is None or _between(0, lr, math.inf), "learning_rate_init", "a number above 0, or None", lr)
+        decay, fraction = self.weight_decay, self.validation_fraction
+        good = _between(0, decay, math.inf) or (_real(decay) and decay == 0)
+        require(good, "weight_decay", "a number of at least 0", decay)
+        require(_between(0, fraction, 1), "validation_fraction", "a number in (0, 1)", fraction)
+        good = isinstance(self.early_stopping, bool | np.bool_)
+        require(good, "early_stopping", "True or False", self.early_stopping)
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
@@ -223,9 +257,9 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _widths(self, different: int) -> list[int]:
         """Of the hidden layers."""
-        widths = self.hidden_layer_sizes
+        widths: Any = self.hidden_layer_sizes
         widths = WIDTHS[different >= MANY] if widths is None else widths
-        return [int(widths)] if isinstance(widths, int | np.integer) else list(widths)
+        return [widths] if _whole(widths) else list(widths)
 
     def _lr(self) -> float:
         """The highest."""
@@ -240,7 +274,8 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Nothing learnt, nothing seen."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._rng = torch.Generator().manual_seed(seed).get_state()
-        self._weight_seen, self.mean_, self._squares = 0.0, np.zeros(self.n_features_in_), np.zeros(self.n_features_in_)
+        nothing = np.zeros(self.n_features_in_)
+        self._weight_seen, self.mean_, self._deviation = 0.0, nothing, nothing
         self.n_iter_ = 0
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
@@ -254,12 +289,20 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _standardise(self, rows: _Rows) -> None:
         """Mean and deviation of the features, these rows added to all before them."""
         X, weight = rows.X.numpy(), rows.weight.numpy()
-        new, total = weight.sum(), self._weight_seen + weight.sum()
-        mean = weight @ X / new
-        apart = mean - self.mean_
-        self._squares = self._squares + weight @ (X - mean) ** 2 + apart**2 * (self._weight_seen * new / total)
-        self.mean_, self._weight_seen = self.mean_ + apart * (new / total), float(total)
-        deviation = np.sqrt(self._squares / total)
+        new = float(weight.sum())
+        total = self._weight_seen + new
+        of_old, of_new, share = self._weight_seen / total, new / total, weight / new
+        with np.errstate(over="ignore", invalid="ignore"):  # said below
+            mean = share @ X
+            apart, X = mean - self.mean_, X - mean
+            largest = np.abs(X).max(0)  # squares of what is large or small would not be finite, or 0
+            X /= np.where(largest > 0, largest, 1.0)
+            deviation = largest * np.sqrt(share @ np.square(X, out=X))
+            between = np.hypot(self._deviation * math.sqrt(of_old), apart * math.sqrt(of_old * of_new))
+            deviation = np.hypot(between, deviation * math.sqrt(of_new))
+        far = np.flatnonzero(~np.isfinite(deviation))
+        require(not len(far), "X", "of features whose deviation is finite in float64", f"others in columns {far[:5]}")
+        self._deviation, self._weight_seen, self.mean_ = deviation, total, self.mean_ + apart * of_new
         self.scale_ = np.where(deviation > 10 * np.finfo(float).eps * np.abs(self.mean_), deviation, 1.0)
 
     def _inputs(self, X: Tensor) -> Tensor:
@@ -269,21 +312,22 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _split(self, rows: _Rows) -> tuple[_Rows, _Rows]:
         """To train on, and held out."""
         n = len(rows.y)
-        out = math.ceil(self.validation_fraction * n)
-        require(out < n, "validation_fraction", f"small enough to leave some of {n} rows", self.validation_fraction)
         generator = self._generator()
         order = torch.randperm(n, generator=generator)
         self._rng = generator.get_state()
         order = order[rows.y[order].argsort(stable=True)]  # by class, in any order within it
+        order = order[1:][rows.y[order].diff() == 0]  # the first of each class stays
+        out, free = math.ceil(self.validation_fraction * n), len(order)
+        rule = f"small enough to leave one of {n} different rows for each class"
+        require(out <= free, "validation_fraction", rule, self.validation_fraction)
         held_out = torch.zeros(n, dtype=torch.bool)
-        held_out[order[((torch.arange(out) + 0.5) * n / out).long()]] = True
+        held_out[order[((torch.arange(out) + 0.5) * free / out).long()]] = True
         return rows.at(~held_out), rows.at(held_out)
 
-    def _build(self, different: int, *, queue_size: int) -> None:
+    def _build(self, widths: Sequence[int], base: str | Pointwise, *, queue_size: int) -> None:
         """Network, optimizer and loss. Torch's own generator is not touched."""
-        self._different = different
         with torch.device("meta"):
-            network = mlp(self.n_features_in_, len(self.classes_), hidden=self._widths(different))
+            network = mlp(self.n_features_in_, len(self.classes_), hidden=widths)
         self.network_ = network.float().to_empty(device="cpu")
         generator = self._generator()
         with torch.no_grad():
@@ -296,16 +340,16 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._optimizer = torch.optim.AdamW(
             self.network_.parameters(), lr=self._lr(), weight_decay=self.weight_decay, fused=True
         )
-        self.criterion_ = OGC(self.base, epsilon=self.epsilon, every=EVERY, queue_size=queue_size, process_group=False)
+        self.criterion_ = OGC(base, epsilon=self.epsilon, every=EVERY, queue_size=queue_size, process_group=False)
 
     def _hold_together(self) -> None:
-        """What the criterion does not keep when it is copied."""
+        """What the criterion does not keep when it is copied, and parameters that may have changed."""
         self.criterion_.attach(self._optimizer)
+        self.criterion_.epsilon, self._optimizer.param_groups[0]["weight_decay"] = self.epsilon, self.weight_decay
         self.criterion_._has_warned = (
             True  # of normals hard to tell apart, as with clean labels: they are no fault here
         )
 
-    @torch.enable_grad()
     def _step(self, inputs: Tensor, labels: Tensor, lr: float) -> Tensor:
         self._optimizer.param_groups[0]["lr"] = lr
         loss: Tensor = self.criterion_(self.network_(inputs), labels)
@@ -327,7 +371,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         passes = math.ceil(STEPS_AN_ITERATION / a_pass)
         budget = min(max(PASSES * a_pass, STEPS[0]), STEPS[1])
         iterations = math.ceil(budget / (passes * a_pass)) if self.max_iter is None else self.max_iter
-        steps, step, best = iterations * passes * a_pass, 0, self._weights()
+        steps, step, best, best_iteration = iterations * passes * a_pass, 0, self._learnt(), 0
         for iteration in range(1, iterations + 1):
             losses = []
             for batch in (b for _ in range(passes) for b in _batches(rows.weight, self.batch_size, generator)):
@@ -338,16 +382,16 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     survey.ask(self.network_)
             self._count(losses)
             if held_out is not None and self._judge(held_out):
-                best, best_iteration = self._weights(), iteration
+                best, best_iteration = self._learnt(), iteration
             if held_out is not None and iteration - best_iteration >= self.n_iter_no_change:
                 break
         self._rng = generator.get_state()
         if held_out is not None:
-            self.network_.load_state_dict(best)
+            self.network_.load_state_dict(best[0])
+            self.criterion_.load_state_dict(best[1])
+            self._optimizer.load_state_dict(best[2])
         if not survey.count:
             survey.ask(self.network_)
-        self.label_quality_ = survey.issues().label_score.numpy()
-        self.noise_rate_ = float((self.label_quality_ < 0.5).mean())
 
     def _judge(self, held_out: _Rows) -> bool:
         """Note the accuracy on held-out rows: whether it is the best so far."""
@@ -359,8 +403,9 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.validation_scores_ = [*(self.validation_scores_ or []), score]
         return is_best
 
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: value.clone() for name, value in self.network_.state_dict().items()}
+    def _learnt(self) -> list[dict[str, Any]]:
+        """All that training changes, as it is now."""
+        return [copy.deepcopy(part.state_dict()) for part in (self.network_, self.criterion_, self._optimizer)]
 
     # --- predicting --------------------------------------------------------------------------------------------------
 
@@ -369,7 +414,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "network_")
         X = torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", reset=False, copy=True))
         weights = {name: value.double() for name, value in self.network_.state_dict().items()}  # a row by itself ...
-        with torch.no_grad():  # ... and among others gives the same
+        with torch.no_grad():  # ... and among others gives the same, but for rounding
             standard = (
                 (part - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_) for part in X.split(CHUNK)
             )
@@ -385,19 +430,25 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """All of it in one safetensors file, with what is not a tensor as JSON in its header. It needs no pickle.
 
-        ``partial_fit`` after :meth:`load` goes on to the same bits. A ``random_state`` that is no integer is left out.
+        ``partial_fit`` after :meth:`load` goes on to the same bits. A ``random_state`` that is no integer is left out,
+        and ``base`` must be one of ogc's own.
         """
         check_is_fitted(self, "network_")
         parameters = self.get_params()
-        require(isinstance(self.base, str), "base", "a name, to be saved", self.base)
+        parameters["base"] = _described(self.base)
         if not _whole(self.random_state):
             parameters["random_state"] = None
+        layers = [layer for layer in self.network_ if isinstance(layer, nn.Linear)]
         facts = {
             "format": FORMAT,
             "parameters": parameters,
             "classes": self.classes_.tolist(),
             "dtype": self.classes_.dtype.str,
-            "queue_size": self.criterion_.queue_size,
+            "widths": [layer.out_features for layer in layers[:-1]],  # as built, whatever the parameters are by now
+            "base": _described(self.criterion_.base),
+            "epsilon": self.criterion_.epsilon,
+            "weight_decay": self._optimizer.param_groups[0]["weight_decay"],
+            "criterion": self.criterion_.get_extra_state(),
             **{name: getattr(self, name) for name in FACTS if hasattr(self, name)},
             **({"feature_names_in_": list(self.feature_names_in_)} if hasattr(self, "feature_names_in_") else {}),
         }
@@ -420,11 +471,11 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | Path) -> Self:
         """What :meth:`save` wrote."""
         try:
-            with safetensors.safe_open(path, "pt") as file:
+            with _apart(), safetensors.safe_open(path, "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dict
                 facts = json.loads(file.metadata()["ogc"])
-            require(facts["format"] == FORMAT, "format", f"{FORMAT}", facts["format"])
-            return cls._from(tensors, facts)
+                require(facts["format"] == FORMAT, "format", f"{FORMAT}", facts["format"])
+                return cls._from(tensors, facts)
         except (safetensors.SafetensorError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} was not saved by this version of OGCClassifier: {error}") from error
 
@@ -433,7 +484,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parameters: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in facts["parameters"].items()
         }
-        self = cls(**parameters)
+        self = cls(**parameters | {"base": _loss(parameters["base"])})
         self.classes_ = np.array(facts["classes"], dtype=facts["dtype"])
         if "feature_names_in_" in facts:
             self.feature_names_in_ = np.array(facts["feature_names_in_"], dtype=object)
@@ -444,11 +495,12 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if name in tensors:
                 setattr(self, name, tensors[name].numpy())
         self._rng = tensors["rng"]
-        self._build(self._different, queue_size=facts["queue_size"])
+        self._build(facts["widths"], _loss(facts["base"]), queue_size=facts["criterion"]["queue_size"])
+        self.criterion_.epsilon = facts["epsilon"]
+        self._optimizer.param_groups[0]["weight_decay"] = facts["weight_decay"]
         self._rng = tensors["rng"]  # where it was, and not where building has left it
         self.network_.load_state_dict(_part(tensors, "network"))
-        extra = {"_extra_state": self.criterion_.get_extra_state()}
-        self.criterion_.load_state_dict(_part(tensors, "criterion") | extra)
+        self.criterion_.load_state_dict(_part(tensors, "criterion") | {"_extra_state": facts["criterion"]})
         slots: dict[int, dict[str, Tensor]] = {}
         for key, value in _part(tensors, "optimizer").items():
             slot, name = key.split(".")
@@ -460,37 +512,35 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 class _Survey:
     """What the network says of all rows as they were given, summed over moments of its training."""
 
-    def __init__(self, inputs: Tensor, given: Tensor, classes: Any) -> None:
+    def __init__(self, inputs: Tensor, given: Tensor) -> None:
         self.inputs, self.given, self.count = inputs, given, 0
-        self.margin, self.probabilities = torch.zeros(len(given)), torch.zeros(len(given), len(classes))
+        self.margin = torch.zeros(len(given))
 
     @torch.no_grad()
     def ask(self, network: nn.Module) -> None:
         for start in range(0, len(self.given), CHUNK):
             part = slice(start, start + CHUNK)
-            log_p = network(self.inputs[part]).log_softmax(1)
-            self.margin[part] += margin(log_p, self.given[part])
-            self.probabilities[part] += log_p.exp()
+            self.margin[part] += margin(network(self.inputs[part]).log_softmax(1), self.given[part])
         self.count += 1
 
-    def issues(self) -> Issues:
-        return from_surveys(self.given, margin=self.margin / self.count, probabilities=self.probabilities / self.count)
+    def quality(self) -> Tensor:
+        return torch.sigmoid((self.margin / self.count).double())
 
 
 def _different(X: Any, labels: Any, weight: Any) -> _Rows:
-    """Rows of weight 0 left out, equal ones with equal labels as one, sorted by their bytes."""
-    there = weight > 0
-    keyed = np.ascontiguousarray(np.column_stack([X[there] + 0.0, labels[there]]))  # + 0.0: no -0.0
-    _, first, which = np.unique(
-        keyed.view(np.dtype((np.void, keyed.strides[0])))[:, 0], return_index=True, return_inverse=True
-    )
+    """Rows of weight 0 left out, equal ones with equal labels as one, sorted by a digest of their bytes."""
+    there = np.flatnonzero(weight > 0)
+    digests = bytearray()
+    for part in np.split(there, range(CHUNK, len(there), CHUNK)):
+        for row, label in zip(X[part] + 0.0, labels[part].tolist(), strict=True):  # + 0.0: no -0.0
+            digests += hashlib.blake2b(row, digest_size=16, salt=label.to_bytes(8)).digest()
+    keys = np.frombuffer(digests, "V16")
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     together = np.bincount(which, weights=weight[there])
-    rows = keyed[first]
-    return _Rows(
-        torch.from_numpy(rows[:, :-1].copy()),
-        torch.from_numpy(rows[:, -1].astype(np.int64)),
-        torch.from_numpy(together),
-    )
+    first = there[first]
+    rows = X[first]
+    rows += 0.0
+    return _Rows(torch.from_numpy(rows), torch.from_numpy(labels[first]), torch.from_numpy(together))
 
 
 def _batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -504,14 +554,52 @@ def _batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterat
     return iter(rows.chunk(batches))
 
 
+@contextmanager
+def _apart(estimator: object = None) -> Iterator[None]:
+    """Whatever modes of torch are switched on around it. Where it fails, the estimator is what it was."""
+    before = dict(vars(estimator)) if estimator is not None else {}
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
+            yield
+    except BaseException:
+        if estimator is not None:
+            vars(estimator).clear()
+            vars(estimator).update(before)
+        raise
+
+
 def _whole(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def _real(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _between(low: float, value: Any, high: float) -> bool:
+    return _real(value) and low < value < high
+
+
+def _described(base: str | Pointwise) -> str | dict[str, Any]:
+    """A loss for JSON."""
+    if isinstance(base, str):
+        return base
+    name = next((name for name in BASES if LOSSES[name] is type(base)), None)
+    require(name is not None, "base", f"one of {', '.join(BASES)}, to be saved", base)
+    return {"name": name, **base.hyperparameters}
+
+
+def _loss(found: str | dict[str, Any]) -> Any:
+    """What :func:`_described` made of it."""
+    if isinstance(found, str):
+        return found
+    return LOSSES[found["name"]](**{name: value for name, value in found.items() if name != "name"})
+
+
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's."""
-    if isinstance(value, np.generic):
-        return value.item()
+    """NumPy's numbers and arrays as Python's."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     raise TypeError(f"{value!r} is neither")
 
 
