@@ -20,7 +20,8 @@ from ogc.noise import symmetric
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--smoke", action="store_true", help="a few epochs: shows that it runs, not what it is good for")
-EPOCHS = 6 if parser.parse_args().smoke else 120
+is_smoke = parser.parse_args().smoke
+EPOCHS = 6 if is_smoke else 120
 
 train_set, others = load_digits()
 test_set = others["test"]
@@ -66,4 +67,6 @@ with tempfile.TemporaryDirectory() as own:
     accelerator.print(f"CE+OGC  accuracy on clean test digits {accuracy:.1%}, tau {float(criterion.tau):.3g}, ", end="")
     accelerator.print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%}")
     accelerator.wait_for_everyone()
+if is_smoke:
+    accelerator.print("--smoke is too short to compare the two.")
 accelerator.print("Next: in your loop, criterion = OGC('ce', optimizer) after prepare, and register_for_checkpointing.")

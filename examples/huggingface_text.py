@@ -4,8 +4,8 @@ python examples/huggingface_text.py            # a minute on a CPU, offline; pip
 python examples/huggingface_text.py --smoke    # seconds, and numbers that say nothing
 """
 
+import argparse
 import random
-import sys
 import tempfile
 
 import torch
@@ -83,7 +83,9 @@ def train(epochs, folder, **settings):
 
 disable_progress_bar()
 random.seed(0)
-is_smoke = "--smoke" in sys.argv
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--smoke", action="store_true", help="shows that it runs, not what it is good for")
+is_smoke = parser.parse_args().smoke
 train_rows, test_rows = make(300 if is_smoke else 2000, wrong=0.5), make(500)  # a stray topic is right one time in five
 wrong = torch.tensor([given != true for _, given, true in train_rows])
 epochs = 2 if is_smoke else 25
@@ -108,4 +110,6 @@ print(f"Of the {len(worst)} labels it trusts least, {wrong[worst].float().mean()
 for i in worst[:3].tolist():
     text, given, _ = train_rows[i]
     print(f"  {NAMES[given]:>7} given, {NAMES[found.predictions[i].argmax()]:>7} found: {text}")
+if is_smoke:
+    print("--smoke is too short to compare the two.")
 print("Next: the two lines with ogc_loss, in your own Trainer; a checkpoint then holds OGC's state as well.")

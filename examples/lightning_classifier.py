@@ -78,4 +78,6 @@ with tempfile.TemporaryDirectory() as temporary:
     print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%}")
     if arguments.out:
         print(f"The cross entropies with the two normals: {trainer.log_dir}/ogc.png; tensorboard --logdir {folder}")
+if arguments.smoke:
+    print("--smoke is too short to compare the two.")
 print('Next: in your module, self.criterion = OGC("ce"); in your Trainer, callbacks=[OGCCallback()].')

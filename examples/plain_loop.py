@@ -17,7 +17,8 @@ from ogc.noise import symmetric
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--smoke", action="store_true", help="a few epochs: shows that it runs, not what it is good for")
-EPOCHS = 6 if parser.parse_args().smoke else 120
+is_smoke = parser.parse_args().smoke
+EPOCHS = 6 if is_smoke else 120
 
 train_set, others = load_digits()
 test_set = others["test"]
@@ -68,4 +69,6 @@ with tempfile.TemporaryDirectory() as folder:
 
 suspicion = criterion.noise_probability(model(inputs), given)
 print(f"The labels it trusts least: {suspicion.argsort(descending=True)[:5].tolist()}")
+if is_smoke:
+    print("--smoke is too short to compare the two.")
 print("Next: in your own loop, replace nn.CrossEntropyLoss() by OGC('ce', optimizer), and save its state_dict, too.")

@@ -4,8 +4,8 @@ python examples/segmentation.py            # about a minute
 python examples/segmentation.py --smoke    # seconds, and numbers that say nothing
 """
 
+import argparse
 import math
-import sys
 
 import torch
 from torch import Tensor, nn
@@ -69,9 +69,13 @@ def train(name: str, epochs: int) -> None:
 
 
 if __name__ == "__main__":
-    epochs = 1 if "--smoke" in sys.argv else 20
-    train("CE", epochs)
-    train("CE+OGC", epochs)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="shows that it runs, not what it is good for")
+    smoke = parser.parse_args().smoke
+    for name in ("CE", "CE+OGC"):
+        train(name, epochs=1 if smoke else 20)
+    if smoke:
+        print("--smoke is too short to compare the two.")
     print("Next: your own images and masks in place of draw(), with the label of unlabelled pixels as ignore_index.")
     print(
         "If tau stays at 1e7, or wrong labels are still learnt by heart, lower epsilon further: docs/guide/choosing.md"

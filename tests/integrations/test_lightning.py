@@ -180,6 +180,13 @@ def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path):
         trainer_in(tmp_path / "file" / "logs", OGCCallback(), max_epochs=1).fit(Classifier(), Batches())
 
 
+def test_a_training_that_was_too_short_is_told(tmp_path):
+    module = Classifier()
+    with pytest.warns(UserWarning, match=r"OGC clipped nothing: it saw 48 samples in 3 steps. .* queue of 64 samples"):
+        trainer_in(tmp_path, OGCCallback(picture=False), max_steps=3).fit(module, Batches())
+
+
+@pytest.mark.filterwarnings("ignore:OGC clipped nothing")
 @pytest.mark.parametrize("stop", [3, 16, 26], ids=["before the first update", "at an epoch's end", "in mid-epoch"])
 def test_goes_on_bit_for_bit(stop, tmp_path, uninterrupted):
     save = ModelCheckpoint(tmp_path, every_n_train_steps=stop, save_weights_only=False)

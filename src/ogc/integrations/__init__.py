@@ -1,1 +1,19 @@
 """Adapters for where people already train; docs/integrations.md. Each needs its library, an extra of the same name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..clipping import OGC
+
+
+def never_fitted(criterion: OGC) -> str | None:
+    """What to tell after a training that was too short for OGC to clip anything; ``None`` where it was not."""
+    if criterion.threshold is not None or not bool(criterion.mixture.noisy_weight.isnan()):
+        return None
+    return (
+        f"OGC clipped nothing: it saw {int(criterion.seen):,} samples in {int(criterion.steps):,} steps. It fits "
+        f"once its queue of {criterion.queue_size:,} samples is full, at a step that is a multiple of "
+        f"{criterion.every}. Lower `queue_size` and `every`, or train for longer."
+    )

@@ -18,6 +18,7 @@ from torch import Tensor
 from .._require import require
 from ..clipping import OGC
 from ..losses import Loss
+from . import never_fitted
 
 try:
     import safetensors.torch as safetensors
@@ -123,6 +124,8 @@ class TrainerLoss(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The mixture that goes with the best weights, if those are what the Trainer loaded last."""
+        if isinstance(self.criterion, OGC) and (why := never_fitted(self.criterion)) is not None:
+            warnings.warn(why, stacklevel=2)
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             path = Path(state.best_model_checkpoint, "trainer_state.json")
             best = TrainerState.load_from_json(str(path)) if path.exists() else TrainerState()

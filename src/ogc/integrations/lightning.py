@@ -23,6 +23,7 @@ from .._files import write_whole
 from ..clipping import OGC
 from ..clipping.mixture import Mixture
 from ..drawing import draw_histogram, figure_of, png
+from . import never_fitted
 
 __all__ = ["OGCCallback"]
 
@@ -85,7 +86,12 @@ class OGCCallback(Callback):
                 pl_module.log_dict({prefix + name: value for name, value in _numbers(criterion).items()})
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self.picture or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        for criterion in _criteria(pl_module).values():
+            if (why := never_fitted(criterion)) is not None and criterion.training:
+                rank_zero_warn(why)
+        if not self.picture:
             return
         folder = trainer.log_dir or trainer.default_root_dir  # asked on every rank: rank 0 tells the others
         if not trainer.is_global_zero:
