@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from audit_measures import CHOICES, SCORES, Facts
+from marks import renewed
 
 RESULTS = Path(__file__).parent / "results"
 CPU, SAME, CIFAR = (RESULTS / f"audit-{name}.json" for name in ("cpu", "same-network", "cifar10n"))
@@ -22,9 +23,7 @@ def with_tables(text: str, cpu: Facts, same: Facts, cifar: Facts | None) -> str:
     made = {"cpu": "\n".join(cpu_tables(cpu, same)), "CIFAR-10N": "\n".join(cifar_tables(cifar))}
     for name, lines in made.items():
         begin, end = f"<!-- made by benchmarks/audit.py: {name} -->", f"<!-- end of {name} -->"
-        before, rest = text.split(begin)
-        _, after = rest.split(end)
-        text = f"{before}{begin}\n{lines}\n{end}{after}"
+        text = renewed(text, begin, end, lines)
     return text
 
 

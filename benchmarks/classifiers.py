@@ -42,6 +42,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+from marks import renewed
 from ogc.integrations.sklearn import OGCClassifier
 from provenance import provenance
 
@@ -190,9 +191,7 @@ def tables(result: dict[str, Any]) -> str:
 
 def with_tables(text: str, result: dict[str, Any]) -> str:
     """The document, with the tables between their marks renewed."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{tables(result)}\n{END}{after}"
+    return renewed(text, BEGIN, END, tables(result))
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from marks import renewed
 from ogc import OGC, losses
 from ogc.demo.training import noisy_digits, shuffled
 from ogc.models import mlp
@@ -117,9 +118,7 @@ def table(result: dict[str, Any]) -> str:
 
 def with_table(text: str, result: dict[str, Any]) -> str:
     """The document, with the table between its marks renewed."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{table(result)}\n{END}{after}"
+    return renewed(text, BEGIN, END, table(result))
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from marks import renewed
 from ogc import OGC, losses
 from ogc.given_label import H_MAX, H_MIN, P_MIN
 from ogc.losses import Pointwise
@@ -245,9 +246,7 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
 def with_summary(text: str) -> str:
     """The document, with the summary of the recorded runs between its marks."""
     cpu, gpu = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("overhead-cpu", "throughput-h200"))
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{summary(cpu, gpu)}\n{END}{after}"
+    return renewed(text, BEGIN, END, summary(cpu, gpu))
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from marks import renewed
 from ogc.data import Dataset, cifar10
 from ogc.training import RECIPES, Job, override
 from ogc.training import loop as plain
@@ -34,9 +35,7 @@ BEGIN, END = "<!-- made by benchmarks/throughput.py -->", "<!-- end of throughpu
 
 def with_table(text: str, result: dict[str, Any]) -> str:
     """The document, with the table between its marks renewed."""
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{table(result)}\n{END}{after}"
+    return renewed(text, BEGIN, END, table(result))
 
 
 def table(result: dict[str, Any]) -> str:

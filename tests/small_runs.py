@@ -208,3 +208,15 @@ def two_processes(code, folder, *arguments, env=None, fail=False, timeout=240):
     if not fail:
         assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
     return said
+
+
+def finish(processes, timeout=300):
+    """Wait for all, which were started with ``stderr=PIPE``; where one has failed, the others would wait for it."""
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=timeout)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()

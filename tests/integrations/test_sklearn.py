@@ -28,7 +28,9 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.utils._pytree import tree_map
 
-from ogc.integrations.sklearn import BASES, OGCClassifier, _batches, _different
+from ogc.integrations._weighted_rows import batches as batches_of
+from ogc.integrations._weighted_rows import different
+from ogc.integrations.sklearn import BASES, OGCClassifier
 from ogc.losses import GCE, Pointwise
 
 
@@ -151,7 +153,7 @@ def test_a_row_of_every_class_is_trained_on(fraction: float, blobs: tuple[Any, A
     kept = np.flatnonzero((true < 3) | (np.cumsum(true == 3) == 1))  # one row of class 3
     classifier = OGCClassifier(validation_fraction=fraction, max_iter=1, random_state=0).fit(X[kept], true[kept])
     for _ in range(20):
-        rows, held_out = classifier._split(_different(X[kept], true[kept], np.ones(len(kept))))
+        rows, held_out = classifier._split(different(X[kept], true[kept], np.ones(len(kept))))
         assert rows.y.unique().tolist() == [0, 1, 2, 3]
         assert len(held_out.y) == np.ceil(fraction * len(kept))
     with pytest.raises(ValueError, match="`validation_fraction` should be small enough"):
@@ -230,9 +232,9 @@ def test_rows_that_are_there_twice_are_trained_on_once() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(10, 3)), np.arange(10) % 2
     for size, batch in ((200, 64), (16, 16)):
-        rows = _different(X.repeat(100, 0), y.repeat(100), np.ones(1000))
+        rows = different(X.repeat(100, 0), y.repeat(100), np.ones(1000))
         assert rows.X.shape == (10, 3)
-        batches = list(_batches(rows.weight, size, torch.Generator()))
+        batches = list(batches_of(rows.weight, size, torch.Generator()))
         assert [len(b) for b in batches] == [batch]
         counts = torch.bincount(batches[0], minlength=10)
         assert counts.min() >= batch // 10
@@ -241,20 +243,20 @@ def test_rows_that_are_there_twice_are_trained_on_once() -> None:
 
 def test_equal_rows_are_found_in_little_memory() -> None:
     """-0.0 is 0.0, a label of its own makes a row of its own, and there is room for one more X."""
-    rows = _different(np.array([[0.0, 1], [-0.0, 1], [0, 1], [5, 5]]), np.array([0, 0, 1, 0]), np.array([1, 2, 4, 0.0]))
+    rows = different(np.array([[0.0, 1], [-0.0, 1], [0, 1], [5, 5]]), np.array([0, 0, 1, 0]), np.array([1, 2, 4, 0.0]))
     assert sorted(rows.weight.tolist()) == [3, 4]
     assert rows.X.tolist() == [[0, 1], [0, 1]]
     assert not rows.X.signbit().any()
     X = np.random.default_rng(0).normal(size=(20_000, 100))
     tracemalloc.start()
-    _different(X, np.zeros(20_000, dtype=np.int64), np.ones(20_000))
+    different(X, np.zeros(20_000, dtype=np.int64), np.ones(20_000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * X.nbytes
 
 
 def test_a_pass_sees_every_row() -> None:
-    batches = list(_batches(torch.ones(1347, dtype=torch.float64), 200, torch.Generator()))
+    batches = list(batches_of(torch.ones(1347, dtype=torch.float64), 200, torch.Generator()))
     assert [len(b) for b in batches] == [193] * 7
     assert len(torch.cat(batches).unique()) == 1347
 

@@ -1,11 +1,6 @@
 """scikit-learn: :class:`OGCClassifier`, a small multi-layer perceptron trained with OGC, for features and embeddings.
 
-A weight is a number of repetitions, and the order of rows means nothing. Rows are sorted by a digest, equal ones with
-equal labels become one with the sum of their weights, and the weights are laid end to end as a line. A batch is places
-on that line, spread evenly over it as fractions of its length; batch size and number of steps follow the number of
-*different* rows. So repeated rows and weighted ones give the same batches to the bit, weight 0 is absence, only the
-weights' proportions count, and with equal weights a pass is an ordinary epoch: each row about once, some twice so that
-batches are of one size (and all several times where there are fewer than ``SMALLEST_BATCH``).
+``_weighted_rows.py`` has what ``sample_weight`` means, and how rows become batches.
 
 What is not given follows the number of different rows: wrong labels are soon learnt by heart where there are few, so
 below 1,000 there is one small hidden layer, with a learning rate that is the lower the fewer rows a feature has, and
@@ -16,14 +11,13 @@ from there on two layers.
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 import numbers
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +38,8 @@ try:
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets, unique_labels
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+    from ._weighted_rows import CHUNK, Rows, batches, different
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("numpy", "safetensors", "sklearn"):
@@ -64,13 +60,9 @@ STEPS = (200, 20_000)
 """No fewer and no more, where ``max_iter`` is not given."""
 STEPS_AN_ITERATION = 10
 """At least. Where a pass has fewer, an iteration is several passes."""
-SMALLEST_BATCH = 64
-"""Places, also where there are fewer different rows; unless ``batch_size`` is smaller."""
 SURVEYS = 10
 QUEUE = (256, 4096)
 EVERY = 16
-CHUNK = 8192
-"""Rows that are predicted at once."""
 FORMAT = 1
 FACTS = (
     "n_features_in_", "n_iter_", "loss_", "loss_curve_", "noise_rate_", "validation_scores_", "best_validation_score_",
@@ -79,17 +71,6 @@ FACTS = (
 ARRAYS = ("mean_", "scale_", "_deviation", "label_quality_")
 BASES = ("ce", "fl", "gce", "sce", "taylor_ce", "js")
 """What OGC can clip, of ``ogc.losses.LOSSES``."""
-
-
-class _Rows(NamedTuple):
-    """Different rows, in an order of their own, with their labels and weights."""
-
-    X: Tensor  # (n, features) float64
-    y: Tensor  # (n,) int64
-    weight: Tensor  # (n,) float64, above 0
-
-    def at(self, where: Tensor) -> _Rows:
-        return _Rows(self.X[where], self.y[where], self.weight[where])
 
 
 class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -170,7 +151,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 found = self.classes_.tolist()[0]
                 raise ValueError(f"OGCClassifier needs labels of at least two classes. Found one class, {found!r}.")
             labels = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-            rows = _different(X, labels, weight)
+            rows = different(X, labels, weight)
             self._begin()
             self._standardise(rows)
             held_out = None
@@ -208,7 +189,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             strange = np.setdiff1d(y, known)
             if len(strange):
                 raise ValueError(f"Parameter `y` should hold labels among {known}. Found {strange}.")
-            rows = _different(X, np.searchsorted(known, y), weight)
+            rows = different(X, np.searchsorted(known, y), weight)
             if first:
                 self.classes_ = known
                 self._begin()
@@ -220,7 +201,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             inputs, generator = self._inputs(rows.X), self._generator()
             losses = [
                 self._step(inputs[batch], rows.y[batch], self._lr())
-                for batch in _batches(rows.weight, self.batch_size, generator)
+                for batch in batches(rows.weight, self.batch_size, generator)
             ]
             self._rng = generator.get_state()
             self._count(losses)
@@ -286,7 +267,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         generator.set_state(self._rng)
         return generator
 
-    def _standardise(self, rows: _Rows) -> None:
+    def _standardise(self, rows: Rows) -> None:
         """Mean and deviation of the features, these rows added to all before them."""
         X, weight = rows.X.numpy(), rows.weight.numpy()
         new = float(weight.sum())
@@ -309,7 +290,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Standardised: (N, features) float64 -> float32."""
         return ((X - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)).float()
 
-    def _split(self, rows: _Rows) -> tuple[_Rows, _Rows]:
+    def _split(self, rows: Rows) -> tuple[Rows, Rows]:
         """To train on, and held out."""
         n = len(rows.y)
         generator = self._generator()
@@ -364,7 +345,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.loss_curve_.append(self.loss_)
         self.n_iter_ += 1
 
-    def _train(self, rows: _Rows, held_out: _Rows | None, survey: _Survey) -> None:
+    def _train(self, rows: Rows, held_out: Rows | None, survey: _Survey) -> None:
         inputs, generator = self._inputs(rows.X), self._generator()
         self._hold_together()
         a_pass = math.ceil(len(rows.y) / self.batch_size)
@@ -374,7 +355,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         steps, step, best, best_iteration = iterations * passes * a_pass, 0, self._learnt(), 0
         for iteration in range(1, iterations + 1):
             losses = []
-            for batch in (b for _ in range(passes) for b in _batches(rows.weight, self.batch_size, generator)):
+            for batch in (b for _ in range(passes) for b in batches(rows.weight, self.batch_size, generator)):
                 falling = (1 + math.cos(math.pi * step / steps)) / 2
                 losses.append(self._step(inputs[batch], rows.y[batch], self._lr() * falling))
                 step += 1
@@ -393,7 +374,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not survey.count:
             survey.ask(self.network_)
 
-    def _judge(self, held_out: _Rows) -> bool:
+    def _judge(self, held_out: Rows) -> bool:
         """Note the accuracy on held-out rows: whether it is the best so far."""
         with torch.no_grad():
             right = self.network_(self._inputs(held_out.X)).argmax(1) == held_out.y
@@ -525,33 +506,6 @@ class _Survey:
 
     def quality(self) -> Tensor:
         return torch.sigmoid((self.margin / self.count).double())
-
-
-def _different(X: Any, labels: Any, weight: Any) -> _Rows:
-    """Rows of weight 0 left out, equal ones with equal labels as one, sorted by a digest of their bytes."""
-    there = np.flatnonzero(weight > 0)
-    digests = bytearray()
-    for part in np.split(there, range(CHUNK, len(there), CHUNK)):
-        for row, label in zip(X[part] + 0.0, labels[part].tolist(), strict=True):  # + 0.0: no -0.0
-            digests += hashlib.blake2b(row, digest_size=16, salt=label.to_bytes(8)).digest()
-    keys = np.frombuffer(digests, "V16")
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    together = np.bincount(which, weights=weight[there])
-    first = there[first]
-    rows = X[first]
-    rows += 0.0
-    return _Rows(torch.from_numpy(rows), torch.from_numpy(labels[first]), torch.from_numpy(together))
-
-
-def _batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """A pass: rows by places that are evenly spread over the line of weights, shuffled; batches of one size."""
-    batches = math.ceil(len(weight) / at_most)
-    places = batches * max(math.ceil(len(weight) / batches), min(SMALLEST_BATCH, at_most))
-    line = weight.cumsum(0)
-    shift = torch.rand((), dtype=torch.float64, generator=generator)
-    fractions = (torch.randperm(places, generator=generator) + shift) / places
-    rows = torch.searchsorted(line, fractions * line[-1], right=True).clamp(max=len(weight) - 1)
-    return iter(rows.chunk(batches))
 
 
 @contextmanager
