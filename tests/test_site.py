@@ -141,10 +141,22 @@ def test_the_code_on_a_page_runs(path, tmp_path):
 def test_the_numbers_of_the_choice_are_the_recorded_ones():
     text = " ".join((DOCS / "guide" / "choosing.md").read_text().split())
     results = (DOCS / "results.md").read_text()
+    readme, accuracy = (ROOT / "README.md").read_text(), {}
     for name in ("CE", "GCE", "PHuber-CE", "CE+OGC", "FL+OGC"):
         [ours] = re.findall(rf"^\| {re.escape(name)} \| ours \| (.*) \| [^|]* \|$", results.split("\n## ")[1], re.M)
-        _, sym50, sym80, _, dependent, real = (re.sub(r"[*]|</?u>| \(1\)", "", cell) for cell in ours.split(" | "))
-        assert f"| {name} | {sym50} | {sym80} | {dependent} | {real} |" in text, name
+        found = re.sub(r"[*]|</?u>| \(1\)", "", ours)
+        assert f"| {name} | {found} |" in text, name
+        assert (f"\n| {name} | {found} |\n" in readme) is (name in ("CE", "CE+OGC", "FL+OGC"))
+        accuracy[name] = [float(cell) for cell in found.split(" | ")]
+    sym20, sym50, sym80, asymmetric, _, human = range(6)
+    ce, gce, phuber_ce, ce_ogc, fl_ogc = accuracy.values()
+    assert f"under human noise by {fl_ogc[human] - ce_ogc[human]:.1f} points" in text
+    assert f"under asymmetric noise by {fl_ogc[asymmetric] - ce_ogc[asymmetric]:.1f}, on one seed" in text
+    assert f"costs FL+OGC {ce_ogc[sym20] - fl_ogc[sym20]:.1f} points under symmetric 20 %" in text
+    assert max(abs(gce[noise] - ce_ogc[noise]) for noise in (sym20, sym50, human)) < 1
+    assert f"it is {ce_ogc[asymmetric] - gce[asymmetric]:.1f} points behind" in text
+    heavy = [method[sym80] for method in (gce, ce_ogc, fl_ogc)]
+    assert phuber_ce[sym80] < ce[sym80] - 4 < min(heavy) <= max(heavy) < ce[sym80]
 
     runs = json.loads((ROOT / "benchmarks" / "results" / "optimizers.json").read_text())["rows"]
     mean = {

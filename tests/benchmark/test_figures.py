@@ -456,7 +456,10 @@ def test_tau_is_a_curve_a_noise_and_the_mean_of_the_seeds():
     assert all(math.isnan(found) for found in half.get_ydata()[:5]), "a gap where nothing is clipped"
     assert list(half.get_ydata()[5:]) == pytest.approx([2.5 + epoch / 100 for epoch in range(6, 151)])
     assert list(real.get_ydata()[5:]) == pytest.approx([2 + epoch / 100 for epoch in range(6, 151)])
-    assert set(named) == {"lr 0.01", "lr 0.001", "Sym-50%", "Real"}
+    assert set(named) == {"lr 0.01", "lr 0.001", "Sym-50%", "Real", "gap: nothing\nis clipped"}
+    assert half.get_marker() == "o", "an epoch between two gaps is seen"
+    [(_, whole)] = tau([made_up(cell) for cell in cells])
+    assert {text.get_text() for text in whole.axes[0].texts} == {"lr 0.01", "lr 0.001", "Sym-50%", "Real"}
 
 
 def test_the_ratio_is_a_panel_a_noise():

@@ -235,7 +235,9 @@ def tau(results: Sequence[Result]) -> list[Drawn]:
             over_epochs(axes, len(first.epochs), lr_drops(first.epochs))
             log_axis(axes, [e.tau for runs in noises.values() for run in runs for e in run.epochs if e.tau])
         grid[0].set_ylabel("tau (log scale)", fontsize=SMALL)
-        name_curves(grid[-1], names, inside=False)
+        curves = [mean_of(runs, lambda epoch: epoch.tau) for noises in panels.values() for runs in noises.values()]
+        gap = {"gap: nothing\nis clipped": GREY} if any(None in curve for curve in curves) else {}
+        name_curves(grid[-1], names | gap, inside=False)
         drawn.append(Drawn(f"tau-{dataset}", figure))
     return drawn
 
@@ -286,7 +288,9 @@ def draw_mean(
     axes: Axes, runs: Sequence[Result], value: Callable[[Epoch], float | None], colour: str, style: str = "-"
 ) -> None:
     curve = [math.nan if found is None else found for found in mean_of(runs, value)]
-    axes.plot(range(1, len(curve) + 1), curve, style, color=colour, linewidth=1.5)
+    # a dot as wide as the line, for an epoch between two gaps
+    dot: dict[str, Any] = {"marker": "o", "markersize": 1.5, "markeredgewidth": 0}
+    axes.plot(range(1, len(curve) + 1), curve, style, color=colour, linewidth=1.5, **dot)
 
 
 def name_curves(axes: Axes, names: Mapping[str, str], *, inside: bool) -> None:
