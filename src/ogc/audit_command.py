@@ -240,6 +240,11 @@ def sentences(told: Mapping[str, Any]) -> list[str]:
         f"{issues:,} of {samples:,} labels are probably wrong ({_percent(issues / max(1, samples))}). "
         f"The estimated noise rate is {_percent(told['noise_rate'])}{really}."
     ]
+    if told["unsure"]:
+        said.append(
+            "That rate is probably too high: the network was unsure of labels that it agrees with, "
+            "as it is after too short a training."
+        )
     if told["measures"] is not None:
         found = told["measures"]
         areas = {name: "-" if value is None else f"{value:.3f}" for name, value in found.items()}

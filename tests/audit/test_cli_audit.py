@@ -20,6 +20,7 @@ import small_runs
 from ogc import cli, train_command
 from ogc.audit import run as audit_of
 from ogc.audit.run import audit_run, findings_of
+from ogc.audit_command import sentences
 from ogc.training import train
 from ogc.training.checkpoint import SAMPLES, read
 from ogc.training.report import write_report
@@ -119,6 +120,16 @@ def digits(digits_run, tmp_path):
 
 
 # --- the audit -------------------------------------------------------------------------------------------------------
+
+
+def test_the_noise_rate_after_a_short_training_is_doubted(tmp_path):
+    works("train", "digits", "--noise", "pairflip:0.2", "--epochs", "2", "--out", tmp_path / "run")
+    said = works("audit", tmp_path / "run")
+    told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
+    assert told["noise_rate"] - told["issues"] / told["samples"] > 0.1
+    assert told["noise_rate"] - told["true_noise_rate"] > 0.1, "it is too high, in truth"
+    assert "That rate is probably too high" in said
+    assert "too high" not in " ".join(sentences(told | {"unsure": False}))
 
 
 def test_a_table_in_one_go(table_run):

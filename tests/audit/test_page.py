@@ -205,6 +205,9 @@ def test_the_headline():
     numbers = headline(Findings("t", list("abcd"), ("x", "y"), issues, Made(), true=torch.tensor([0, 0, 0, 0])))
     assert [number.replace("\u00a0", " ") for number, _ in numbers] == ["2", "57.5 %", "50.0 %", "50.0 %", "50.0 %"]
     assert len(headline(Findings("t", list("abcd"), ("x", "y"), issues, Made()))) == 2
+    assert numbers[1][1] == "of all labels wrong, by estimate"
+    doubtful = Findings("t", list("ab"), ("x", "y"), find_label_issues([0, 0], [[0.6, 0.4]] * 2), Made())
+    assert headline(doubtful)[1][1].endswith("by an estimate that is probably too high: the network was unsure")
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------

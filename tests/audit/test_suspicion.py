@@ -42,6 +42,15 @@ def test_it_is_what_the_formulas_say():
     assert issues.noise_rate == pytest.approx(np.mean([row[3] for row in by_loops(labels, p)]))
 
 
+@pytest.mark.parametrize(("p", "unsure"), [(0.97, False), (0.89, False), (0.87, True), (0.6, True)])
+def test_much_doubt_about_labels_that_are_the_likeliest_is_told(p, unsure):
+    sure = [[0.01, 0.99]] * 2  # wrong, beyond doubt: they count in both
+    issues = find_label_issues([0] * 12, [[p, 1 - p]] * 10 + sure)
+    assert int(issues.is_label_issue.sum()) == 2
+    assert issues.unsure is unsure
+    assert unsure == ((10 * (1 - p) + 2 * 0.99) / 12 - 2 / 12 > 0.1)
+
+
 def test_logits_are_probabilities_before_the_softmax():
     labels, p = made_up()
     one, other = find_label_issues(labels, p), find_label_issues(labels, logits=np.log(p) + 7)

@@ -165,6 +165,7 @@ def summary(findings: Findings) -> dict[str, Any]:
         "splits": {name: splits.count(name) for name in dict.fromkeys(splits)},
         "issues": int(issues.is_label_issue.sum()),
         "noise_rate": issues.noise_rate,
+        "unsure": issues.unsure,
         "true_noise_rate": None,
         "measures": None,
         "pairs": pairs,

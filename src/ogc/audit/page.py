@@ -167,9 +167,10 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     """The few numbers that stand on top: number and name."""
     issues = findings.issues
     N, suspected = len(issues), issues.is_label_issue
+    by = "an estimate that is probably too high: the network was unsure" if issues.unsure else "estimate"
     numbers = [
         (f"{int(suspected.sum()):,}", f"issues: labels more likely wrong than right, of {N:,}"),
-        (share(issues.noise_rate) if N else "none", "of all labels wrong, by estimate"),
+        (share(issues.noise_rate) if N else "none", f"of all labels wrong, by {by}"),
     ]
     if findings.true is not None:
         wrong = findings.true != issues.given_label

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 TINY = 1e-12  # probabilities below it count as it
+DOUBT = 0.1  # of all labels, from which on the noise rate is said to be too high
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Issues:
     def noise_rate(self) -> float:
         """The share of wrong labels, estimated: all that may be wrong count by their probability."""
         return float(self.wrong_probability.double().mean())
+
+    @property
+    def unsure(self) -> bool:
+        """Whether much of the noise rate is doubt about labels that are the likeliest, as after a short training."""
+        return self.noise_rate - float(self.is_label_issue.double().mean()) > DOUBT
 
     @property
     def worst_first(self) -> Tensor:
