@@ -216,7 +216,9 @@ def test_labels_from_a_file():
 
 def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
     source, asked = Source.parse("cifar10", data=Path("here")), recipe("cifar10", noise="human:worse")
-    with pytest.raises(FileNotFoundError, match=r"human:worse is read from CIFAR-10_human\.pt, which is not in "):
+    with pytest.raises(
+        FileNotFoundError, match=r"human:worse is read from CIFAR-10_human\.pt, which is not in `.*here`"
+    ):
         check(source, asked)
     true = np.tile(np.arange(10), 30)
     Path("here").mkdir()

@@ -149,12 +149,14 @@ def human_file(source: Source, kind: str) -> Path:
     if source.labels is not None:
         return source.labels
     assert source.path is not None
-    folder = source.path if source.path.is_dir() else source.path.parent
+    folder = source.path.parent if source.path.is_file() else source.path
     name = PUBLISHED_FOR[source.kind].name
     for path in (folder / name, folder.parent / name):
         if path.is_file():
             return path
-    raise FileNotFoundError(f"{kind} is read from {name}, which is not in `{folder}`: put it there, or give --labels.")
+    raise FileNotFoundError(
+        f"{kind} is read from {name}, which is not in `{folder}`: put it there, or tell ogc train with --labels."
+    )
 
 
 Known = dict[tuple[Source, int | None], Loaded]
