@@ -1,0 +1,141 @@
+"""Instance-dependent noise is another noise with every seed: how the draws differ, and what that does to a small network.
+
+    python benchmarks/draws.py --data ~/cifar --run     # measure: about three quarters of an hour on one core
+    python benchmarks/draws.py --write docs/log.md      # put the table between its marks there
+
+CIFAR-10, rate 0.4. The network: four convolutions, 4 epochs, SGD as in the paper's protocol before its first drop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from marks import renewed
+from ogc import OGC, losses
+from ogc.data import augment, cifar10
+from ogc.demo.training import shuffled
+from ogc.noise import confusion_matrix, instance_dependent
+from provenance import provenance
+
+RESULTS = Path(__file__).parent / "results" / "instance-draws.json"
+BEGIN, END = "<!-- made by benchmarks/draws.py -->", "<!-- end -->"
+RATE, SEEDS, EPOCHS, BATCH = 0.4, range(8), 4, 128
+METHODS: dict[str, Callable[[torch.optim.Optimizer], nn.Module]] = {  # with the paper's parameters for CIFAR-10
+    "PHuber-CE": lambda optimizer: losses.PHuberCE(tau=2.0),
+    "GCE": lambda optimizer: losses.GCE(q=0.9),
+    "CE+OGC": lambda optimizer: OGC("ce", optimizer, epsilon0=20),
+}
+
+
+def of_draw(true: Tensor, given: Tensor) -> dict[str, Any]:
+    """How a draw's labels lie."""
+    counts = torch.as_tensor(confusion_matrix(true.numpy(), given.numpy(), num_classes=10)).double()  # (true, given)
+    share = counts.sum(0) / counts.sum()
+    wrong = counts - counts.diag().diag()
+    of_class = wrong / counts.sum(1, keepdim=True)
+    return {
+        "given": sorted(share.tolist(), reverse=True),  # share of each given label
+        "first_of_wrong": float(wrong[:, share.argmax()].sum() / wrong.sum()),  # the most frequent one's, of the wrong
+        "largest_wrong": float(of_class.amax(1).mean()),  # share of a class that one wrong label has, in the mean
+        "entropy": float(-torch.special.xlogy(of_class, of_class).sum(1).mean()),
+        "least_right": float((counts.diag() / counts.sum(0)).min()),  # of a given label
+    }
+
+
+def convolutions() -> nn.Module:
+    layers: list[nn.Module] = []
+    for i, o in pairwise((3, 16, 32, 64, 128)):
+        layers += [nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
+def train(method: str, inputs: Tensor, given: Tensor, test: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Test accuracy in percent after each epoch, and how many classes more than 2 % of the test images are taken for."""
+    torch.manual_seed(1)
+    network = convolutions()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+    criterion = METHODS[method](optimizer)
+    batches = torch.Generator().manual_seed(1)
+    accuracy, classes = [], []
+    for _ in range(EPOCHS):
+        network.train()
+        for batch in shuffled(len(inputs), BATCH, batches):
+            optimizer.zero_grad()
+            criterion(network(inputs[batch]), given[batch]).backward()
+            optimizer.step()
+        network.eval()
+        with torch.no_grad():
+            said = torch.cat([network(part).argmax(1) for part in test.split(1000)])
+        accuracy.append(100 * (said == labels).double().mean().item())
+        classes.append(int((said.bincount(minlength=10) > 0.02 * len(said)).sum()))
+    return {"test_accuracy": accuracy, "classes": classes}
+
+
+def measure(data: Path) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    images, sets = cifar10(data)
+    true, test = images.given, sets["test"]
+    inputs, asked = (augment.normalise(each.inputs, *augment.CIFAR10) for each in (images, test))
+    drawn = {
+        seed: torch.as_tensor(instance_dependent(images.inputs, true.numpy(), RATE, num_classes=10, seed=seed))
+        for seed in SEEDS
+    }
+    draws = [{"seed": seed, **of_draw(true, given)} for seed, given in drawn.items()]
+    runs = []
+    for seed, method in product(SEEDS, METHODS):
+        found = train(method, inputs, drawn[seed], asked, test.given)
+        runs.append({"seed": seed, "method": method, **found})
+        print(seed, method, found, flush=True)
+    seconds = round(time.perf_counter() - began)
+    return {**provenance(), "seconds": seconds, "rate": RATE, "epochs": EPOCHS, "draws": draws, "runs": runs}
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: a row per draw."""
+    head = ["noise seed", "most frequent labels", "largest wrong class", "entropy", "least right", *METHODS]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    last = {(run["seed"], run["method"]): (run["test_accuracy"][-1], run["classes"][-1]) for run in result["runs"]}
+    for draw in result["draws"]:
+        first, second = (f"{100 * share:.1f} %" for share in draw["given"][:2])
+        lies = [f"{first}, {second}", f"{100 * draw['largest_wrong']:.0f} %"]
+        lies += [f"{draw['entropy']:.2f}", f"{100 * draw['least_right']:.0f} %"]
+        accuracies = ["{:.1f} ({})".format(*last[draw["seed"], method]) for method in METHODS]
+        lines.append(f"| {draw['seed']} | {' | '.join(lies + accuracies)} |")
+    lines.append(
+        "\nThe two most frequent given labels; what one wrong label has of a class, in the mean; entropy of the wrong labels; the share of right ones in the worst "
+        f"given label. A small network after {result['epochs']} epochs, test accuracy in percent (classes that it says); {result['date'][:10]}, torch {result['torch']}."
+    )
+    return "\n".join(lines)
+
+
+def with_table(text: str, result: dict[str, Any]) -> str:
+    """The document, with the table between its marks renewed."""
+    return renewed(text, BEGIN, END, table(result))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true", help=f"measure anew and write {RESULTS.name}")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of CIFAR-10")
+    parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
+    args = parser.parse_args()
+    if args.run:
+        RESULTS.write_text(json.dumps(measure(args.data), indent=1) + "\n")
+    result = json.loads(RESULTS.read_text())
+    print(table(result))
+    if args.write:
+        args.write.write_text(with_table(args.write.read_text(), result))
+
+
+if __name__ == "__main__":
+    main()
