@@ -1,4 +1,4 @@
-"""Instance-dependent noise is another noise with every seed: how the draws differ, and what that does to a small network.
+"""Instance-dependent noise is another one with every seed: how the draws differ, and what that does to a small network.
 
     python benchmarks/draws.py --data ~/cifar --run     # measure: about three quarters of an hour on one core
     python benchmarks/draws.py --write docs/log.md      # put the table between its marks there
@@ -59,7 +59,7 @@ def convolutions() -> nn.Module:
 
 
 def train(method: str, inputs: Tensor, given: Tensor, test: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Test accuracy in percent after each epoch, and how many classes more than 2 % of the test images are taken for."""
+    """After each epoch test accuracy in percent, and how many classes more than 2 % of the images are taken for."""
     torch.manual_seed(1)
     network = convolutions()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
@@ -82,7 +82,7 @@ def train(method: str, inputs: Tensor, given: Tensor, test: Tensor, labels: Tens
 
 def measure(data: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
-    began = time.perf_counter()
+    facts, began = provenance(), time.perf_counter()
     images, sets = cifar10(data)
     true, test = images.given, sets["test"]
     inputs, asked = (augment.normalise(each.inputs, *augment.CIFAR10) for each in (images, test))
@@ -97,7 +97,7 @@ def measure(data: Path) -> dict[str, Any]:
         runs.append({"seed": seed, "method": method, **found})
         print(seed, method, found, flush=True)
     seconds = round(time.perf_counter() - began)
-    return {**provenance(), "seconds": seconds, "rate": RATE, "epochs": EPOCHS, "draws": draws, "runs": runs}
+    return {**facts, "seconds": seconds, "rate": RATE, "epochs": EPOCHS, "draws": draws, "runs": runs}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -112,8 +112,10 @@ def table(result: dict[str, Any]) -> str:
         accuracies = ["{:.1f} ({})".format(*last[draw["seed"], method]) for method in METHODS]
         lines.append(f"| {draw['seed']} | {' | '.join(lies + accuracies)} |")
     lines.append(
-        "\nThe two most frequent given labels; what one wrong label has of a class, in the mean; entropy of the wrong labels; the share of right ones in the worst "
-        f"given label. A small network after {result['epochs']} epochs, test accuracy in percent (classes that it says); {result['date'][:10]}, torch {result['torch']}."
+        "\nThe two most frequent given labels; what one wrong label has of a class, in the mean; entropy of the wrong labels; "
+        "the share of right ones in the worst given label. Then a small network after "
+        f"{result['epochs']} epochs, test accuracy in percent (classes that it says); "
+        f"{result['date'][:10]}, torch {result['torch']}."
     )
     return "\n".join(lines)
 
