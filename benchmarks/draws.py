@@ -112,8 +112,8 @@ def table(result: dict[str, Any]) -> str:
         accuracies = ["{:.1f} ({})".format(*last[draw["seed"], method]) for method in METHODS]
         lines.append(f"| {draw['seed']} | {' | '.join(lies + accuracies)} |")
     lines.append(
-        "\nThe two most frequent given labels; what one wrong label has of a class, in the mean; entropy of the wrong labels; "
-        "the share of right ones in the worst given label. Then a small network after "
+        "\nThe two most frequent given labels; what one wrong label has of a class, in the mean; entropy of the "
+        "wrong labels; the share of right ones in the worst given label. Then a small network after "
         f"{result['epochs']} epochs, test accuracy in percent (classes that it says); "
         f"{result['date'][:10]}, torch {result['torch']}."
     )
