@@ -42,6 +42,7 @@ class Request:
     side_by_side: int | None = None
     max_minutes: float | None = None
     save_every: float = 120.0
+    for_tables: bool = True  # and not for a grid
 
     def tasks(self) -> "list[Task]":
         """Those asked for, checked; nothing is read but losses of one's own."""
@@ -92,15 +93,18 @@ def _seeds(text: str) -> list[int]:
 
 def run(request: Request, console: "Console") -> "Books":
     """Run what is missing, and say what became of it."""
-    from .benchmark.run import Data
+    from .benchmark.run import Data, settled
     from .benchmark.run import run as run_here
     from .noise_command import download_bar
 
     deadline, tasks = request.deadline, request.tasks()
+    missing = [task for task in tasks if settled(task, request.out) is None]
+    if missing and (note := left_out(request)):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     data = Data(request.data, request.ilsvrc)
     if request.download:
         with download_bar() as progress:
-            data.get(tasks, download=True, progress=progress)
+            data.get(missing, download=True, progress=progress)
     work: Any = run_here
     places: dict[str, Any] = {}
     if request.engine == "ray":
@@ -132,6 +136,16 @@ def run(request: Request, console: "Console") -> "Books":
     return books
 
 
+def left_out(request: Request) -> str:
+    """That no table has some of the runs, in a sentence."""
+    from .benchmark.table import is_shown
+
+    tasks = request.tasks() if request.for_tables else []
+    trials = [task for task in tasks if not is_shown(task.recipe, alone=task.cell.alone)]
+    which = "These" if len(trials) == len(tasks) else f"{len(trials)} of them"
+    return f"{which} are trials: the tables leave them out." if trials else ""
+
+
 def dry_run(request: Request, console: "Console") -> None:
     """A table of what would run and what is there, and how long it would take."""
     from rich import box
@@ -141,7 +155,6 @@ def dry_run(request: Request, console: "Console") -> None:
     from ._provenance import device_name
     from .benchmark.result import read_all
     from .benchmark.run import Data, beside, estimate, standing
-    from .benchmark.table import is_shown
     from .training.session import pick_device
     from .training.table import clock
 
@@ -173,10 +186,7 @@ def dry_run(request: Request, console: "Console") -> None:
         Data(request.data, request.ilsvrc).check(each.task for each in left)
     except OSError as error:
         sentences.append(str(error))
-    trials = [each for each in stands if not is_shown(each.task.recipe, alone=each.task.cell.alone)]
-    if request.trial() and trials:
-        which = "These" if len(trials) == len(stands) else f"{len(trials)} of them"
-        sentences.append(f"{which} are trials: the tables leave them out.")
+    sentences += [note] if (note := left_out(request)) else []
     console.print(" ".join(sentences), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -413,6 +423,7 @@ def register(app: "typer.Typer") -> None:
         with ending():
             request = Request(
                 cells=tuning(dataset, method),
+                for_tables=False,
                 seeds=seeds,
                 data=data,
                 out=out,

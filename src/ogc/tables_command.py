@@ -1,6 +1,6 @@
 """The command ``ogc tables``: the paper's tables with our runs in them."""
 
-from contextlib import nullcontext
+from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
@@ -82,12 +82,14 @@ def _tables(
     if not filled:
         raise FileNotFoundError(f"There is no result in {folder}: `ogc bench run` makes some.")
     if format == "terminal":
-        with out.open("w", encoding="utf-8") if out else nullcontext(None) as file:
-            console = Console(highlight=False, file=file, width=100 if out else None)
-            for each in filled:
-                console.print(terminal(each, averaged=averaged, width=console.width))
-        return
-    if format == "html":
+        lines = StringIO()
+        console = Console(highlight=False, file=lines if out else None, width=100 if out else None)
+        for each in filled:
+            console.print(terminal(each, averaged=averaged, width=console.width))
+        if out is None:
+            return
+        text = lines.getvalue()
+    elif format == "html":
         text = html(filled, averaged=averaged)
     else:
         shown = {"markdown": markdown, "latex": latex}[format]

@@ -121,6 +121,25 @@ def test_which_are_trials(tmp_path, mine):
     assert "These are trials" in said("--methods", "gce", "--method", f"{mine}:Mine", "--set", "noise_seed=3")
     some = ["--methods", "fl", "--method", f"{mine}:Focal", "--noises", "symmetric:0.5", "--set", "gamma=0.7"]
     assert "1 of them are trials" in said(*some)
+    for table, method in (("epsilon", "fl+ogc"), ("time", "gce")):
+        asked = ["--methods", method, "--data", tmp_path, "--out", tmp_path, "--dry-run"]
+        assert "These are trials" in bench("bench", "run", table, *asked)[1], "a key that no table has"
+    tuned = ["tune", "cifar10", "gce", "--data", tmp_path, "--out", tmp_path, "--dry-run"]
+    assert "are trials" not in bench("bench", *tuned)[1].replace("which_are_trials", "")
+
+
+def test_a_run_that_no_table_has_is_told_before_it_begins(tmp_path):
+    asked = ["digits", "--methods", "gce", "--noises", "symmetric:0.5", "--epochs", "1", "--set", "hidden=8"]
+    said = bench("bench", "run", *asked, "--out", tmp_path)[1]
+    assert said.index("These are trials: the tables leave them out.") < said.index(" ...")
+
+
+def test_nothing_is_fetched_for_what_is_there(tmp_path):
+    [cell] = find("cifar10", ["ce"], ["human:worse"])
+    write(tmp_path, made_up(cell))
+    asked = ["cifar10", "--methods", "ce", "--noises", "human:worse", "--data", tmp_path / "none", "--out", tmp_path]
+    code, said = bench("bench", "run", *asked, "--download")
+    assert (code, "1 of 1 runs are there, 0 of them new." in said) == (0, True)
 
 
 def device_name_here():

@@ -41,6 +41,17 @@ def test_one_holder(path):
     again.release()
 
 
+def test_a_lock_that_was_removed_takes_nobody_elses_with_it(path):
+    first = Lock.take(path)
+    path.unlink()  # by a person who tidies up
+    second = Lock.take(path)
+    first.release()
+    assert path.exists()
+    assert Lock.take(path) is None, "it is the second's"
+    second.release()
+    assert not path.exists()
+
+
 def test_a_killed_process_holds_nothing(path):
     process, said = hold(path, 60)
     assert said == "held"

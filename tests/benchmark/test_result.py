@@ -42,7 +42,7 @@ def test_a_run_is_written_and_read_back(tmp_path):
 def test_labels_as_they_are():
     cell = Cell("digits", "digits", "ce", None, {"epochs": 1, "hidden": (8,)})
     [trained] = train([Job(cell.recipe(0), None, load_digits())], device="cpu")
-    result = from_training(cell.key, trained, wall_seconds=1.0)
+    result = from_training(cell, trained, wall_seconds=1.0)
     assert (result.noise, result.noise_sha256, result.noise_rate) == (None, None, None)
 
 

@@ -339,10 +339,11 @@ def test_max_minutes_saves_and_ends_in_order(tmp_path, undisturbed, epochs, monk
 
 def test_no_time_at_all(tmp_path):
     code, said = bench(*FOUR, "--out", tmp_path, "--max-minutes", "1e-9")
-    assert (code, said.strip()) == (
-        0,
+    assert code == 0
+    assert said.splitlines() == [
+        "These are trials: the tables leave them out.",
         "0 of 4 runs are there, 0 of them new. 4 are left: the same command goes on with them.",
-    )
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -53,7 +53,8 @@ class Lock:
     def release(self) -> None:
         """Once, or again."""
         if self.descriptor >= 0:
-            self.path.unlink(missing_ok=True)
+            if _is_at(self.path, self.descriptor):  # and not another's, who came after somebody removed ours
+                self.path.unlink(missing_ok=True)
             os.close(self.descriptor)
         self.descriptor = -1
 

@@ -112,19 +112,18 @@ def _alike(found: Mapping[str, object], known: Mapping[str, object]) -> bool:
 
 
 def from_training(
-    cell: Cell | str,
+    cell: Cell,
     trained: Mapping[str, Any],
     *,
     wall_seconds: float,
     side_by_side: int = 1,
     memory_gib: float | None = None,
-    date: str | None = None,
 ) -> Result:
-    """The result of a run as ``train`` gives it, for a cell, or for the key of one; dated by its start if not told."""
+    """The result of a run of a cell, as ``train`` gives it."""
     facts, recipe = trained["facts"], trained["recipe"]
     noise = facts["noise"] or {}
     return Result(
-        key=cell if isinstance(cell, str) else cell.key,
+        key=cell.key,
         dataset=recipe["name"],
         method=recipe["method"],
         noise=recipe["noise"],
@@ -140,7 +139,7 @@ def from_training(
         side_by_side=side_by_side,
         memory_gib=memory_gib,
         provenance=Provenance(
-            date=date or facts["started"], commit=facts["commit"], device=facts["device"], **facts["versions"]
+            date=facts["started"], commit=facts["commit"], device=facts["device"], **facts["versions"]
         ),
         epochs=trained["epochs"],
     )

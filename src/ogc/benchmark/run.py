@@ -159,7 +159,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(left: Sequence[Standing], results: Sequence[Result], *, device: str, side_by_side: int) -> Estimate | None:
-    """How long it takes, by results of the same device, data and network; ``None`` where one has no such result."""
+    """How long one or more take, by results of the same device, data and network; ``None`` where one has no such."""
     seconds = 0.0
     used: dict[str, Result] = {}
     for task, *_, epochs in left:
@@ -177,8 +177,6 @@ def estimate(left: Sequence[Standing], results: Sequence[Result], *, device: str
         used |= {f"{result.key}-{result.seed}": result for result in like}
         epoch = statistics.median(result.wall_seconds / len(result.epochs) for result in like)
         seconds += (recipe.epochs - epochs) * epoch / nearest
-    if not used:
-        return None
     speed = statistics.median(result.images_per_second for result in used.values())
     return Estimate(seconds, len(used), speed, max(result.side_by_side for result in used.values()))
 
@@ -261,7 +259,7 @@ def train_batch(
     trouble, stopped = None, None
     try:
         with Progress(console, jobs) as told:
-            session = Session(told, jobs, deadline, stop)
+            session = Session(told, jobs, deadline, stop, pick_device(device))
             train(jobs, device=device, watch=session, save_every=save_every, resume=True)
     except Interrupted as interrupt:
         stopped = None if session.out_of_time else int(interrupt.signal)
@@ -295,14 +293,25 @@ def _trained(job: Job, trouble: str | None = None) -> Trained:
 class Session:
     """A watch that stops training in time, and notes what a result says of the machine."""
 
-    def __init__(self, told: Watch, jobs: Sequence[Job], deadline: float | None, stop: Stop | None = None) -> None:
+    def __init__(
+        self,
+        told: Watch,
+        jobs: Sequence[Job],
+        deadline: float | None,
+        stop: Stop | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         self.told, self.jobs, self.deadline, self.stop = told, jobs, deadline, stop
+        self.gpu = device if device is not None and device.type == "cuda" else None
         self.said, self.out_of_time, self.passed_on = told.said, False, False
         self.start = time.monotonic()
         self.began_at: dict[int, float] = {}
         self.earlier: dict[int, int] = {}  # epochs of earlier sessions
         self.beside: dict[int, int] = {}  # the most runs that went on together
         self.going: set[int] = set()
+        if self.gpu is not None:
+            torch.cuda.empty_cache()  # what an earlier batch has left
+            torch.cuda.reset_peak_memory_stats(self.gpu)
 
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
         self.began_at[run] = time.monotonic() if self.beside and not self.going else self.start
@@ -328,12 +337,12 @@ class Session:
         if epoch.epoch < job.recipe.epochs:
             return
         self.going.discard(run)
-        cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        reserved = 0 if self.gpu is None else torch.cuda.max_memory_reserved(self.gpu)
         facts = {
             "seconds": time.monotonic() - self.began_at[run],
             "earlier": self.earlier[run],
             "side_by_side": self.beside[run],
-            "memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
+            "memory_gib": round(reserved / 2**30, 2) or None,
         }
         assert job.out is not None
         write_whole(job.out / SESSION, json.dumps(facts).encode())
@@ -481,8 +490,6 @@ def run(
                     for one in held:
                         books.settle(one, Trained())
                     break
-                if chosen.type == "cuda":
-                    torch.cuda.reset_peak_memory_stats(chosen)
                 batch = train_batch(
                     jobs, device=device, console=console, deadline=deadline, save_every=save_every, stop=stop
                 )
