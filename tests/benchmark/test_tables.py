@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from made_up_results import MADE, made_up
 from ogc.benchmark.plan import TABLES, Cell, Printed, find, tuning
 from ogc.benchmark.result import read_all, write
-from ogc.benchmark.table import Entry, fill, ranks
+from ogc.benchmark.table import Entry, Shown, fill, ranks
 from ogc.benchmark.table_formats import html, latex, markdown, page, terminal
 from ogc.tables_command import register
 
@@ -178,7 +178,7 @@ def test_its_versions_are_rows_apart(own):
         return [re.sub(r"[0-9a-f]{8}", "SHA", row.label) for row, _ in fill(TABLES["cifar10"], results).rows[13:]]
 
     results = runs("cifar10", own, "symmetric:0.5", 88.0)
-    results += [made_up(Cell("cifar10", "cifar10", own, "symmetric:0.5", {"q": q})) for q in (0.7, 0.7000001)]
+    results += [made_up(Cell("cifar10", own, "symmetric:0.5", {"q": q})) for q in (0.7, 0.7000001)]
     assert labels(results) == ["MyLoss (q 0.5)", "MyLoss (q 0.7)", "MyLoss (q 0.7000001)"]
     file = Path(own.rpartition(":")[0])
     file.with_name("copy of it.py").write_bytes(file.read_bytes())
@@ -190,7 +190,7 @@ def test_its_versions_are_rows_apart(own):
 
 def test_the_parameters_of_a_row_are_told_if_they_are_not_the_usual_ones():
     results = [
-        made_up(Cell("cifar10", "cifar10", "sce+ogc", "symmetric:0.5", changes))
+        made_up(Cell("cifar10", "sce+ogc", "symmetric:0.5", changes))
         for changes in ({}, {"epsilon0": 7.0}, {"epsilon": 0.5, "every": 8})
     ]
     labels = [row.label for row, _ in fill(TABLES["cifar10"], results).rows][13:]
@@ -211,10 +211,10 @@ def test_a_run_without_such_a_number_was_run():
 def test_what_is_no_row():
     results = [
         made_up(tuning("cifar10", "ce+ogc")[0]),  # known, with another parameter
-        made_up(Cell("cifar10", "cifar10", "sce+ogc", "symmetric:0.5", {"epochs": 2})),  # cut short
-        made_up(Cell("cifar10", "cifar10", "gce+ogc", "symmetric:0.5")),  # of another table
-        made_up(Cell("cifar10", "cifar10", "sce+ogc", "symmetric:0.5", alone=True)),
-        made_up(Cell("cifar100", "cifar100", "sce+ogc", "symmetric:0.5")),
+        made_up(Cell("cifar10", "sce+ogc", "symmetric:0.5", {"epochs": 2})),  # cut short
+        made_up(Cell("cifar10", "gce+ogc", "symmetric:0.5")),  # of another table
+        made_up(Cell("cifar10", "sce+ogc", "symmetric:0.5", alone=True)),
+        made_up(Cell("cifar100", "sce+ogc", "symmetric:0.5")),
     ]
     assert len(fill(TABLES["cifar10"], results).rows) == 13
     assert [row.label for row, _ in fill(TABLES["cifar100"], results).rows][13:] == ["SCE+OGC"]
@@ -409,6 +409,13 @@ def test_the_page_tells_each_run_cell_once():
     assert "## CIFAR-10, test accuracy" in text
     assert "## Ways to move tau" in text
     assert "- `cifar100`: CIFAR-100, test accuracy" in text.split("## Not run")[1]
+
+
+def test_the_page_tells_minutes_as_the_table_does():
+    results = [made_up(find("time", ["ce"])[0])]
+    difference = fill(TABLES["time"], results).lines(0)[-1]
+    assert difference == ("difference", [Shown("-67.0")])
+    assert "| 3.0 |  | 70 | -67.0 |  |" in page(results, folder=Path("a/results"), beside=Path("a/docs"))
 
 
 def ogc(*arguments):

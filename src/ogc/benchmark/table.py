@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe
-from .plan import BESIDES, TABLES, Cell, Printed, Row, Table, key_of, name_of
+from .plan import BESIDES, TABLES, Printed, Row, Table, key_of, name_of
 from .result import Result
 
 POINTS, DEVIATIONS = 1.0, 2.0  # off: further from the paper than both
@@ -92,7 +92,7 @@ class Filled:
         if any(entry.paper for entry in entries):
             lines.append(("paper", [paper(entry) for entry in entries]))
         if any(entry.difference is not None for entry in entries):
-            lines.append(("difference", [_difference(entry) for entry in entries]))
+            lines.append(("difference", [difference(entry) for entry in entries]))
         return lines
 
     def legend(self, *, averaged: bool = False) -> list[str]:
@@ -138,7 +138,7 @@ def fill(table: Table, results: Iterable[Result]) -> Filled:
         if cell.paper is not None and cell.paper.std is not None
     }
     rows = []
-    for row, cells in zip(table.rows, _by(table.cells, len(table.columns)), strict=True):
+    for row, cells in table.by_row:
         entries = [
             entry_of(
                 cell.key, by_key.get(cell.key, []), cell.measure, cell.paper, deviations.get((cell.key, cell.measure))
@@ -158,10 +158,6 @@ def fill(table: Table, results: Iterable[Result]) -> Filled:
         for row, entries in rows:
             entries.append(_average(row, entries))
     return Filled(table, columns, _ranked(rows))
-
-
-def _by(cells: Sequence[Cell], size: int) -> list[Sequence[Cell]]:
-    return [cells[i : i + size] for i in range(0, len(cells), size)]
 
 
 def entry_of(
@@ -282,7 +278,7 @@ def paper(entry: Entry) -> Shown:
     return Shown(f"{entry.paper.mean:{style}}{std}", entry.paper_rank, misprinted=entry.misprinted is not None)
 
 
-def _difference(entry: Entry) -> Shown:
+def difference(entry: Entry) -> Shown:
     if entry.difference is None:
         return Shown("")
     style = NOT_ACCURACY.get(entry.measure, ".2f")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .plan import TABLES
 from .result import Result, path_of
-from .table import DEVIATIONS, POINTS, Entry, Filled, Shown, entry_of, fill, paper
+from .table import DEVIATIONS, POINTS, Entry, Filled, Shown, difference, entry_of, fill, paper
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -278,10 +278,10 @@ def _standings(tables: Sequence[Filled], results: Sequence[Result], place: str) 
     for (key, measure), entry in sorted(entries.items()):
         seeds = sorted(result.seed for result in results if result.key == key)
         links = ", ".join(f"[{seed}]({path_of(Path(place), key, seed).as_posix()})" for seed in seeds)
-        numbers = [entry.show(entry.ours), entry.show(entry.averaged) if entry.averaged else "", paper(entry).text]
-        gap = "" if entry.difference is None else f"{entry.difference:+.2f}"
+        numbers = [entry.show(entry.ours), entry.show(entry.averaged) if entry.averaged else ""]
+        numbers += [paper(entry).text, difference(entry).text]
         name = key if measure == "test" else f"{key}, {measure}"
-        rows.append([f"`{name}`", links, *(n.replace("±", " ± ") for n in numbers), gap, entry.standing or ""])
+        rows.append([f"`{name}`", links, *(n.replace("±", " ± ") for n in numbers), entry.standing or ""])
     told = Counter(entry.standing for entry in entries.values() if entry.standing)
     counts = (
         f"{told['agrees']} of {told.total()} agree with the paper, {told['above']} are above it, {told['below']} below."
