@@ -11,8 +11,10 @@ def meant(name: str, known: Iterable[str]) -> str:
 
     >>> meant("gse", ["ce", "gce", "sce"])
     ' Did you mean sce or gce?'
+    >>> meant("mylos", ["MyLoss", "Brier"])
+    ' Did you mean MyLoss?'
     """
-    known = list(known)
-    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
-    close = close or [other for other in known if len(name) > 2 and other.startswith(name.lower())][:3]
-    return f" Did you mean {' or '.join(close)}?" if close else ""
+    spelt = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
+    close = close or [other for other in spelt if len(name) > 2 and other.startswith(name.lower())][:3]
+    return f" Did you mean {' or '.join(spelt[other] for other in close)}?" if close else ""

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 
-def require(holds: bool, name: str, rule: str, found: object) -> None:
-    """Raise ``ValueError`` unless ``holds``: "Parameter `q` should be in (0, 1]. Found `q = 1.4`."."""
+from ._near import meant
+
+
+def require(holds: bool, name: str, rule: str, found: object, known: Iterable[str] = ()) -> None:
+    """Raise ``ValueError`` unless ``holds``: "Parameter `q` should be in (0, 1]. Found `q = 1.4`.".
+
+    :param known: names, of which one that is spelt alike may have been meant.
+    """
     if not holds:
-        raise ValueError(f"Parameter `{name}` should be {rule}. Found `{name} = {found!r}`.")
+        raise ValueError(f"Parameter `{name}` should be {rule}. Found `{name} = {found!r}`.{meant(str(found), known)}")

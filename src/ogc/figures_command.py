@@ -109,7 +109,7 @@ def draw_recorded(
             write(out, picture, {each: encode(figure, each) for each in formats}, console)
         if not drawn:
             missing.append(f"{name}: there is no run of it in {folder}. To make them: {command}")
-        elif there < wanted:
+        elif 0 < there < wanted:
             sentence = f"{name}: {there} of the paper's {wanted} runs are there. For the others: {command}"
             console.print(sentence, markup=False, soft_wrap=True)
     return missing

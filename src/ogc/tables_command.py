@@ -9,6 +9,7 @@ import typer
 from ._ending import one_sentence
 
 FORMATS = ("terminal", "markdown", "latex", "html")
+ENDINGS = {".md": "markdown", ".tex": "latex", ".html": "html"}
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +25,10 @@ def register(app: typer.Typer) -> None:
         results: Annotated[
             Path | None, typer.Option(help="Folder of results, a JSON a run.", show_default="benchmarks/results/runs")
         ] = None,
-        format: Annotated[str, typer.Option("--format", help="terminal, markdown, latex or html.")] = "terminal",
+        format: Annotated[
+            str | None,
+            typer.Option("--format", help="terminal, markdown, latex or html.", show_default="by --out's ending"),
+        ] = None,
         out: Annotated[Path | None, typer.Option(help="The file to write instead of the screen.")] = None,
         averaged: Annotated[
             bool, typer.Option("--averaged", help="Show the accuracy of the averaged weights, too.")
@@ -40,7 +44,7 @@ def register(app: typer.Typer) -> None:
         Examples:
           ogc tables cifar10
           ogc tables cifar10 --averaged --results runs/bench
-          ogc tables cifar10 --format html --out cifar10.html
+          ogc tables cifar10 --out cifar10.html
           ogc tables adjusting gce --format latex
           ogc tables --write docs/results.md
         """
@@ -49,7 +53,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _tables(
-    names: list[str], results: Path | None, format: str, out: Path | None, averaged: bool, write: Path | None
+    names: list[str], results: Path | None, format: str | None, out: Path | None, averaged: bool, write: Path | None
 ) -> None:
     from rich.console import Console
 
@@ -61,18 +65,21 @@ def _tables(
     from .benchmark.table import fill
     from .benchmark.table_formats import html, latex, markdown, page, terminal
 
+    if write is not None:
+        others = bool(names) or out is not None or averaged or format is not None
+        require(not others, "write", "alone, or with --results: the page has every table", str(write))
+    format = format or ENDINGS.get(out.suffix.lower() if out else "", "terminal")
     if format not in FORMATS:
         raise ValueError(f"There is no format {format!r}.{meant(format, FORMATS)} There are {', '.join(FORMATS)}.")
     wanted = [by_table(name) for name in names]
-    if write is not None:
-        others = bool(names) or out is not None or averaged or format != "terminal"
-        require(not others, "write", "alone, or with --results: the page has every table", str(write))
     folder = results or FOLDER
     if not folder.is_dir() and (results is not None or not wanted):
         raise FileNotFoundError(f"There is no folder {folder}: `ogc bench run` makes one, or give --results.")
     found, complaints = read_all(folder)
     for sentence in (*complaints, *disagreements(found)):
         typer.echo(f"Note: {sentence}", err=True)
+    if not found and not wanted:
+        raise FileNotFoundError(f"There is no result in {folder}: `ogc bench run` makes some.")
     if write is not None:
         write_whole(write, page(found, folder=folder, beside=write.parent).encode())
         typer.echo(f"{write}: {len(found)} run{'' if len(found) == 1 else 's'}")
@@ -80,7 +87,7 @@ def _tables(
     filled = [fill(table, found) for table in wanted or TABLES.values()]
     filled = filled if wanted else [each for each in filled if each.has_runs]
     if not filled:
-        raise FileNotFoundError(f"There is no result in {folder}: `ogc bench run` makes some.")
+        raise ValueError(f"The results in {folder} are trials, by --epochs or --set: no table has them.")
     if format == "terminal":
         lines = StringIO()
         console = Console(highlight=False, file=lines if out else None, width=100 if out else None)

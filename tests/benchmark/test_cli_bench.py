@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from bench_runs import DIGITS, SMALL, TESTS, app, bench, epochs_done, results, tiny_cifar, wait_for
 from made_up_results import MADE, made_up
 from ogc._provenance import device_name
-from ogc.bench_command import Request
-from ogc.benchmark.plan import find
+from ogc.bench_command import Request, grid
+from ogc.benchmark.plan import find, tuning
 from ogc.benchmark.result import FOLDER, read_all, write
 from ogc.benchmark.run import tasks_of
 
@@ -50,6 +50,11 @@ class Needy(Mine):
 class Rows(Mine):
     def forward(self, logits, labels):
         return logits.sum(1)
+
+
+class Empty(Mine):
+    def forward(self, logits, labels):
+        return super().forward(logits, labels) * float("nan")
 
 
 class Learning(Mine):
@@ -91,7 +96,7 @@ def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
     assert not (tmp_path / "empty").exists()
     assert "These are trials" in bench(*args, "--dry-run", "--epochs", "3")[1]
     code, said = bench("bench", "run", "cifar10", "--methods", "ce", "--data", tmp_path, "--out", tmp_path, "--dry-run")
-    assert (code, said.count("to run"), "human:worse is read from" in said) == (0, 6, True)
+    assert (code, said.count("to run"), "CIFAR-10 is not in `" in said) == (0, 6, True)
 
 
 @pytest.mark.parametrize("columns", [80, 50])
@@ -188,8 +193,10 @@ def test_only(tmp_path):
         (["digits", "--device", "cpu", "--side-by-side", "2"], 2, "`side-by-side` should be 1 without a GPU"),
         (["cifar10", "--data", "nowhere", "--noises", "symmetric:0.5"], 1, "CIFAR-10 is not in"),
         (["cifar10", "--data", "nowhere"], 1, "human:worse is read from"),
+        (["digits", "--only", "digits-ce-symmetric-0.5"], 2, "Did you mean digits-ce-symmetric-0.5-1"),
+        (["digits", "--noises", "symmetric:0.4"], 2, "Found `noises = 'symmetric:0.4'`. Did you mean symmetric:0."),
         (["digits", "--method", "no.py:Mine"], 2, "There is no `"),
-        (["digits", "--method", "mine.py:Min"], 2, "has no torch module 'Min'. There are Mine, "),
+        (["digits", "--method", "mine.py:Min"], 2, "has no torch module 'Min'. Did you mean Mine? There are Mine, "),
         (["digits", "--method", "mine.py:Mine+ogc"], 2, "OGC needs a pointwise loss"),
         (["digits", "--method", "mine.py:Needy"], 2, "should be made without arguments, or have numbers as defaults"),
         (["digits", "--method", "broken.py:Mine"], 2, "cannot be loaded: SyntaxError"),
@@ -203,6 +210,21 @@ def test_one_sentence(arguments, code, sentence, tmp_path, mine, monkeypatch):
     assert sentence in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_no_endless_wait(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "not" / "mounted")
+    code, said = bench(*DIGITS, "--methods", "ce", "--out", tmp_path / "link")
+    assert code == 1
+    assert f"Cannot use {tmp_path}/link" in said
+
+
+@pytest.mark.parametrize("command", [["run", "--dry-run"], ["export", "--slurm"]])
+def test_data_that_are_not_there_are_told_of_before(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = ["cifar10", "--methods", "ce", "--noises", "symmetric:0.5", "--data", "none", "--out", "out"]
+    code, said = bench("bench", *command, *asked)
+    assert (code, "CIFAR-10 is not in `" in said) == (0, True), said
 
 
 def test_the_default_folder_is_where_the_tables_look():
@@ -251,14 +273,16 @@ def test_a_value_and_its_negative_are_two_runs(tmp_path, mine):
     [
         ("Rows", "should return a scalar with a gradient. Found a tensor of shape (4,)."),
         ("Learning", "has weights of its own"),
+        ("Empty", "gives nan for logits (4, 10) that are all 0."),
         ("Dreaming", "fails on logits (4, 10) and labels (4,): AttributeError: 'Dreaming' object has no attribute"),
     ],
 )
-def test_a_loss_that_cannot_train_is_told_and_leaves_the_others_alone(name, sentence, tmp_path, mine):
-    code, said = bench(*DIGITS, "--methods", "ce", "--method", f"{mine}:{name}", "--out", tmp_path / "out")
-    assert code == 1
-    assert sentence in said
-    assert "1 of 2 runs are there" in said
+def test_a_loss_that_cannot_train_is_told_before_anything_begins(name, sentence, tmp_path, mine):
+    args = ["digits", "--methods", "ce", "--method", f"{mine}:{name}", "--out", tmp_path / "out"]
+    for command in (["run"], ["run", "--dry-run"], ["export", "--slurm", "--script", tmp_path / "x"]):
+        code, said = bench("bench", *command, *args)
+        assert (code, sentence in said) == (2, True), said
+    assert list(tmp_path.iterdir()) == [mine]
 
 
 # --- tuning -----------------------------------------------------------------------------------------------------------
@@ -267,19 +291,40 @@ def test_a_loss_that_cannot_train_is_told_and_leaves_the_others_alone(name, sent
 def test_tune(tmp_path, monkeypatch):
     folder = tiny_cifar(tmp_path / "data", monkeypatch)
     trial = ["--epochs", "1", "--set", "network=resnet20-cifar", "--set", "batch_size=20"]
-    args = ["bench", "tune", "cifar10", "ce+linear", "--data", folder, "--out", tmp_path / "out", *trial]
+    args = ["bench", "tune", "cifar10", "gce+ogc", "--data", folder, "--out", tmp_path / "out", *trial]
     code, said = bench(*args, "--dry-run")
     assert (code, said.count("to run")) == (0, 4)
     code, said = bench(*args)
     assert code == 0, said
-    assert "ce+linear on cifar10, symmetric:0.5" in said
-    rows = [line.split() for line in said.splitlines() if line.split()[:1] in (["1"], ["2"], ["5"], ["10"])]
-    assert [row[0] for row in rows] == ["1", "2", "5", "10"]
-    found = {f"{r.recipe.parameters['beta']:g}": r.measured("test") for r in read_all(tmp_path / "out")[0]}
-    assert {row[0]: row[1] for row in rows} == {beta: f"{share:.2f}" for beta, share in found.items()}
-    assert "the paper's" in " ".join(rows[3])
+    assert "gce+ogc on cifar10, symmetric:0.5" in said
+    rows = [line.split() for line in said.splitlines() if line.split()[:1] in (["100"], ["50"], ["20"], ["10"])]
+    assert [row[0] for row in rows] == ["100", "50", "20", "10"]
+    found = {f"{r.recipe.parameters['epsilon0']:g}": r.measured("test") for r in read_all(tmp_path / "out")[0]}
+    assert {row[0]: row[1] for row in rows} == {point: f"{share:.2f}" for point, share in found.items()}
+    assert "the paper's" in " ".join(rows[2])
     assert any("best" in row[3] for row in rows if len(row) > 3)
     assert bench("bench", "tune", "cifar10", "ce")[0] == 2
+
+
+def test_a_point_that_lacks_a_noise_is_not_the_best(tmp_path):
+    cells = tuning("cifar10", "ce+linear")
+    at = {cell.changes["beta"]: [] for cell in cells}
+    for cell in cells:
+        at[cell.changes["beta"]].append(cell)
+    numbers = {1: [95.0] * 4, 2: [50.0, 60.0, 70.0, 80.0, 90.0], 10: [40.0] * 5}  # of 1 the last noise lacks
+    for beta, percents in numbers.items():
+        for cell, percent in zip(at[beta], percents, strict=False):
+            write(tmp_path, made_up(cell, 1, percent))
+    write(tmp_path, made_up(at[10][0], 2, 60.0))  # a noise counts once, however many runs it has
+    shown = grid(Request(cells=cells, seeds="1,2", out=tmp_path))
+    assert shown.title == "ce+linear on cifar10, mean of 5 noises"
+    columns = [list(column.cells) for column in shown.columns]
+    assert list(zip(*columns, strict=True)) == [
+        ("1", "-", "4", ""),
+        ("2", "70.00", "5", "best"),
+        ("5", "-", "0", ""),
+        ("10", "42.00", "6", "the paper's"),
+    ]
 
 
 # --- Slurm ------------------------------------------------------------------------------------------------------------
@@ -336,6 +381,9 @@ def test_any_folder_for_the_script(tmp_path):
     assert export('a "b" 50%')[0] == 0
     text = (tmp_path / 'a "b" 50%' / "x.sbatch").read_text()
     assert rf'#SBATCH --output="{tmp_path}/a \"b\" 50%%/x.%A_%a.log"' in text.splitlines()
+    for more, rule in ((("--time", "soon"), "as Slurm reads it"), (("--sbatch", "x=1"), "an option with its dashes")):
+        code, said = export("a", *more)
+        assert (code, rule in said) == (2, True), said
     for folder, more in (("a\nrm x", ()), ("a\\b", ()), ("a", ("--time", "1\nrm x")), ("a", ("--sbatch", "--x\nrm x"))):
         code, said = export(folder, *more)
         assert (code, "should be on one line" in said or "without a backslash" in said) == (2, True), said

@@ -488,6 +488,13 @@ def test_what_there_is_is_drawn_and_the_rest_is_named(tmp_path):
     assert "epsilon: 1 of the paper's 12 runs are there. For the others: ogc bench run epsilon" in result.output
 
 
+def test_who_runs_digits_is_not_sent_to_cifar(tmp_path):
+    write(tmp_path, made_up(find("digits", ["ce+ogc"], ["symmetric:0.5"])[0]))
+    result = figures_of("tau", "--results", tmp_path, "--out", tmp_path / "out")
+    assert result.exit_code == 0
+    assert result.output.split() == [str(tmp_path / "out" / "tau-digits.png")]
+
+
 def test_all_draws_what_it_can(tmp_path, tiny):
     write(tmp_path, made_up(find("cifar10", ["ce+ogc"], ["symmetric:0.5"])[0]))
     result = figures_of("all", "--results", tmp_path, "--out", tmp_path / "out")

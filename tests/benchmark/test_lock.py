@@ -52,6 +52,12 @@ def test_a_lock_that_was_removed_takes_nobody_elses_with_it(path):
     assert not path.exists()
 
 
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "not" / "mounted")
+    with pytest.raises(FileNotFoundError):
+        Lock.take(tmp_path / "link" / "work" / "run.lock")
+
+
 def test_a_killed_process_holds_nothing(path):
     process, said = hold(path, 60)
     assert said == "held"

@@ -17,7 +17,7 @@ FOCAL = find("cifar10", ["fl+ogc"], ["symmetric:0.5"])[0]
 
 
 def test_a_run_is_written_and_read_back(tmp_path):
-    cell = Cell("digits", "digits", "ce+ogc", "symmetric:0.5", {"epochs": 3, "hidden": (8,)})
+    cell = Cell("digits", "ce+ogc", "symmetric:0.5", {"epochs": 3, "hidden": (8,)})
     source = Source.parse("digits")
     data, info = load(source, cell.recipe(4))
     [trained] = train([Job(cell.recipe(4), source, data, info)], device="cpu")
@@ -40,7 +40,7 @@ def test_a_run_is_written_and_read_back(tmp_path):
 
 
 def test_labels_as_they_are():
-    cell = Cell("digits", "digits", "ce", None, {"epochs": 1, "hidden": (8,)})
+    cell = Cell("digits", "ce", None, {"epochs": 1, "hidden": (8,)})
     [trained] = train([Job(cell.recipe(0), None, load_digits())], device="cpu")
     result = from_training(cell, trained, wall_seconds=1.0)
     assert (result.noise, result.noise_sha256, result.noise_rate) == (None, None, None)

@@ -444,8 +444,15 @@ def test_the_command(folder, tmp_path):
         printed = ogc("cifar10", "gce", "--results", folder, "--format", form)
         assert printed.stdout == out.read_text()
     out = tmp_path / "screen.txt"
-    assert ogc("cifar10", "--results", folder, "--averaged", "--out", out).exit_code == 0
+    assert ogc("cifar10", "--results", folder, "--averaged", "--out", out).stdout.strip() == str(out)
     assert re.search(r"averaged +- +51.50\+-0.71", out.read_text())
+
+
+@pytest.mark.parametrize(("ending", "words"), [("md", "| method |"), ("tex", r"\begin{table"), ("HTML", "<!DOCTYPE")])
+def test_the_ending_of_the_file_tells_the_format(folder, tmp_path, ending, words):
+    out = tmp_path / f"x.{ending}"
+    assert ogc("cifar10", "--results", folder, "--out", out).exit_code == 0
+    assert words in out.read_text()
 
 
 def test_without_a_name_it_shows_what_was_run(folder):
@@ -485,14 +492,18 @@ def test_files_that_are_no_results_are_told(folder):
         (("cifar10", "--results", "nowhere"), 1, "There is no folder nowhere"),
         ((), 1, "There is no folder benchmarks/results/runs"),
         (("--results", "."), 1, "There is no result in ."),
+        (("--results", ".", "--write", "page.md"), 1, "There is no result in ."),
+        (("--results", "trials"), 2, "The results in trials are trials, by --epochs or --set: no table has them."),
         (("gce", "--format", "html", "--out", "no/where.html"), 1, "Cannot use no/where.html: No such file"),
         (("gce", "--out", "no/where.txt"), 1, "Cannot use no/where.txt: No such file"),
     ],
 )
 def test_what_goes_wrong_ends_in_a_sentence(tmp_path, monkeypatch, arguments, code, words):
     monkeypatch.chdir(tmp_path)
+    write(Path("trials"), made_up(replace(find("digits", ["ce"])[0], changes={"epochs": 2})))
     ended = ogc(*arguments)
     assert ended.exit_code == code
+    assert not Path("page.md").exists()
     assert words in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 

@@ -25,11 +25,15 @@ class Lock:
     def take(cls, path: Path, *, wait: float = 0.0) -> Self | None:
         """The lock, or ``None`` if somebody else has it and does not let go of it within ``wait`` seconds."""
         end = time.monotonic() + wait
+        tries = 1000
         while True:
             try:
                 os.makedirs(path.parent, exist_ok=True)
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            except FileNotFoundError:  # somebody has removed the folder, which was empty
+            except FileNotFoundError:  # somebody has removed the folder, which was empty; or it cannot be made at all
+                tries -= 1
+                if not tries:
+                    raise
                 continue
             except FileExistsError:  # likewise, between our attempt to make it and our look at it
                 with suppress(FileNotFoundError):

@@ -156,7 +156,7 @@ def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str 
     for noise in noises:
         known = [str(each) for each in whole.noises]
         rule = f"among those of the table {table}: {', '.join(known)}"
-        require(noise in whole.noises, "noises", rule + meant(str(noise), known), noise)
+        require(noise in whole.noises, "noises", rule, noise, known)
     rows = _rows(whole, methods)
     return [whole.cell(row, column) for row in rows for column in whole.columns if column.noise in noises]
 

@@ -25,6 +25,7 @@ import torch
 from .._files import remove_leftovers, write_whole
 from .._require import require
 from ..data import Loaded
+from ..data.cifar import CIFAR10, CIFAR100, look_for
 from ..data.download import Progress as Transfer
 from ..noise import LabelInfo
 from ..training import CheckpointError, Interrupted, Job, NonFinite, Recipe, Source, load, train
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 SIDE_BY_SIDE = {"cuda": 4, "cpu": 1}  # 4: the fastest on an H200, of 1, 2, 4, 6 and 8
 SAVE_EVERY = 120.0  # seconds, from checkpoint to checkpoint
 UNTOLD = ("average", "precision", "surveys")  # of a recipe: two runs that differ in these alone are one
+CIFARS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 SESSION = "bench.json"  # in a run's folder: how long its last session took, and with how many beside it
 
 
@@ -200,6 +202,14 @@ class Data:
         """What can be said before anything is read."""
         for task in tasks:
             check(self.source(task.cell.dataset), task.recipe)
+
+    def look_for(self, tasks: Sequence[Task]) -> None:
+        """Raises ``OSError`` if data are missing, as far as can be said before anything is read."""
+        for name in dict.fromkeys(task.cell.dataset for task in tasks):
+            path = self.source(name).path
+            if name in CIFARS and path is not None:
+                look_for(CIFARS[name], path)
+        self.check(tasks)
 
     def get(self, tasks: Sequence[Task], *, download: bool = False, progress: Transfer | None = None) -> None:
         """Check, and read what the first task needs: if something is missing, nothing has been begun."""

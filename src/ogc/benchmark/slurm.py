@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,10 @@ def script(
     """
     for option, text in (("script", str(log)), ("time", time), *(("sbatch", each) for each in more)):
         require(text.isprintable(), option, "on one line", text)
+    form = re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", time)
+    require(form is not None, "time", "as Slurm reads it: 04:00:00 or 1-12:00", time)
+    for each in more:
+        require(each.startswith("-"), "sbatch", "an option with its dashes: --partition=gpu", each)
     require("\\" not in str(log), "script", "without a backslash, at which sbatch fills in no numbers", str(log))
     quoted = str(log).replace("%", "%%").replace('"', r"\"")
     return SCRIPT.format(

@@ -125,17 +125,23 @@ def load(cifar: Cifar, root: Path, *, fetch: bool = False, progress: Progress | 
     if (found is None or broken) and fetch and not root.is_file():
         archive = cifar.binary.archive
         found = cifar.binary, download(URLS[archive], root / archive, md5=cifar.binary.md5, progress=progress)
+    version, path = found or look_for(cifar, root)
+    files = _from_archive(cifar, version, path) if path.is_file() else _from_folder(cifar, version, path)
+    names = _class_names(cifar, version, files.pop(version.names))
+    train = _dataset(cifar, version, version.train, files, names, "train")
+    return train, {"test": _dataset(cifar, version, (version.test,), files, names, "test")}
+
+
+def look_for(cifar: Cifar, root: Path) -> tuple[Version, Path]:
+    """Where it is, as ``_find``; nothing is read. Raises ``FileNotFoundError`` if it is not there."""
+    found = _find(cifar, root)
     if found is None:
         looked = [name for version in (cifar.binary, cifar.python) for name in (version.folder, version.archive)]
         raise FileNotFoundError(
             f"{cifar.title} is not in `{root}`, where {', '.join(looked[:-1])} and {looked[-1]} were looked for: "
             f"get one of the archives from {SITE}cifar.html, or use --download (download=True)."
         )
-    version, path = found
-    files = _from_archive(cifar, version, path) if path.is_file() else _from_folder(cifar, version, path)
-    names = _class_names(cifar, version, files.pop(version.names))
-    train = _dataset(cifar, version, version.train, files, names, "train")
-    return train, {"test": _dataset(cifar, version, (version.test,), files, names, "test")}
+    return found
 
 
 def _find(cifar: Cifar, root: Path) -> tuple[Version, Path] | None:

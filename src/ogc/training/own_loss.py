@@ -108,3 +108,5 @@ def try_out(loss: nn.Module, name: str, classes: int) -> None:
     found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     if not isinstance(value, Tensor) or value.shape != () or not value.requires_grad:
         raise ValueError(f"{name} should return a scalar with a gradient. Found {found}.")
+    if not value.isfinite():
+        raise ValueError(f"{name} gives {value.item()} for logits (4, {classes}) that are all 0.")
