@@ -462,6 +462,18 @@ def test_tau_is_a_curve_a_noise_and_the_mean_of_the_seeds():
     assert {text.get_text() for text in whole.axes[0].texts} == {"lr 0.01", "lr 0.001", "Sym-50%", "Real"}
 
 
+def test_methods_of_no_table_are_drawn_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loss = "class Brier(Pointwise):\n    def value(self, p):\n        return (1 - p) ** 2 / 2\n"
+    Path("mine.py").write_text(f"from ogc.losses import Pointwise\n{loss}")
+    cells = find("digits", ["gce+ogc", "mine.py:Brier+ogc", "mine.py:Brier"], ["symmetric:0.2", "symmetric:0.5"])
+    runs = [with_epochs(made_up(cell), lambda e: replace(e, ratio=1.0, true_ratio=2.0)) for cell in cells]
+    [(_, figure)] = tau(runs)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["Brier+OGC", "GCE+OGC"]
+    assert [len([line for line in axes.lines if len(line.get_xdata()) > 2]) for axes in figure.axes] == [2, 2]
+    assert [name for name, _ in ratio(runs)] == ["ratio-digits-brier_ogc", "ratio-digits-gce_ogc"]
+
+
 def test_the_ratio_is_a_panel_a_noise():
     def known(epoch):
         return replace(epoch, ratio=3.0, true_ratio=3.0 + epoch.epoch / 100)

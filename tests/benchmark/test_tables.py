@@ -271,7 +271,8 @@ def test_on_the_screen():
     ]
     text = " ".join(" ".join(lines).split())
     assert "-: not run." in text
-    assert "!: more than 1 point from the paper, and more than 2 of its standard deviations, where it has them." in text
+    assert "!: more than 1 point from the paper, and more than 2 of its standard deviations, where it has them" in text
+    assert "averages are not marked" in text
 
 
 def test_bold_and_underlined_on_the_screen():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import itertools
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,7 @@ from ..training.history import Epoch
 from ..training.pictures import lr_drops
 from .plan import TABLES, Cell, name_of
 from .result import Result
-from .table import fill
+from .table import fill, more_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -196,7 +196,7 @@ Runs = dict[str, list[Result]]  # by noise, as the table labels it; the runs of 
 
 
 def with_ogc(results: Iterable[Result]) -> dict[str, dict[str, Runs]]:
-    """Runs of tables, not of sweeps: by data set, method and noise, each in the paper's order."""
+    """Runs of tables, not of sweeps: by data set, method's name and noise, in the paper's order; then other methods."""
     by_key: Runs = {}
     for result in results:
         by_key.setdefault(result.key, []).append(result)
@@ -204,11 +204,14 @@ def with_ogc(results: Iterable[Result]) -> dict[str, dict[str, Runs]]:
     for table in TABLES.values():
         if table.name in SWEPT or table.alone:
             continue
-        for row, column in itertools.product(table.rows, table.columns):
-            runs = by_key.get(table.cell(row, column).key, []) if row.method.endswith("+ogc") else []
-            if runs:
-                label = column.label if column.noise is not None else "web labels"
-                found.setdefault(table.dataset, {}).setdefault(row.method, {})[label] = runs
+        rows = [(name_of(row.method), row, [by_key.get(cell.key, []) for cell in cells]) for row, cells in table.by_row]
+        for row, runs in more_rows(table, by_key):
+            rows.append((row.label, row, [[run for run in runs if run.noise == each.noise] for each in table.columns]))
+        for name, row, by_column in rows:
+            for column, runs in zip(table.columns, by_column, strict=True):
+                if runs and row.method.endswith("+ogc"):
+                    label = column.label if column.noise is not None else "web labels"
+                    found.setdefault(table.dataset, {}).setdefault(name, {})[label] = runs
     return found
 
 
@@ -230,7 +233,7 @@ def tau(results: Sequence[Result]) -> list[Drawn]:
             for noise, runs in noises.items():
                 names[noise] = COLOURS.get(str(runs[0].noise), GREY)
                 draw_mean(axes, runs, lambda epoch: epoch.tau, names[noise])
-            axes.set_title(name_of(method), fontsize=9, loc="left", pad=14)
+            axes.set_title(method, fontsize=9, loc="left", pad=14)
             first = next(iter(noises.values()))[0]
             over_epochs(axes, len(first.epochs), lr_drops(first.epochs))
             log_axis(axes, [e.tau for runs in noises.values() for run in runs for e in run.epochs if e.tau])
@@ -248,8 +251,8 @@ def ratio(results: Sequence[Result]) -> list[Drawn]:
     for dataset, methods in with_ogc(results).items():
         for method, noises in methods.items():
             if panels := having(noises, lambda epoch: epoch.true_ratio):
-                title = f"r(tau), noisy over clean gradients, {NAMES[dataset]}, {name_of(method)}"
-                name = f"ratio-{dataset}-{method.replace('+', '_')}"
+                title = f"r(tau), noisy over clean gradients, {NAMES[dataset]}, {method}"
+                name = f"ratio-{dataset}-{re.sub('[^a-z0-9.]+', '_', method.lower()).strip('_')}"
                 drawn.append(Drawn(name, draw_ratios(panels, title)))
     return drawn
 

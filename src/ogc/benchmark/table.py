@@ -115,7 +115,7 @@ class Filled:
             parts.append("paper: as printed there")
         if any(entry.standing in ("above", "below") for entry in there):
             far = f"more than {POINTS:g} point from the paper, and more than {DEVIATIONS:g} of its standard deviations"
-            parts.append(f"!: {far}, where it has them")
+            parts.append(f"!: {far}, where it has them in any table; averages are not marked")
         if any(entry.rank or entry.paper_rank for entry in there):
             second = ", underlined: the second" if any(2 in (e.rank, e.paper_rank) for e in there) else ""
             apart = ", ours and the paper's each by themselves" if any(e.paper_rank for e in there) else ""
@@ -146,7 +146,7 @@ def fill(table: Table, results: Iterable[Result]) -> Filled:
             for cell in cells
         ]
         rows.append((row, entries))
-    for row, runs in _more_rows(table, by_key):
+    for row, runs in more_rows(table, by_key):
         entries = []
         for column in table.columns:
             own = [run for run in runs if run.noise == column.noise]
@@ -211,7 +211,7 @@ def _has_row(recipe: Recipe, alone: bool) -> bool:
     return same and not alone and recipe.method not in known
 
 
-def _more_rows(table: Table, by_key: dict[str, list[Result]]) -> list[tuple[Row, list[Result]]]:
+def more_rows(table: Table, by_key: dict[str, list[Result]]) -> list[tuple[Row, list[Result]]]:
     """Methods that are in no table, each with its parameters; what else tells two of one name apart, if need be."""
     if table is not next(other for other in TABLES.values() if other.dataset == table.dataset):
         return []
