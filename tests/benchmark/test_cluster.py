@@ -1,13 +1,21 @@
 """Runs over a Ray cluster of several nodes, all on this machine and its loopback."""
 
 import io
+import json
 import re
 import signal
+from dataclasses import replace
 
 import pytest
+import torch
 
 from bench_runs import SMALL, TESTS, bench, epochs_done, results, start, wait_for
+from ogc.benchmark import cluster as over_ray
+from ogc.benchmark.lock import Lock
+from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all
+from ogc.benchmark.run import Batch, Books, Data, Trained, tasks_of
+from ogc.training.stopping import Stop
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray warns of what it likes
 
@@ -147,16 +155,17 @@ def test_max_minutes(cluster, over, file, tmp_path):
 @pytest.mark.parametrize(
     ("address", "code", "said"),
     [
-        ("127.0.0.1:1", 1, "No Ray cluster answers at 127.0.0.1:1: Connection refused.\n"),
+        ("127.0.0.1:1", 1, "No Ray cluster answers at 127.0.0.1:1: Connection refused."),
         (
             "somewhere",
             2,
-            "Parameter `address` should be HOST:PORT of the cluster's head. Found `address = 'somewhere'`.\n",
+            "Parameter `address` should be HOST:PORT of the cluster's head. Found `address = 'somewhere'`.",
         ),
     ],
 )
 def test_a_cluster_that_is_not_there(ray, address, code, said, tmp_path):
-    assert bench(*DIGITS, "--engine", "ray", "--address", address, "--out", tmp_path / "out") == (code, said)
+    found = bench(*DIGITS, "--engine", "ray", "--address", address, "--out", tmp_path / "out")
+    assert (found[0], found[1].splitlines()[-1]) == (code, said)
 
 
 # --- who is hired -----------------------------------------------------------------------------------------------------
@@ -186,27 +195,95 @@ class Pretended:
 
 
 class Remote:
+    """What is asked of it is a function, to be called for the answer."""
+
     def __init__(self, ray, made):
         self.ray, self.made = ray, made
 
     def options(self, **options):
         self.options = options
+        self.node = int(options["scheduling_strategy"].node_id, 16)
         return self
 
-    def remote(self):
-        if self.made.__name__ == "Worker":
-            node = int(self.options["scheduling_strategy"].node_id, 16)
-            self.ray.hired.append((node, self.options.get("num_gpus", 0), self.options["num_cpus"]))
+    def remote(self, *_):
+        if self.made is over_ray.Worker:
+            self.ray.hired.append((self.node, self.options.get("num_gpus", 0), self.options["num_cpus"]))
+            self.number = len(self.ray.hired)
         return self
 
-    @property
-    def hello(self):
-        return Answer()
+    def __getattr__(self, what):
+        return Call(self, what)
 
 
-class Answer:
-    def remote(self):
-        return object()
+class Call:
+    def __init__(self, actor, what):
+        self.actor, self.what = actor, what
+
+    def remote(self, *arguments, **options):
+        return lambda: self.actor.ray.answer(self.actor, self.what, arguments, options)
+
+
+class Played(Pretended):
+    """Workers answer. Training is real, on the CPU, unless ``does(actor, name)`` says what it comes to.
+
+    ``given`` is who was asked to train what; who is killed trains nothing more.
+    """
+
+    def __init__(self, does, *resources):
+        super().__init__(*resources)
+        self.does, self.given, self.killed = does, [], []
+
+    def put(self, images):
+        return images
+
+    def wait(self, answers, timeout):
+        return answers, []
+
+    def get(self, answer, timeout=None):
+        return answer()
+
+    def kill(self, actor):
+        self.killed.append(actor)
+
+    def answer(self, actor, what, arguments, options):
+        if what == "hello":
+            return actor.number, f"node{actor.node}", over_ray.__version__
+        if what == "train":
+            assert actor not in self.killed
+            names = [parcel.out.name for parcel in arguments[1]]
+            self.given.append((actor.node, *names))
+            return self.does(actor, *names) or over_ray.Worker().train(*arguments, **options | {"device": "cpu"})
+        return []
+
+
+@pytest.fixture
+def crew(ray, tmp_path, monkeypatch):
+    """Makes a crew, of a pretended Ray and tasks; what it has said is in ``crew.said``."""
+    from rich.console import Console
+
+    monkeypatch.setattr(over_ray, "POLL", 0.01)
+
+    def make(pretended, tasks, device="auto"):
+        said = io.StringIO()
+        books = Books(tmp_path, Console(file=said, width=200), tasks)
+        made = over_ray.Crew(pretended, books, Data(None), device, None, None, 0.0)
+        made.said = said.getvalue
+        return made
+
+    return make
+
+
+def small(seeds, *methods, **of_cells):
+    """Tasks on the digits that take no time."""
+    cells = [replace(cell, **of_cells) for cell in find("digits", methods or ["ce"], ["symmetric:0.5"])]
+    return tasks_of(cells, seeds, {"epochs": 1, "hidden": (16,)})
+
+
+def come(crew):
+    """All are hired, and come."""
+    crew.hire()
+    for answer in list(crew.coming):
+        crew.hear(answer)
 
 
 class Barren(Pretended):
@@ -238,87 +315,279 @@ NODES = ({"GPU": 2.0, "CPU": 16.0}, {"CPU": 3.0}, {}, {"CPU": 1.0})
         ("cpu", 6, [(1, 0, 1)] * 6),
     ],
 )
-def test_a_worker_a_gpu_or_a_processor_where_there_is_none(ray, device, waiting, hired, tmp_path):
-    from rich.console import Console
-
-    from ogc.benchmark.cluster import Crew
-    from ogc.benchmark.plan import find
-    from ogc.benchmark.run import Books, Data, tasks_of
-
-    tasks = tasks_of(find("digits"), [1])[:waiting]
+def test_a_worker_a_gpu_or_a_processor_where_there_is_none(crew, device, waiting, hired):
     pretended = Pretended(*NODES)
-    crew = Crew(pretended, Books(tmp_path, Console(quiet=True), tasks), Data(None), device, None, None, 0.0)
-    crew.hire()
+    made = crew(pretended, tasks_of(find("digits"), [1])[:waiting], device)
+    made.hire()
     assert pretended.hired == hired
-    crew.hire()
+    made.hire()
     assert pretended.hired == hired  # no more than there is room for
-    assert crew.most == {"cuda": 4, "cpu": 1}
+    assert made.most == {"cuda": 4, "cpu": 1}
 
 
-def test_nodes_where_no_worker_can_be_made_are_left_out(ray, tmp_path, monkeypatch):
+def test_nodes_where_no_worker_can_be_made_are_left_out(crew, monkeypatch):
     """For want of ogc, say: a sentence each, and an end."""
-    from rich.console import Console
-
-    from ogc.benchmark import cluster
-    from ogc.benchmark.plan import find
-    from ogc.benchmark.run import Books, Data, tasks_of
-    from ogc.training.stopping import Stop
-
-    for name in ("PATIENCE", "POLL"):
-        monkeypatch.setattr(cluster, name, 0.01)
-    pretended, said = Barren({"CPU": 1.0}, {"CPU": 1.0}), io.StringIO()
-    books = Books(tmp_path, Console(file=said, width=200), tasks_of(find("digits"), [1]))
-    crew = cluster.Crew(pretended, books, Data(None), "cpu", None, None, 0.0)
+    monkeypatch.setattr(over_ray, "PATIENCE", 0.01)
+    pretended = Barren({"CPU": 1.0}, {"CPU": 1.0})
+    made = crew(pretended, tasks_of(find("digits"), [1]), "cpu")
     with pytest.raises(ConnectionError, match="The cluster has no node with a free CPU"):
-        crew.work(Stop())
-    assert len(pretended.hired) == 2 * cluster.TRIES
+        made.work(Stop())
+    assert len(pretended.hired) == 2 * over_ray.TRIES
     for node in ("node1", "node2"):
-        assert said.getvalue().count(f"{node}: no worker could be started: ModuleNotFoundError: No module named") == 1
-        assert said.getvalue().count(f"{node} is left out: no worker could be started there 3 times.") == 1
+        assert made.said().count(f"{node}: no worker could be started: ModuleNotFoundError: No module named") == 1
+        assert made.said().count(f"{node} is left out after 3 failures.") == 1
+
+
+def test_a_node_with_another_version_is_left_out(crew):
+    class Old(Played):
+        def answer(self, actor, what, *rest):
+            old = what == "hello" and actor.node == 1
+            return (1, "node1", "0.0") if old else super().answer(actor, what, *rest)
+
+    pretended = Old(lambda *_: None, {"CPU": 1.0}, {"CPU": 1.0})
+    made = crew(pretended, small([1, 2, 3]))
+    made.work(Stop())
+    assert [node for node, *_ in pretended.given] == [2, 2, 2]
+    assert made.said().count("node1 is left out: it has ogc 0.0, not") == 1
 
 
 def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
     """Not whatever cluster is on this machine, perhaps somebody else's."""
-    from ogc.benchmark import cluster
-
     asked = []
     monkeypatch.setattr(ray, "init", lambda **options: asked.append(options["address"]))
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    monkeypatch.setattr(cluster, "_reach", lambda address: None)
+    monkeypatch.setattr(over_ray, "_reach", lambda address: None)
     for address in (None, "10.0.0.1:6379"):
-        with cluster._connected(address):
+        with over_ray._connected(address):
             pass
     assert asked == ["local", "10.0.0.1:6379"]
 
 
-def test_how_many_tasks_a_worker_gets(ray, tmp_path, monkeypatch):
+def test_how_many_tasks_a_worker_gets(crew, monkeypatch):
     """Nobody idles while another has several; and what a worker was lost with takes nobody else with it again."""
-    from rich.console import Console
+    pretended = Played(None, {"GPU": 8.0})
+    made = crew(pretended, small(range(8)))
 
-    from ogc.benchmark import cluster
-    from ogc.benchmark.plan import find
-    from ogc.benchmark.run import Books, Data, tasks_of
+    def handed(*hands):
+        """How many tasks they get."""
+        made.idle = list(hands)
+        made.hand_out()
+        got = [(answer, held) for answer, (hand, held) in made.busy.items() if hand in hands]
+        return sum(len(held) for _, held in got)
 
-    tasks = tasks_of(find("digits", ["ce"]), [1, 2])
-    assert len(tasks) == 8
-    books = Books(tmp_path, Console(quiet=True), tasks)
-    crew = cluster.Crew(Pretended({"GPU": 8.0}), books, Data(None), "auto", None, None, 0.0)
-    crew.hire()
-    answers = list(crew.coming)
-    assert len(answers) == 8
-    crew.idle.append(crew.coming.pop(answers[0]))
-    assert crew.share("cuda") == 1
+    def back():
+        for answer in list(made.busy):
+            for one in made.busy.pop(answer)[1]:
+                made.books.settle(one, Trained())
+
+    made.hire()
+    hands = list(made.coming.values())
+    assert len(hands) == 8
+    del made.coming[next(iter(made.coming))]
+    assert handed(hands[0]) == 1
+    back()
     with monkeypatch.context() as patch:
-        patch.setattr(cluster, "PATIENCE", 0.0)
-        assert crew.share("cuda") == 4, "those that do not come are not waited for"
-    for answer in answers[2:]:
-        del crew.coming[answer]
-    assert (crew.share("cuda"), crew.share("cpu")) == (4, 1)
-    held = books.take(4)
-    crew.drop(crew.idle[0], held, ["it died"])
-    lost = {one.task.name for one in held}
-    for _ in range(4):
-        assert crew.share("cuda") == 1
-        [one] = books.take(crew.share("cuda"))
-        lost.remove(one.task.name)
-    assert crew.share("cuda") == 2
+        patch.setattr(over_ray, "PATIENCE", 0.0)
+        assert handed(hands[0]) == 4, "those that do not come are not waited for"
+    back()
+    made.coming.clear()
+    assert handed(replace(hands[0], kind="cpu")) == 1
+    back()
+    assert handed(hands[0]) == 4
+    [(hand, held)] = made.busy.values()
+    made.busy.clear()
+    made.drop(hand, held, "it died")
+    assert handed(hands[1]) == 4, "the others come first"
+    assert [handed(hand) for hand in hands[2:]] == [1, 1, 1, 1, 0, 0]
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+FULL = "OSError on node1: No space left on device."
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (ValueError("No such thing."), Batch([Trained(trouble="No such thing.")])),
+        (
+            RuntimeError("CUDA error: misaligned address\nCompile with"),
+            "RuntimeError on here: CUDA error: misaligned address.",
+        ),
+        (torch.OutOfMemoryError("No memory."), "OutOfMemoryError on here: No memory."),
+    ],
+)
+def test_what_is_wrong_with_a_run_and_what_with_its_node(ray, error, answer, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("ogc.benchmark.run.train", fail)
+    monkeypatch.setattr("platform.node", lambda: "here")
+    assert trained(small([1])[0], tmp_path) == answer
+
+
+def test_a_node_that_cannot_train_is_told_from_the_run(ray, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "should be cpu: no GPU is to be had here" in trained(small([1])[0], tmp_path, device="cuda")
+    (tmp_path / "file").touch()
+    assert trained(small([1])[0], tmp_path / "file").startswith("NotADirectoryError on ")
+
+
+def trained(task, out, device="cpu"):
+    """By a worker."""
+    data = Data(None)
+    parcel = over_ray.Parcel.of(data.job(task, out))
+    ears = Remote(Played(None), over_ray.Ears)
+    return over_ray.Worker().train(data.loaded["digits"], [parcel], ears, device=device, seconds=None, save_every=0.0)
+
+
+def test_a_worker_of_another_driver_is_waited_for(ray, tmp_path, monkeypatch):
+    """Its runs wait, and are not broken."""
+    monkeypatch.setattr(over_ray, "PATIENCE", 0.0)
+    [task] = small([1])
+    lock = Lock.take(task.work(tmp_path).with_name(f"{task.name}.worker.lock"))
+    assert trained(task, tmp_path) == Batch([Trained()])
+    lock.release()
+    assert trained(task, tmp_path).trained[0].result is not None
+
+
+def test_a_bad_node_spoils_no_run(crew):
+    """Others do its tasks, those that it has failed alone, and it gets no more."""
+    pretended = Played(lambda actor, *_: FULL if actor.node == 1 else None, {"CPU": 2.0}, {"CPU": 1.0})
+    made = crew(pretended, small(range(6)))
+    made.work(Stop())
+    assert (len(made.books.done), made.books.broken, made.books.waiting) == (6, {}, [])
+    assert [actor.node for actor in pretended.killed] == [1] * 3
+    assert made.said().count(FULL) == 3
+    assert made.said().count("node1 is left out after 3 failures.") == 1
+
+
+def test_bad_tasks_spoil_no_node(crew):
+    """They are tried three times each, and the others are done; in the end the error is told."""
+    tasks = small(range(4))
+    bad = [task.name for task in tasks[:2]]
+    pretended = Played(lambda _, name: FULL if name in bad else None, {"CPU": 1.0})
+    made = crew(pretended, tasks)
+    made.work(Stop())
+    assert len(made.books.done) == 2
+    assert made.books.broken == dict.fromkeys(bad, f"Lost 3 times with its worker: {FULL}")
+    assert len(pretended.killed) == 6
+    assert "left out" not in made.said()
+
+
+def test_what_a_node_has_failed_is_tried_elsewhere(crew):
+    """Even if that node has room, and the other has no worker yet, or is busy."""
+    pretended = Played(lambda actor, _: FULL if actor.node == 1 else None, {"CPU": 2.0}, {"CPU": 1.0})
+    made = crew(pretended, small([1]))
+    made.work(Stop())
+    assert [node for node, *_ in pretended.given] == [1, 2]
+    made = crew(pretended, small([2, 3]))
+    come(made)
+    assert [hand.node for hand in made.idle] == [f"{1:056x}"] * 2
+    [here, _], busy = made.idle, over_ray.Hand(None, "elsewhere", "cpu")
+    made.hand_out()
+    made.drop(here, made.busy.pop(next(iter(made.busy)))[1], FULL)
+    made.busy["something"] = busy, []
+    assert not made.suits(made.books.waiting[0], here)
+    del made.busy["something"]
+    assert made.suits(made.books.waiting[0], here)
+
+
+def test_a_worker_whose_run_broke_gets_no_other(crew):
+    """A loss may have left its GPU in an error that stays."""
+    trouble = Batch([Trained(trouble="No such thing.")])
+    pretended = Played(lambda actor, _: trouble if actor.number == 1 else None, {"CPU": 1.0})
+    made = crew(pretended, small([1, 2]))
+    made.work(Stop())
+    assert (len(made.books.broken), len(made.books.done), len(pretended.hired)) == (1, 1, 2)
+
+
+def test_a_run_of_another_precision_begins_anew_beside_it(ray, tmp_path):
+    """A GPU's checkpoint cannot be gone on with on a CPU: it is no fault of the run, and is kept for a GPU."""
+    [task] = small([1])
+    long = replace(task, cell=replace(task.cell, changes={**task.cell.changes, "precision": "bf16"}))
+    assert trained(long, tmp_path).trained[0].result is not None
+    work = task.work(tmp_path)
+    (work / "result.json").unlink()
+    begun = (work / "last.safetensors").read_bytes()
+    found = trained(task, tmp_path).trained[0]
+    assert (found.trouble, found.result["recipe"]["precision"]) == (None, "float32")
+    assert (work / "last.safetensors").read_bytes() == begun
+    assert json.loads((work / "float32" / "run.json").read_bytes())["recipe"]["precision"] == "float32"
+    over_ray.Worker().tidy([work])
+    assert not work.exists()
+
+
+def test_what_was_begun_on_a_gpu_goes_on_on_one(crew):
+    """While there is one, and even if processors are idle."""
+    fails = iter([FULL])
+    pretended = Played(lambda actor, _: next(fails, None) if actor.node == 2 else None, {"CPU": 2.0}, {"GPU": 1.0})
+    made = crew(pretended, small([1]))
+    made.idle = [over_ray.Hand(Remote(pretended, None), f"{1:056x}", "cpu")]
+    made.hire()
+    gpu = next(iter(made.coming))
+    made.idle.clear()
+    made.hear(gpu)
+    made.hand_out()
+    made.idle = [over_ray.Hand(Remote(pretended, None), f"{1:056x}", "cpu")]
+    made.work(Stop())
+    assert [node for node, *_ in pretended.given] == [2, 2]
+    assert len(made.books.done) == 1
+
+
+@pytest.mark.parametrize("first", ["alone", "others"])
+def test_what_counts_by_its_time_has_a_node_to_itself(crew, first, monkeypatch):
+    class Slowly(Played):
+        def wait(self, answers, timeout):
+            return answers[-1:], answers[:-1]
+
+    tasks = small(range(3), alone=True) + small(range(5))
+    made = crew(Slowly(lambda *_: None, {"CPU": 3.0}, {"CPU": 1.0}), tasks[:: 1 if first == "alone" else -1])
+    hand_out, seen = made.hand_out, set()
+
+    def watched():
+        hand_out()
+        for node in {hand.node for hand, _ in made.busy.values()}:
+            beside = [one.task.cell.alone for hand, held in made.busy.values() if hand.node == node for one in held]
+            seen.add((len(beside), any(beside)))
+
+    monkeypatch.setattr(made, "hand_out", watched)
+    made.work(Stop())
+    assert seen >= {(1, True), (2, False)}
+    assert {many for many, is_alone in seen if is_alone} == {1}
+    assert len(made.books.done) == 8
+
+
+def test_who_does_not_stop_in_time_leaves_its_task_waiting(crew, monkeypatch):
+    monkeypatch.setattr(over_ray, "PATIENCE", 0.01)
+    stop = Stop()
+
+    class Deaf(Played):
+        def wait(self, answers, timeout):
+            if made.busy:
+                stop.signal = signal.SIGINT
+                return [], answers
+            return super().wait(answers, timeout)
+
+    tasks = small([1, 2])
+    made = crew(Deaf(None, {"CPU": 1.0}), tasks)
+    made.work(stop)
+    assert made.books.signal == signal.SIGINT
+    assert {task.name for task in made.books.waiting} == {task.name for task in tasks}
+    assert all(Lock.take(task.lock(made.books.out)) for task in tasks)
+
+
+def test_what_another_process_lets_go_of_is_done_even_if_nobody_is_idle(crew, tmp_path):
+    tasks = small([1, 2])
+    lock = Lock.take(tasks[0].lock(tmp_path))
+
+    def does(_, name):
+        if name == tasks[1].name:
+            lock.release()
+            return Batch([Trained(trouble="No such thing.")])
+        return None
+
+    made = crew(Played(does, {"CPU": 1.0}), tasks)
+    made.work(Stop())
+    assert [task.name for task in made.books.done] == [tasks[0].name]
+    assert (list(made.books.broken), made.books.elsewhere) == ([tasks[1].name], {})

@@ -1,12 +1,14 @@
 """The tables' runs over a Ray cluster: a worker a GPU with several runs side by side, or a CPU where a node has none.
 
 The data travel with the tasks, and results with the answers: nodes need ogc, and nothing else. Where they see the same
-file system, a run that its node has lost goes on from its last checkpoint, and elsewhere it begins anew.
+file system, a run that its node has lost goes on from its last checkpoint, and elsewhere it begins anew. So does one
+that comes from a device of another precision.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import logging
 import math
 import os
@@ -15,13 +17,14 @@ import shutil
 import signal
 import socket
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .. import __version__
@@ -29,14 +32,15 @@ from .._require import require
 from ..data import Loaded
 from ..noise import LabelInfo
 from ..training import Job, Recipe, Source
-from ..training.checkpoint import RESULT
+from ..training.checkpoint import RESULT, RUN, first_line
 from ..training.method import own_loss
 from ..training.own_loss import OwnLoss
+from ..training.session import pick_device, resolve
 from ..training.stopping import Stop, stopping
 from .lock import Lock
 from .run import SAVE_EVERY, SIDE_BY_SIDE, Batch, Books, Data, Held, Task, Trained, beside, is_over, train_batch
 
-TRIES = 3  # losses of a node or a worker that a task gets over
+TRIES = 3  # losses of a worker that end a task, and tasks lost in a row that end a node
 POLL = 1.0  # seconds
 PATIENCE = 60.0  # seconds: for a cluster to show a node, and for workers to save when we are stopped
 
@@ -60,7 +64,7 @@ def run(
     require(device in ("auto", "cuda", "cpu"), "device", "auto, cuda or cpu with engine = ray", device)
     books = Books(out.absolute(), console, list(tasks))
     data.get(books.waiting)
-    if books.waiting or books.elsewhere:
+    if books.waiting:
         with stopping() as stop, _connected(address) as ray:
             Crew(ray, books, data, device, side_by_side, deadline, save_every).work(stop)
     return books
@@ -115,13 +119,20 @@ class Parcel(NamedTuple):
         content = None if own is None else (own, own.content())
         return cls(job.recipe, job.source, train.given, train.true, job.info, job.out, content)
 
-    def job(self, images: Loaded) -> Job:
+    def job(self, images: Loaded, device: torch.device) -> Job:
         if self.own is not None:
             self.own[0].carry(self.own[1])
         train, sets = images
-        return Job(
-            self.recipe, self.source, (replace(train, given=self.given, true=self.true), sets), self.info, self.out
-        )
+        labelled = replace(train, given=self.given, true=self.true), sets
+        return Job(self.recipe, self.source, labelled, self.info, self.folder(device))
+
+    def folder(self, device: torch.device) -> Path:
+        """Within its own, if what is there has another precision than ``auto`` means here: neither could go on."""
+        here = resolve(self.recipe, device).precision
+        with suppress(FileNotFoundError):
+            there = json.loads((self.out / RUN).read_bytes())["recipe"]["precision"]
+            return self.out if there == here else self.out / here
+        return self.out
 
 
 # --- on the nodes -----------------------------------------------------------------------------------------------------
@@ -142,31 +153,32 @@ class Worker:
         device: str,
         seconds: float | None,
         save_every: float,
-    ) -> Batch:
-        """As ``train_batch`` does, for so many ``seconds`` at most; whatever goes wrong is in the answer."""
+    ) -> Batch | str:
+        """As ``train_batch`` does, for so many ``seconds`` at most; or what is wrong here, whatever the runs."""
         from rich.console import Console
 
+        console = Console(file=Voice(ears), width=200, highlight=False)
         deadline = None if seconds is None else time.monotonic() + seconds
         locks = []
         try:
+            chosen = pick_device(device)
             for parcel in parcels:  # a driver that was killed has left workers, which Ray ends in its own time
                 lock = Lock.take(parcel.out.with_name(f"{parcel.out.name}.worker.lock"), wait=PATIENCE)
                 if lock is None:
-                    return Batch([Trained(trouble=f"A worker of another driver is at {parcel.out}.")] * len(parcels))
+                    console.print(f"A worker of another driver is at {parcel.out}.", markup=False, soft_wrap=True)
+                    return Batch([Trained()] * len(parcels))
                 locks.append(lock)
-            jobs = [parcel.job(images) for parcel in parcels]
-            console = Console(file=Voice(ears), width=200, highlight=False)
+            jobs = [parcel.job(images, chosen) for parcel in parcels]
             return train_batch(jobs, device=device, console=console, deadline=deadline, save_every=save_every)
-        except Exception as error:
-            trouble = f"{type(error).__name__} on {platform.node()}: {str(error).strip().partition(chr(10))[0]}"
-            return Batch([Trained(trouble=trouble)] * len(parcels))
+        except Exception as error:  # what is wrong with a run, train_batch tells
+            return f"{type(error).__name__} on {platform.node()}: {first_line(error)}"
         finally:
             for lock in locks:
                 lock.release()
 
     def tidy(self, folders: list[Path]) -> None:
         for folder in folders:
-            if (folder / RESULT).exists():
+            if any(folder.rglob(RESULT)):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -242,9 +254,9 @@ class Crew:
         self.coming: dict[Any, Hand] = {}  # by the answer that is waited for
         self.idle: list[Hand] = []
         self.busy: dict[Any, tuple[Hand, list[Held]]] = {}
-        self.unfit: set[str] = set()  # nodes with another version, or without a worker
-        self.failed: Counter[str] = Counter()  # workers that could not be made, by node
-        self.lost: Counter[str] = Counter()
+        self.unfit: set[str] = set()  # nodes with another version, or where too much has failed
+        self.failed: defaultdict[str, set[str | float]] = defaultdict(set)  # by node, since a batch was done there
+        self.lost: defaultdict[str, list[Hand]] = defaultdict(list)  # the workers that a task was lost with
         self.images: dict[str, Any] = {}  # by data set, in Ray's store
 
     def work(self, stop: Stop) -> None:
@@ -276,7 +288,7 @@ class Crew:
             self.books.signal = stop.signal or None
             for _, held in self.busy.values():
                 for one in held:
-                    one.lock.release()
+                    self.books.settle(one, Trained())
 
     def wanted(self) -> str:
         return {"auto": "GPU or CPU", "cuda": "GPU", "cpu": "CPU"}[self.device]
@@ -284,32 +296,60 @@ class Crew:
     def hire(self) -> None:
         """A worker for each GPU, or for each CPU of a node without one, while there is work for it."""
         hands = [*self.idle, *self.coming.values(), *(hand for hand, _ in self.busy.values())]
-        for node in self.ray.nodes():
-            resources, name = node["Resources"], node["NodeID"]
-            kind = "cuda" if resources.get("GPU") and self.device != "cpu" else "cpu"
+        for node in sorted(self.ray.nodes(), key=lambda node: self.rank(self.kind(node), node["NodeID"])):
+            resources, name, kind = node["Resources"], node["NodeID"], self.kind(node)
             if not node["Alive"] or name in self.unfit or (kind == "cpu" and self.device == "cuda"):
                 continue
             need = {"num_gpus": 1, "num_cpus": 0} if kind == "cuda" else {"num_cpus": 1}
             places = int(resources.get("GPU" if kind == "cuda" else "CPU", 0))
             places -= sum(hand.node == name for hand in hands)
-            for _ in range(min(places, len(self.books.waiting) - len(self.idle) - len(self.coming))):
+            free = [self.rank(hand.kind, hand.node) for hand in (*self.idle, *self.coming.values())]
+            wanted = len(self.books.waiting) - sum(rank <= self.rank(kind, name) for rank in free)
+            for _ in range(min(places, wanted)):
                 actor = self.ray.remote(Worker).options(**need, scheduling_strategy=self.at(name)).remote()
                 self.coming[actor.hello.remote()] = Hand(actor, name, kind, host=node["NodeManagerHostname"])
 
-    def share(self, kind: str) -> int:
-        """How many tasks a worker gets: all some, and what a worker was lost with before goes alone."""
-        waiting = self.books.waiting
-        waiting.sort(key=lambda task: not self.lost[task.name])
-        if waiting and self.lost[waiting[0].name]:
-            return 1
-        late = time.monotonic() - PATIENCE  # who has not come by now may be long in coming
-        free = len(self.idle) + sum(hand.since > late for hand in self.coming.values())
-        return max(1, min(self.most[kind], math.ceil(len(waiting) / free)))
+    def kind(self, node: dict[str, Any]) -> str:
+        return "cuda" if node["Resources"].get("GPU") and self.device != "cpu" else "cpu"
+
+    def rank(self, kind: str, node: str) -> tuple[bool, int]:
+        """The lower is hired first, even while the higher are idle: they may not suit."""
+        return kind == "cpu", len(self.failed[node])
+
+    def expected(self) -> list[Hand]:
+        """Workers that are idle, or will be soon: who has not come by now may be long in coming."""
+        late = time.monotonic() - PATIENCE
+        return [*self.idle, *(hand for hand in self.coming.values() if hand.since > late)]
+
+    def suits(self, task: Task, hand: Hand) -> bool:
+        """Whose time counts has a node to itself; what was lost waits for who is likely to go on with it."""
+        beside = [one.task for other, held in self.busy.values() if other.node == hand.node for one in held]
+        if beside and any(each.cell.alone for each in (task, *beside)):
+            return False
+        lost = self.lost[task.name]
+
+        def liked(hand: Hand) -> tuple[bool, bool]:
+            return hand.kind == lost[-1].kind, all(hand.node != other.node for other in lost)
+
+        hands = [*self.expected(), *(other for other, _ in self.busy.values())]
+        return not lost or liked(hand) == max(map(liked, hands))
 
     def hand_out(self) -> None:
+        """All get some, and what a worker was lost with goes last, and alone."""
+        books = self.books
+        books._is_any_free()  # even if nobody is idle: there may be nobody else left to look
+        self.idle = [hand for hand in self.idle if hand.node not in self.unfit]
         for hand in list(self.idle):
-            if not (held := self.books.take(self.share(hand.kind))):
-                return
+            fit = [task for task in books.waiting if self.suits(task, hand)]
+            fit = [task for task in fit if not self.lost[task.name]] or fit[:1]
+            names = {task.name for task in fit}
+            rest = [task for task in books.waiting if task.name not in names]
+            share = math.ceil(len(fit) / len(self.expected()))
+            books.waiting = fit
+            held = books.take(min(self.most[hand.kind], share)) if fit else []
+            books.waiting += rest
+            if not held:
+                continue
             self.idle.remove(hand)
             jobs = [self.data.job(one.task, self.books.out) for one in held]
             name = held[0].task.cell.dataset
@@ -335,45 +375,45 @@ class Crew:
         try:
             said = self.ray.get(answer)
         except RayError as error:
+            said = str(error).strip() or type(error).__name__
+        if isinstance(said, str):
             with suppress(RayError):  # which an actor that was never made may raise, too
                 self.ray.kill(hand.actor)  # it may be out of reach only
-            self.drop(hand, held, str(error).strip().splitlines() or [type(error).__name__])
-            return
-        self.idle.append(hand)
-        if not held:
+            self.drop(hand, held, said.splitlines()[0 if held else -1].strip())
+        elif not held:
+            self.idle.append(hand)
             hand.pid, hand.host, version = said
-            del self.failed[hand.node]
             if version != __version__:
                 self.books.say(f"{hand.host} is left out: it has ogc {version}, not {__version__}.")
                 self.unfit.add(hand.node)
-                self.idle.remove(hand)
-            return
-        folders = [one.task.work(self.books.out) for one in held]
-        for one, trained in zip(held, said.trained, strict=True):
-            self.books.settle(one, trained)
-        hand.actor.tidy.remote(folders)
+        else:
+            self.failed.pop(hand.node, None)
+            if not any(trained.trouble for trained in said.trained):  # which may have spoilt its process
+                self.idle.append(hand)
+            folders = [one.task.work(self.books.out) for one in held]
+            for one, trained in zip(held, said.trained, strict=True):
+                self.books.settle(one, trained)
+            hand.actor.tidy.remote(folders)
 
-    def drop(self, hand: Hand, held: list[Held], why: list[str]) -> None:
+    def drop(self, hand: Hand, held: list[Held], why: str) -> None:
         """Its tasks wait again, unless they have been lost too often: perhaps they are what ends workers.
 
-        A node where no worker can be made, for want of ogc, say, is left out after as many times.
+        A node where different ones are lost, or no worker can be made, for want of ogc, say, is left out after as many.
         """
-        for task, lock in held:
-            self.lost[task.name] += 1
-            if self.lost[task.name] < TRIES:
-                self.books.waiting.insert(0, task)
-            else:
-                self.books.broken[task.name] = f"Lost {TRIES} times with its worker: {why[0]}"
-            lock.release()
-        if not held:
-            self.failed[hand.node] += 1
-            if self.failed[hand.node] == 1:
-                self.books.say(f"{hand.host}: no worker could be started: {why[-1].strip()}")
-            if self.failed[hand.node] == TRIES:
-                self.books.say(f"{hand.host} is left out: no worker could be started there {TRIES} times.")
-                self.unfit.add(hand.node)
-        else:
-            self.books.say(f"{hand.host}, process {hand.pid}, is lost: {', '.join(one.task.name for one in held)}")
+        names, failed = [one.task.name for one in held], self.failed[hand.node]
+        for one in held:
+            self.lost[one.task.name].append(hand)
+            often = len(self.lost[one.task.name]) >= TRIES
+            self.books.settle(one, Trained(trouble=f"Lost {TRIES} times with its worker: {why}" if often else None))
+        if held:
+            self.books.say(f"{hand.host}, process {hand.pid}, is lost: {', '.join(names)}. {why}")
+        elif not failed:
+            self.books.say(f"{hand.host}: no worker could be started: {why}")
+        if not held or own_loss(held[0].task.cell.method) is None:  # a loss of one's own may fail in any way
+            failed.add(names[0] if held else hand.since)
+        if len(failed) >= TRIES and hand.node not in self.unfit:
+            self.books.say(f"{hand.host} is left out after {TRIES} failures.")
+            self.unfit.add(hand.node)
 
     def halt(self) -> None:
         """Ask busy workers to save and stop."""
