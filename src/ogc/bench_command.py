@@ -6,7 +6,7 @@ Annotations are evaluated inside ``register``, like those of ``cli.py``.
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,11 +136,15 @@ def run(request: Request, console: "Console") -> "Books":
     if books.broken:
         said.append(f"{len(books.broken)} went wrong.")
     if books.elsewhere:
-        said.append(f"{len(books.elsewhere)} are in the hands of other processes.")
+        said.append(f"{_are(books.elsewhere)} in the hands of other processes.")
     if books.waiting:
-        said.append(f"{len(books.waiting)} are left: the same command goes on with them.")
+        said.append(f"{_are(books.waiting)} left: the same command goes on.")
     books.say(" ".join(said))
     return books
+
+
+def _are(tasks: Sized) -> str:
+    return f"{len(tasks)} {'is' if len(tasks) == 1 else 'are'}"
 
 
 def left_out(request: Request) -> str:

@@ -137,7 +137,7 @@ def test_stopped_in_the_middle_workers_save(cluster, over, file, tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate()[0]
     assert process.returncode == 130, said
-    assert "1 are left: the same command goes on with them." in said
+    assert "1 is left: the same command goes on." in said
     [epochs] = epochs_done(out).values()
     code, said = bench(*slow, "--out", out, "--max-minutes", 0.1)
     assert (code, f"40 epochs of 11 steps, {epochs} of them done" in said) == (0, True), said

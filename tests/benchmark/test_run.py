@@ -342,7 +342,7 @@ def test_no_time_at_all(tmp_path):
     assert code == 0
     assert said.splitlines() == [
         "These are trials: the tables leave them out.",
-        "0 of 4 runs are there, 0 of them new. 4 are left: the same command goes on with them.",
+        "0 of 4 runs are there, 0 of them new. 4 are left: the same command goes on.",
     ]
 
 

@@ -337,7 +337,7 @@ class Crew:
     def hand_out(self) -> None:
         """All get some, and what a worker was lost with goes last, and alone."""
         books = self.books
-        books._is_any_free()  # even if nobody is idle: there may be nobody else left to look
+        books.look_again()  # even if nobody is idle: there may be nobody else left to look
         self.idle = [hand for hand in self.idle if hand.node not in self.unfit]
         for hand in list(self.idle):
             fit = [task for task in books.waiting if self.suits(task, hand)]

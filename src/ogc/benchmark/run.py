@@ -389,7 +389,7 @@ class Books:
 
     def take(self, most: int) -> list[Held]:
         """Up to so many tasks that go together, evenly spread over the batches to come."""
-        while self.waiting or self._is_any_free():
+        while self.waiting or self.look_again():
             if held := [one for task in batches(self.waiting, most)[0] if (one := self._hold(task)) is not None]:
                 return held
         return []
@@ -412,7 +412,7 @@ class Books:
             self.there.append(task)
         return stands is not None
 
-    def _is_any_free(self) -> bool:
+    def look_again(self) -> bool:
         """Of the tasks that others held: such a process may be done by now, or dead."""
         for name, task in list(self.elsewhere.items()):
             if holder(task.lock(self.out)) is None:
