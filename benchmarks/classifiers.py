@@ -18,8 +18,6 @@ worse (800 at half: iris 82.6 after 87.9, wine 90.2 after 92.4, breast cancer 83
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 import warnings
@@ -42,7 +40,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from marks import renewed
+from marks import command, renewed
 from ogc.integrations.sklearn import OGCClassifier
 from provenance import provenance
 
@@ -194,19 +192,5 @@ def with_tables(text: str, result: dict[str, Any]) -> str:
     return renewed(text, BEGIN, END, tables(result))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="store_true", help=f"measure anew and write {RESULTS.name}")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
-    args = parser.parse_args()
-    if args.run:
-        RESULTS.write_text(json.dumps(measure(args.workers), indent=1) + "\n")
-    result = json.loads(RESULTS.read_text())
-    print(tables(result))
-    if args.write:
-        args.write.write_text(with_tables(args.write.read_text(), result))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, RESULTS, measure, tables, with_tables, workers=2)

@@ -8,8 +8,6 @@ CIFAR-10, rate 0.4. The network: four convolutions, 4 epochs, SGD as in the pape
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from itertools import pairwise, product
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marks import renewed
+from marks import command, renewed
 from ogc import losses
 from ogc.data import augment, cifar10
 from ogc.demo.training import shuffled
@@ -120,19 +118,5 @@ def with_table(text: str, result: dict[str, Any]) -> str:
     return renewed(text, BEGIN, END, table(result))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="store_true", help=f"measure anew and write {RESULTS.name}")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of CIFAR-10")
-    parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
-    args = parser.parse_args()
-    if args.run:
-        RESULTS.write_text(json.dumps(measure(args.data), indent=1) + "\n")
-    result = json.loads(RESULTS.read_text())
-    print(table(result))
-    if args.write:
-        args.write.write_text(with_table(args.write.read_text(), result))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, RESULTS, measure, table, with_table, data=Path("data"))

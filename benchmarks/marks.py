@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 
 def renewed(text: str, begin: str, end: str, content: str) -> str:
     """The document with other content between the marks; all around it as it was."""
     before, rest = text.split(begin)
     _, after = rest.split(end)
     return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def command(
+    description: str | None,
+    results: Path,
+    measure: Callable[..., Any],
+    table: Callable[[Any], str],
+    with_table: Callable[[str, Any], str],
+    **options: Any,
+) -> None:
+    """Measure if asked to, with ``options`` (their defaults); print what is recorded; put it in a document if asked to."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", action="store_true", help=f"measure anew and write {results.name}")
+    parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
+    for name, default in options.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help="(%(default)s)")
+    args = parser.parse_args()
+    if args.run:
+        found = measure(**{name: getattr(args, name) for name in options})
+        results.write_text(json.dumps(found, indent=1) + "\n")
+    result = json.loads(results.read_text())
+    print(table(result))
+    if args.write:
+        args.write.write_text(with_table(args.write.read_text(), result))

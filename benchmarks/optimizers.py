@@ -8,8 +8,6 @@ Half of the training labels wrong, 64-512-512-10, batch 128, 100 epochs; test ac
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
 import time
@@ -22,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from marks import renewed
+from marks import command, renewed
 from ogc import OGC, losses
 from ogc.demo.training import noisy_digits, shuffled
 from ogc.models import mlp
@@ -121,20 +119,5 @@ def with_table(text: str, result: dict[str, Any]) -> str:
     return renewed(text, BEGIN, END, table(result))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="store_true", help=f"measure anew and write {RESULTS.name}")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
-    args = parser.parse_args()
-    if args.run:
-        RESULTS.write_text(json.dumps(measure(args.seeds, args.workers), indent=1) + "\n")
-    result = json.loads(RESULTS.read_text())
-    print(table(result))
-    if args.write:
-        args.write.write_text(with_table(args.write.read_text(), result))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, RESULTS, measure, table, with_table, seeds=3, workers=2)
