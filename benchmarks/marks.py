@@ -24,7 +24,7 @@ def command(
     with_table: Callable[[str, Any], str],
     **options: Any,
 ) -> None:
-    """Measure if asked to, with ``options`` (their defaults); print what is recorded; put it in a document if asked to."""
+    """Measure if asked to, with ``options``, here as by default; print what is recorded; put it into a document."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help=f"measure anew and write {results.name}")
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
