@@ -1,6 +1,6 @@
 """Instance-dependent noise is another one with every seed: how the draws differ, and what that does to a small network.
 
-    python benchmarks/draws.py --data ~/cifar --run     # measure: about half an hour on one core
+    python benchmarks/draws.py --data ~/cifar --run     # measure: half an hour to an hour on one core
     python benchmarks/draws.py --write docs/log.md      # put the table between its marks there
 
 CIFAR-10, rate 0.4. The network: four convolutions, 4 epochs, SGD as in the paper's protocol before its first drop.
