@@ -343,11 +343,14 @@ def register(app: "typer.Typer") -> None:
     def go(request: Request, dry: bool) -> None:
         from rich.console import Console
 
+        from .train_command import warnings_told
+
         console = Console(highlight=False)
         if dry:
             dry_run(request, console)
             return
-        books = run(request, console)
+        with warnings_told(console):
+            books = run(request, console)
         if books.signal is not None:
             raise typer.Exit(128 + books.signal)
         if books.broken:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from bench_runs import DIGITS, SMALL, TESTS, app, bench, epochs_done, results, t
 from made_up_results import MADE, made_up
 from ogc._provenance import device_name
 from ogc.bench_command import Request, grid
+from ogc.benchmark import run as here
 from ogc.benchmark.plan import find, tuning
 from ogc.benchmark.result import FOLDER, read_all, write
 from ogc.benchmark.run import tasks_of
@@ -137,6 +139,19 @@ def test_a_run_that_no_table_has_is_told_before_it_begins(tmp_path):
     asked = ["digits", "--methods", "gce", "--noises", "symmetric:0.5", "--epochs", "1", "--set", "hidden=8"]
     said = bench("bench", "run", *asked, "--out", tmp_path)[1]
     assert said.index("These are trials: the tables leave them out.") < said.index(" ...")
+
+
+@pytest.mark.filterwarnings("default")
+def test_warnings_are_sentences(tmp_path, monkeypatch):
+    def warned(*arguments, **options):
+        warnings.warn("a poor fit", stacklevel=1)
+        return works(*arguments, **options)
+
+    works = here.run
+    monkeypatch.setattr(here, "run", warned)
+    said = bench(*DIGITS, "--methods", "ce", "--out", tmp_path)[1]
+    assert "Note: a poor fit" in said.splitlines()
+    assert "UserWarning" not in said
 
 
 def test_nothing_is_fetched_for_what_is_there(tmp_path):
