@@ -155,6 +155,10 @@ def test_the_numbers_of_the_choice_are_the_recorded_ones():
     assert f"costs FL+OGC {ce_ogc[sym20] - fl_ogc[sym20]:.1f} points under symmetric 20 %" in text
     assert max(abs(gce[noise] - ce_ogc[noise]) for noise in (sym20, sym50, human)) < 1
     assert f"it is {ce_ogc[asymmetric] - gce[asymmetric]:.1f} points behind" in text
+    runs = ROOT / "benchmarks" / "results" / "runs"
+    files = [json.loads((runs / f"cifar10-{name}-asymmetric-0.4-1.json").read_text()) for name in ("gce", "ce_ogc")]
+    kept = [file["epochs"][-1]["memorised"] for file in files]
+    assert "agrees with {:.0%} of the wrong labels (CE+OGC with {:.0%})".format(*kept).replace("%", " %") in text
     heavy = [method[sym80] for method in (gce, ce_ogc, fl_ogc)]
     assert phuber_ce[sym80] < ce[sym80] - 4 < min(heavy) <= max(heavy) < ce[sym80]
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from .benchmark.run import Books, Task
 
 
-CLASSES = {"cifar10": 10, "cifar100": 100, "webvision": 50, "digits": 10}
-
-
 @dataclass(frozen=True)
 class Request:
     """What to run, where, and for how long."""
@@ -50,6 +47,7 @@ class Request:
     def tasks(self) -> "list[Task]":
         """Those asked for, checked; nothing is read but losses of one's own, which are tried."""
         from ._require import require
+        from .benchmark.plan import CLASSES
         from .benchmark.run import tasks_of
         from .training.method import criterion, own_loss
 

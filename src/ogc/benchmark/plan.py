@@ -19,6 +19,7 @@ from ..losses import LOSSES
 from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe, by_name, override
 
+CLASSES = {"cifar10": 10, "cifar100": 100, "webvision": 50, "digits": 10}
 AVERAGE = 0.999  # the averaged weights are recorded beside the raw ones, and change nothing in these
 BESIDES = (
     "name",
