@@ -281,7 +281,8 @@ def _standings(tables: Sequence[Filled], results: Sequence[Result], place: str) 
         numbers = [entry.show(entry.ours), entry.show(entry.averaged) if entry.averaged else ""]
         numbers += [paper(entry).text, difference(entry).text]
         name = key if measure == "test" else f"{key}, {measure}"
-        rows.append([f"`{name}`", links, *(n.replace("±", " ± ") for n in numbers), entry.standing or ""])
+        standing = entry.standing or ("" if entry.paper else "no number in the paper")
+        rows.append([f"`{name}`", links, *(n.replace("±", " ± ") for n in numbers), standing])
     told = Counter(entry.standing for entry in entries.values() if entry.standing)
     counts = (
         f"{told['agrees']} of {told.total()} agree with the paper, {told['above']} are above it, {told['below']} below."
