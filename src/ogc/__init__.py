@@ -6,8 +6,25 @@
 
 from __future__ import annotations
 
-from . import clipping, losses, theory
-from .clipping import OGC
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import clipping, losses, theory
+    from .clipping import OGC
 
 __version__ = "0.1.0"
 __all__ = ["OGC", "clipping", "losses", "theory"]
+
+
+def __getattr__(name: str) -> Any:
+    """What is public, with torch, when it is first asked for: ``ogc --help`` does not wait for torch."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = import_module(".clipping", __name__).OGC if name == "OGC" else import_module(f".{name}", __name__)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
     import typer
 
@@ -44,10 +42,12 @@ def one_sentence(
         if not sentence:
             raise
         raise end(sentence, 128 + getattr(stop, "signal", signal.SIGINT)) from None
-    except torch.OutOfMemoryError:
-        raise end(f"The GPU's memory is not enough: {way_out}.", 1, alike=False) from None
     except failures as error:
         raise end(str(error), 1) from None
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's; torch is not imported for its name
+            raise
+        raise end(f"The GPU's memory is not enough: {way_out}.", 1, alike=False) from None
     except ImportError as error:
         raise end(str(error), 1, alike=False) from None
     except OSError as error:
