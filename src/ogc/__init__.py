@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import clipping, losses, theory
@@ -17,14 +17,16 @@ __version__ = "0.1.0"
 __all__ = ["OGC", "clipping", "losses", "theory"]
 
 
-def __getattr__(name: str) -> Any:
-    """What is public, with torch, when it is first asked for: ``ogc --help`` does not wait for torch."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = import_module(".clipping", __name__).OGC if name == "OGC" else import_module(f".{name}", __name__)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # a type checker would take any name for a public one
+
+    def __getattr__(name):
+        """What is public, with torch, when it is first asked for: ``ogc --help`` does not wait for torch."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = import_module(".clipping", __name__).OGC if name == "OGC" else import_module(f".{name}", __name__)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -45,7 +46,9 @@ def one_sentence(
     except failures as error:
         raise end(str(error), 1) from None
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's; torch is not imported for its name
+        if not isinstance(
+            error, getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
+        ):  # not to import it for this
             raise
         raise end(f"The GPU's memory is not enough: {way_out}.", 1, alike=False) from None
     except ImportError as error:

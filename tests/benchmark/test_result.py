@@ -210,7 +210,7 @@ def test_the_recorded_results_are_whole():
     other_draw = {
         f"{cell.key}-noise_seed-4" for cell in find("cifar10", ["ce+ogc", "gce", "phuber_ce"], ["instance:0.4"])
     }
-    assert {result.key for result in results} - known == other_draw, "trials, which the log is about"
+    assert {result.key for result in results} - known == other_draw, "docs/log.md is about these trials"
 
 
 def test_the_first_run_is_as_it_was_recorded():

@@ -404,7 +404,7 @@ def test_the_page_tells_each_run_cell_once():
     assert row in standings
     assert "| 80.00 | 82.00 | 85.36 ± 0.20 | -5.36 | below |" in standings
     assert re.search(
-        r"`cifar10-ce_ogc-symmetric-0.5-epsilon0-100` .*\| 50.00 \| 52.00 \|  \|  \| no number in the paper \|",
+        r"`cifar10-ce_ogc-symmetric-0.5-epsilon0-100` .*\| 50.00 \| 52.00 \|  \|  \| not in the paper's tables \|",
         standings,
     )
     assert "5 runs on a device, torch 2.6.0, commit abc, 2026-01-02" in text

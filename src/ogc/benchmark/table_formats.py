@@ -281,7 +281,7 @@ def _standings(tables: Sequence[Filled], results: Sequence[Result], place: str) 
         numbers = [entry.show(entry.ours), entry.show(entry.averaged) if entry.averaged else ""]
         numbers += [paper(entry).text, difference(entry).text]
         name = key if measure == "test" else f"{key}, {measure}"
-        standing = entry.standing or ("" if entry.paper else "no number in the paper")
+        standing = entry.standing or ("" if entry.paper else "not in the paper's tables")
         rows.append([f"`{name}`", links, *(n.replace("±", " ± ") for n in numbers), standing])
     told = Counter(entry.standing for entry in entries.values() if entry.standing)
     counts = (
