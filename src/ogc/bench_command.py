@@ -183,7 +183,8 @@ def dry_run(request: Request, console: "Console") -> None:
     counts = {state: sum(each.state == state for each in stands) for state in words}
     sentences = [f"{counts['there']} of {len(stands)} are there, {len(left)} would run"]
     sentences[0] += f", {beside_each_other} side by side." if beside_each_other > 1 else "."
-    sentences += [f"{counts['refused']} have no valid result: see above."] if counts["refused"] else []
+    if refused := counts["refused"]:
+        sentences.append(f"{refused} {'has' if refused == 1 else 'have'} no valid result: see above.")
     if left:
         name = device_name(device)
         known = estimate(left, read_all(request.out)[0], device=name, side_by_side=beside_each_other)
@@ -246,7 +247,6 @@ def grid(request: Request) -> "Table":
 def export(request: Request, table: str, script: Path, limit: str, options: Sequence[str], console: "Console") -> int:
     """Write the Slurm script for what is not there; the number of its tasks."""
     from ._files import write_whole
-    from ._require import require
     from .benchmark.run import Data, batches, beside, settled
     from .benchmark.slurm import script as slurm_script
 
@@ -256,7 +256,8 @@ def export(request: Request, table: str, script: Path, limit: str, options: Sequ
         left += [task] if stands is None else []
         if stands is not None and stands.note:
             console.print(f"{task.name} is left out: {stands.note}", markup=False, soft_wrap=True)
-    require(bool(left), "TABLE", "one with runs that are not there yet", table)
+    if not left:
+        raise ValueError("Nothing is left to run: no script was written.")
     try:
         Data(request.data, request.ilsvrc).look_for(left)
     except OSError as error:
@@ -307,7 +308,10 @@ def register(app: "typer.Typer") -> None:
     methods_option = Annotated[str | None, typer.Option(help="ce+ogc,fl+ogc,...", show_default="the table's")]
     method_option = Annotated[
         list[str] | None,
-        typer.Option(metavar="METHOD|FILE.py:CLASS", help="One more, or a loss of your own; may be repeated."),
+        typer.Option(
+            metavar="METHOD|FILE.py:CLASS",
+            help="One more beside --methods, or alone; may be a loss of your own, and repeated.",
+        ),
     ]
     noises_option = Annotated[str, typer.Option(help="all, or symmetric:0.5,instance:0.4,...")]
     seeds_option = Annotated[str, typer.Option(help="1,2,3: a run each.")]
@@ -516,4 +520,5 @@ def register(app: "typer.Typer") -> None:
             )
             path = script or Path(f"ogc-{table}.sbatch")
             count = export(request, table, path, limit, sbatch or (), Console(highlight=False, stderr=True))
-            typer.echo(f"{path}: {count} tasks. Submit it with: sbatch {shlex.quote(str(path))}")
+            tasks = f"{count} task{'' if count == 1 else 's'}"
+            typer.echo(f"{path}: {tasks}. Submit it with: sbatch {shlex.quote(str(path))}")

@@ -1,8 +1,11 @@
 """The command line, ``ogc``. Annotations are evaluated inside ``build``: without typer, this file can be imported."""
 
+import os
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from ._ending import one_sentence
@@ -15,10 +18,24 @@ NEEDED = ("typer", "rich", "matplotlib", "numpy", "sklearn", "PIL", "pydantic", 
 
 def main() -> None:
     """The entry point of ``ogc`` and ``python -m ogc``."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupted)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         sys.exit(f'The command line needs {", ".join(missing)}, not installed here: pip install "ogc[cli]"')
-    build()(prog_name="ogc")
+    try:
+        build()(prog_name="ogc")
+    except KeyboardInterrupt:  # before there is a command
+        sys.exit(130)
+
+
+def interrupted(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C as ever, but for imports: a library may swallow it there, and what is half imported is of no use."""
+    while (above := frame) is not None:
+        if above.f_code.co_filename.startswith("<frozen importlib"):
+            os._exit(130)
+        frame = above.f_back
+    raise KeyboardInterrupt
 
 
 def build() -> "typer.Typer":

@@ -9,7 +9,7 @@ import typer
 from ._ending import one_sentence
 
 FORMATS = ("terminal", "markdown", "latex", "html")
-ENDINGS = {".md": "markdown", ".tex": "latex", ".html": "html"}
+ENDINGS = {".md": "markdown", ".tex": "latex", ".html": "html", ".txt": "terminal"}
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +68,10 @@ def _tables(
     if write is not None:
         others = bool(names) or out is not None or averaged or format is not None
         require(not others, "write", "alone, or with --results: the page has every table", str(write))
-    format = format or ENDINGS.get(out.suffix.lower() if out else "", "terminal")
+    if format is None and out is not None:
+        known = out.suffix.lower() in ENDINGS
+        require(known, "out", f"a file that ends in {', '.join(ENDINGS)}, or with --format", str(out))
+    format = format or (ENDINGS[out.suffix.lower()] if out else "terminal")
     if format not in FORMATS:
         raise ValueError(f"There is no format {format!r}.{meant(format, FORMATS)} There are {', '.join(FORMATS)}.")
     wanted = [by_table(name) for name in names]
@@ -85,6 +88,7 @@ def _tables(
         typer.echo(f"{write}: {len(found)} run{'' if len(found) == 1 else 's'}")
         return
     filled = [fill(table, found) for table in wanted or TABLES.values()]
+    empty = ", ".join(each.table.name for each in filled if not each.has_runs)
     filled = filled if wanted else [each for each in filled if each.has_runs]
     if not filled:
         raise ValueError(f"The results in {folder} are trials, by --epochs or --set: no table has them.")
@@ -93,9 +97,7 @@ def _tables(
         console = Console(highlight=False, file=lines if out else None, width=100 if out else None)
         for each in filled:
             console.print(terminal(each, averaged=averaged, width=console.width))
-        if out is None:
-            return
-        text = lines.getvalue()
+        text = lines.getvalue()  # nothing, if it is on the screen
     elif format == "html":
         text = html(filled, averaged=averaged)
     else:
@@ -106,3 +108,5 @@ def _tables(
     else:
         write_whole(out, text.encode())
         typer.echo(str(out))
+    if wanted and empty:
+        typer.echo(f"Note: {folder} has no run of {empty}: `ogc bench run` makes them, or give --results.", err=True)

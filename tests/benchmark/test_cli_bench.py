@@ -17,6 +17,7 @@ from ogc.benchmark import run as here
 from ogc.benchmark.plan import find, tuning
 from ogc.benchmark.result import FOLDER, read_all, write
 from ogc.benchmark.run import tasks_of
+from ogc.training import checkpoint
 
 OWN = """
 import torch
@@ -99,6 +100,19 @@ def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
     assert "These are trials" in bench(*args, "--dry-run", "--epochs", "3")[1]
     code, said = bench("bench", "run", "cifar10", "--methods", "ce", "--data", tmp_path, "--out", tmp_path, "--dry-run")
     assert (code, said.count("to run"), "CIFAR-10 is not in `" in said) == (0, 6, True)
+
+
+def test_a_dry_run_tells_what_there_is_to_go_on_with(tmp_path):
+    [task] = tasks_of(find("digits", ["ce"], ["symmetric:0.5"]), [1])
+    args = ["bench", "run", "digits", "--methods", "ce", "--noises", "symmetric:0.5", "--out", tmp_path, "--dry-run"]
+    work = task.work(tmp_path)
+    work.mkdir(parents=True)
+    (work / "metrics.jsonl").write_text("{}\n" * 13)  # of a process that was killed before it saved anything
+    assert " to run" in bench(*args)[1]
+    checkpoint._write(work / checkpoint.LAST, {}, {"epoch": 7})
+    assert " begun, 7 of 120 epochs" in bench(*args)[1]
+    (work / checkpoint.LAST).write_text("nonsense")
+    assert "is broken" in " ".join(bench(*args)[1].split())
 
 
 @pytest.mark.parametrize("columns", [80, 50])
@@ -237,9 +251,10 @@ def test_a_folder_that_cannot_be_made_is_no_endless_wait(tmp_path):
 @pytest.mark.parametrize("command", [["run", "--dry-run"], ["export", "--slurm"]])
 def test_data_that_are_not_there_are_told_of_before(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked = ["cifar10", "--methods", "ce", "--noises", "symmetric:0.5", "--data", "none", "--out", "out"]
+    asked = ["cifar10", "--methods", "ce", "--noises", "symmetric:0.5,human:worse", "--data", "none", "--out", "out"]
     code, said = bench("bench", *command, *asked)
-    assert (code, "CIFAR-10 is not in `" in said) == (0, True), said
+    assert (code, said.count("CIFAR-10 is not in `")) == (0, 1), said
+    assert said.count("human:worse is read from CIFAR-10_human.pt, which is not in `") == 1
 
 
 def test_the_default_folder_is_where_the_tables_look():

@@ -188,8 +188,8 @@ def test_the_picture_shows_what_was_measured(trained):
             for name in ("memorised", "test_accuracy")
         )
         assert sentence == (
-            f"{name}: at the end {memorised:.0f} % of the wrong labels are memorised, {right:.0f} % of the test set is "
-            "right"
+            f"{name}, epochs {moments[0].epoch} to {moments[-1].epoch}: "
+            f"{memorised:.0f} % of wrong labels memorised, test accuracy {right:.0f} %"
         )
     panels = [axes for axes in figure.axes if axes.get_title().startswith("epoch")]
     snapshots = [*histories[0].snapshots, *histories[-1].snapshots]

@@ -154,6 +154,17 @@ def test_a_loss_of_ones_own(tmp_path):
     assert keys[1].endswith("-q-minus-1")
 
 
+def test_a_loss_of_ones_own_with_ogc_is_named_by_what_differs_from_ce_with_ogc(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from ogc.losses import Pointwise\nclass Brier(Pointwise):\n    def value(self, p): return (1 - p) ** 2 / 2\n"
+    )
+    usual = find("cifar10", [f"{file}:Brier+ogc"], ["symmetric:0.5"])[0]
+    assert re.fullmatch(r"cifar10-mine.py-Brier_ogc-[0-9a-f]{8}-symmetric-0.5-epsilon-2", usual.key)
+    changed = override(usual.recipe(0), {"every": 8, "epsilon": 1})
+    assert key_of(changed) == f"{usual.key.removesuffix('-2')}-1-every-8"
+
+
 def test_finding_cells():
     found = find("cifar10", ["fl+ogc", "ce"], ["human:worse", "symmetric:0.2"])
     names = [(cell.method, cell.noise) for cell in found]

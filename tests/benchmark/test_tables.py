@@ -469,6 +469,13 @@ def test_a_table_can_be_looked_at_before_anything_is_run(tmp_path, monkeypatch):
     shown = ogc("gce", "--format", "markdown")
     assert shown.exit_code == 0
     assert "| GCE | ours | - | - |" in shown.stdout
+    note = "Note: benchmarks/results/runs has no run of gce: `ogc bench run` makes them, or give --results.\n"
+    assert shown.stderr == note
+    assert ogc("gce").stderr == ogc("gce", "--out", "gce.md").stderr == note
+
+
+def test_where_there_are_runs_nothing_is_noted(folder):
+    assert ogc("cifar10", "--results", folder).stderr == ""
 
 
 def test_the_page_by_the_command(folder, tmp_path):
@@ -499,6 +506,7 @@ def test_files_that_are_no_results_are_told(folder):
         (("--results", ".", "--write", "page.md"), 1, "There is no result in ."),
         (("--results", "trials"), 2, "The results in trials are trials, by --epochs or --set: no table has them."),
         (("gce", "--format", "html", "--out", "no/where.html"), 1, "Cannot use no/where.html: No such file"),
+        (("gce", "--out", "x.pdf"), 2, "`out` should be a file that ends in .md, .tex, .html, .txt, or with --format"),
         (("gce", "--out", "no/where.txt"), 1, "Cannot use no/where.txt: No such file"),
     ],
 )

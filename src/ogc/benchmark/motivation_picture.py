@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, spread, tidy
-from .motivation import PLANE, History, Moment, Snapshot, Task, ended
+from .motivation import LOOKS, PLANE, History, Moment, Snapshot, Task, ended
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,13 +32,13 @@ def draw(histories: Sequence[History], task: Task) -> Figure:
     firsts: list[Axes] = []
     for top, which in ((0.935, 0), (0.425, -1)):
         history, colour = histories[which], colours[which]
-        last = ended(history)
+        last, looks = ended(history), history.moments[-LOOKS:]
         name = "Threshold by OGC" if history.threshold is None else f"Fixed threshold, {history.name}"
         figure.text(
             0.01,
             top + 0.055,
-            f"{name}: at the end {100 * last['memorised']:.0f} % of the wrong labels are memorised, "
-            f"{100 * last['test_accuracy']:.0f} % of the test set is right",
+            f"{name}, epochs {looks[0].epoch} to {looks[-1].epoch}: {100 * last['memorised']:.0f} % of wrong labels "
+            f"memorised, test accuracy {100 * last['test_accuracy']:.0f} %",
             va="top",
             fontsize=8.5,
             weight="bold",

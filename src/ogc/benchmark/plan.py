@@ -71,8 +71,8 @@ def key_of(recipe: Recipe, *, alone: bool = False) -> str:
     >>> key_of(override(RECIPES["cifar10"], {"noise": "symmetric:0.8", "queue_size": 256}))
     'cifar10-ce_ogc-symmetric-0.8-queue_size-256'
     """
-    known = recipe.method in methods.METHODS  # of a method from a file nothing is known here: every parameter is named
-    usual = _usual(recipe.name, recipe.method if known else "ce", recipe.epochs)
+    like = "ce+ogc" if recipe.method.endswith("+ogc") else "ce"  # of a loss from a file, nothing else is known here
+    usual = _usual(recipe.name, recipe.method if recipe.method in methods.METHODS else like, recipe.epochs)
     parts: list[object] = [recipe.name, PurePath(recipe.method).name.replace("+", "_")]
     parts += [] if recipe.method_sha256 is None else [recipe.method_sha256[:8]]
     parts += [] if recipe.noise is None else [recipe.noise]
@@ -81,7 +81,7 @@ def key_of(recipe: Recipe, *, alone: bool = False) -> str:
         if name not in BESIDES and value != getattr(usual, name):
             parts += [name, _signed(str(value)) if isinstance(value, float) else value]
     for name, number in sorted(recipe.parameters.items()):
-        if not known or number != usual.parameters.get(name):
+        if number != usual.parameters.get(name):
             parts += [name, str(number).lower() if isinstance(number, bool) else _signed(f"{number:.12g}")]
     parts += ["alone"] if alone else []
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", str(part)).strip("-") for part in parts)

@@ -29,7 +29,8 @@ from ..data.cifar import CIFAR10, CIFAR100, look_for
 from ..data.download import Progress as Transfer
 from ..noise import LabelInfo
 from ..training import CheckpointError, Interrupted, Job, NonFinite, Recipe, Source, load, train
-from ..training.checkpoint import METRICS, RESULT
+from ..training.checkpoint import LAST, METRICS, RESULT
+from ..training.checkpoint import read as read_checkpoint
 from ..training.history import Epoch, Watch
 from ..training.method import own_loss
 from ..training.progress import Progress
@@ -138,7 +139,7 @@ def settled(task: Task, out: Path) -> Standing | None:
         if other := differences(read(path).recipe, task.recipe):  # whatever names may come to
             raise ValueError(f"{path} is of another run: {other}.")
     except ValueError as error:
-        return Standing(task, "refused", f"{error} Move it away, and the run is done again.")
+        return Standing(task, "refused", f"{str(error).rstrip('.')}. Move it away, and the run is done again.")
     return Standing(task, "there", epochs=task.recipe.epochs)
 
 
@@ -146,11 +147,16 @@ def standing(task: Task, out: Path) -> Standing:
     """As the files tell it."""
     if (stands := settled(task, out)) is not None:
         return stands
-    metrics = task.work(out) / METRICS
-    epochs = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
     if (who := holder(task.lock(out))) is not None:
-        return Standing(task, "running", who, epochs)
-    return Standing(task, "begun" if epochs else "missing", epochs=epochs)
+        metrics = task.work(out) / METRICS
+        return Standing(task, "running", who, metrics.read_bytes().count(b"\n") if metrics.exists() else 0)
+    try:
+        _, facts = read_checkpoint(task.work(out) / LAST, header_only=True)
+    except FileNotFoundError:  # after a kill there may be metrics, and nothing to go on with
+        return Standing(task, "missing")
+    except CheckpointError as error:
+        return Standing(task, "begun", str(error))
+    return Standing(task, "begun", epochs=facts["epoch"])
 
 
 class Estimate(NamedTuple):
@@ -205,15 +211,27 @@ class Data:
 
     def look_for(self, tasks: Sequence[Task]) -> None:
         """Raises ``OSError`` if data are missing, as far as can be said before anything is read."""
-        for name in dict.fromkeys(task.cell.dataset for task in tasks):
-            path = self.source(name).path
-            if name in CIFARS and path is not None:
-                look_for(CIFARS[name], path)
-        self.check(tasks)
+        missing: list[str] = []
+        for task in tasks:
+            source = self.source(task.cell.dataset)
+            try:
+                if source.kind in CIFARS and source.path is not None:
+                    look_for(CIFARS[source.kind], source.path)
+            except OSError as error:
+                missing.append(str(error))
+            try:
+                check(source, task.recipe)
+            except OSError as error:
+                missing.append(str(error))
+        if missing:
+            raise FileNotFoundError(" ".join(dict.fromkeys(missing)))
 
     def get(self, tasks: Sequence[Task], *, download: bool = False, progress: Transfer | None = None) -> None:
         """Check, and read what the first task needs: if something is missing, nothing has been begun."""
-        self.check(tasks)
+        if download:
+            self.check(tasks)
+        else:
+            self.look_for(tasks)
         for task in tasks[:1]:
             self.load(task.recipe, download=download, progress=progress)
 

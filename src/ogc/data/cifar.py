@@ -139,7 +139,7 @@ def look_for(cifar: Cifar, root: Path) -> tuple[Version, Path]:
         looked = [name for version in (cifar.binary, cifar.python) for name in (version.folder, version.archive)]
         raise FileNotFoundError(
             f"{cifar.title} is not in `{root}`, where {', '.join(looked[:-1])} and {looked[-1]} were looked for: "
-            f"get one of the archives from {SITE}cifar.html, or use --download (download=True)."
+            f"get one of the archives from {SITE}cifar.html, or have it fetched by --download, in Python download=True."
         )
     return found
 

@@ -1,8 +1,7 @@
 """Human noise: CIFAR-10N and CIFAR-100N, the labels that people gave to CIFAR's training images.
 
 *Learning with Noisy Labels Revisited: A Study Using Real-World Human Annotations*, Wei et al., ICLR 2022,
-https://arxiv.org/abs/2110.12088. The files are at https://github.com/UCSC-REAL/cifar-10-100n, under CC BY-NC 4.0; they
-are no part of this package.
+https://arxiv.org/abs/2110.12088. The files are at ``SITE``, under CC BY-NC 4.0; they are no part of this package.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._require import require
 from .files import LabelFileError
+
+SITE = "https://github.com/UCSC-REAL/cifar-10-100n"
 
 
 @dataclass(frozen=True)

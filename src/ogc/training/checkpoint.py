@@ -155,7 +155,7 @@ def write_samples(run: Run) -> None:
     _write(run.job.out / SAMPLES, tensors, {"sha256": run.digests})
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: Path, *, header_only: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a file, and the JSON in its header."""
     try:
         from safetensors import SafetensorError, safe_open
@@ -166,7 +166,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {}).get("ogc", "null"))
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            names = [] if header_only else file.keys()
+            tensors = {name: file.get_tensor(name).clone() for name in names}
     except (SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path} is broken: {first_line(error)}") from None
     if not isinstance(facts, dict):

@@ -126,7 +126,7 @@ class Progress:
         self.told[run] = {epoch + 1, *spaced, *falls[:3]}
         if self.live is None:
             after = f", {epoch} of them done" if epoch else ""
-            self.said(f"{row.title}  {epochs} epochs of {steps} steps{after}")
+            self.said(f"{row.title}  {epochs} epoch{'' if epochs == 1 else 's'} of {steps} steps{after}")
 
     def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
         row = self.rows[run]

@@ -18,7 +18,7 @@ from ..data.download import Progress
 from ..data.images import ImageFiles
 from ..noise import LabelInfo
 from ..noise.by_kind import Kind, Truth
-from ..noise.human import PUBLISHED
+from ..noise.human import PUBLISHED, SITE
 from .recipe import Checked, Recipe, Share
 
 NAMED = ("digits", "cifar10", "cifar100", "webvision")
@@ -155,7 +155,8 @@ def human_file(source: Source, kind: str) -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"{kind} is read from {name}, which is not in `{folder}`: put it there, or tell ogc train with --labels."
+        f"{kind} is read from {name}, which is not in `{folder}`: get it from {SITE}, and put it there. "
+        "(`ogc train` takes it from elsewhere, too, with --labels.)"
     )
 
 

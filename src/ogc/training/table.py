@@ -35,7 +35,9 @@ def tell_apart(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _named(field: str, recipe: Mapping[str, Any]) -> str:
     value = recipe[field]
-    if field in ("method", "name", "network", "noise"):
+    if field == "method":
+        return str(value).rpartition("/")[2]  # a loss of one's own, by its file
+    if field in ("name", "network", "noise"):
         return str(value) if value is not None else f"no {field} added"
     if isinstance(value, Mapping):
         return " ".join(f"{name} {number:g}" for name, number in value.items())
