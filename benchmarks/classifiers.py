@@ -40,7 +40,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from marks import command, renewed
+from marks import command
 from ogc.integrations.sklearn import OGCClassifier
 from provenance import provenance
 
@@ -187,10 +187,5 @@ def tables(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def with_tables(text: str, result: dict[str, Any]) -> str:
-    """The document, with the tables between their marks renewed."""
-    return renewed(text, BEGIN, END, tables(result))
-
-
 if __name__ == "__main__":
-    command(__doc__, RESULTS, measure, tables, with_tables, workers=2)
+    command(__doc__, RESULTS, measure, tables, (BEGIN, END), workers=2)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marks import command, renewed
+from marks import command
 from ogc import losses
 from ogc.data import augment, cifar10
 from ogc.demo.training import shuffled
@@ -113,10 +113,5 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def with_table(text: str, result: dict[str, Any]) -> str:
-    """The document, with the table between its marks renewed."""
-    return renewed(text, BEGIN, END, table(result))
-
-
 if __name__ == "__main__":
-    command(__doc__, RESULTS, measure, table, with_table, data=Path("data"))
+    command(__doc__, RESULTS, measure, table, (BEGIN, END), data=Path("data"))

@@ -21,10 +21,10 @@ def command(
     results: Path,
     measure: Callable[..., Any],
     table: Callable[[Any], str],
-    with_table: Callable[[str, Any], str],
+    marks: tuple[str, str],
     **options: Any,
 ) -> None:
-    """Measure if asked to, with ``options``, here as by default; print what is recorded; put it into a document."""
+    """Measure if asked to, with ``options``, here as by default; print what is recorded; put it between the marks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", action="store_true", help=f"measure anew and write {results.name}")
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
@@ -37,4 +37,4 @@ def command(
     result = json.loads(results.read_text())
     print(table(result))
     if args.write:
-        args.write.write_text(with_table(args.write.read_text(), result))
+        args.write.write_text(renewed(args.write.read_text(), *marks, table(result)))

@@ -33,11 +33,6 @@ RESULTS = Path(__file__).parent / "results" / "throughput-h200.json"
 BEGIN, END = "<!-- made by benchmarks/throughput.py -->", "<!-- end of throughput -->"
 
 
-def with_table(text: str, result: dict[str, Any]) -> str:
-    """The document, with the table between its marks renewed."""
-    return renewed(text, BEGIN, END, table(result))
-
-
 def table(result: dict[str, Any]) -> str:
     lines = [
         f"{result['device']}, torch {result['torch']}, {result['date'][:10]}, commit {result['commit']}, "
@@ -69,7 +64,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="measure nothing: put the recorded numbers into this document")
     args = parser.parse_args()
     if args.write is not None:
-        args.write.write_text(with_table(args.write.read_text(), json.loads(RESULTS.read_text())))
+        args.write.write_text(renewed(args.write.read_text(), BEGIN, END, table(json.loads(RESULTS.read_text()))))
         return
 
     device = torch.device("cuda")

@@ -60,25 +60,17 @@ def test_the_names_in_the_docs_exist():
             value = getattr(value, attribute)
 
 
-def test_the_table_of_optimizers_is_fresh():
-    import optimizers
+@pytest.mark.parametrize(
+    ("benchmark", "document"),
+    [("optimizers", "method"), ("throughput", "training"), ("classifiers", "integrations"), ("draws", "log")],
+)
+def test_the_tables_of_the_benchmarks_are_fresh(benchmark, document):
+    from marks import renewed
 
-    text = (ROOT / "docs" / "method.md").read_text()
-    assert optimizers.with_table(text, json.loads(optimizers.RESULTS.read_text())) == text
-
-
-def test_the_table_of_throughput_is_fresh():
-    import throughput
-
-    text = (ROOT / "docs" / "training.md").read_text()
-    assert throughput.with_table(text, json.loads(throughput.RESULTS.read_text())) == text
-
-
-def test_the_tables_of_classifiers_are_fresh():
-    import classifiers
-
-    text = (ROOT / "docs" / "integrations.md").read_text()
-    assert classifiers.with_tables(text, json.loads(classifiers.RESULTS.read_text())) == text
+    of = importlib.import_module(benchmark)
+    table = of.tables if benchmark == "classifiers" else of.table
+    text = (ROOT / "docs" / f"{document}.md").read_text()
+    assert renewed(text, of.BEGIN, of.END, table(json.loads(of.RESULTS.read_text()))) == text
 
 
 def test_what_the_classifier_was_to_reach():
@@ -262,7 +254,6 @@ def test_what_the_draw_of_instance_dependent_noise_is_worth():
     import draws
 
     text, result = (ROOT / "docs" / "log.md").read_text(), json.loads(draws.RESULTS.read_text())
-    assert draws.with_table(text, result) == text
     shares = torch.tensor([sum(draw["given"][:2]) for draw in result["draws"]])
     ends = [torch.tensor([r["test_accuracy"][-1] for r in result["runs"] if r["method"] == m]) for m in draws.METHODS]
     ranks = [values.argsort().argsort().double() for values in (shares, *ends)]

@@ -159,6 +159,14 @@ def test_the_numbers_of_the_choice_are_the_recorded_ones():
     files = [json.loads((runs / f"cifar10-{name}-asymmetric-0.4-1.json").read_text()) for name in ("gce", "ce_ogc")]
     kept = [file["epochs"][-1]["memorised"] for file in files]
     assert "agrees with {:.0%} of the wrong labels (CE+OGC with {:.0%})".format(*kept).replace("%", " %") in text
+    ahead = {}
+    for noise in ("symmetric-0.5", "asymmetric-0.4", "human-worse", "instance-0.4", "symmetric-0.8"):
+        files = (runs / f"cifar10-{name}-{noise}-1.json" for name in ("ce_ema", "ce_ogc"))
+        ema, ogc = (100 * json.loads(file.read_text())["summary"]["last"] for file in files)
+        ahead[noise] = ema - ogc
+    *near, dependent, slow = ahead.values()
+    assert max(map(abs, near)) < 1
+    assert f"{dependent:.1f} points ahead under instance-dependent noise, and {-slow:.1f} behind under symm" in text
     heavy = [method[sym80] for method in (gce, ce_ogc, fl_ogc)]
     assert phuber_ce[sym80] < ce[sym80] - 4 < min(heavy) <= max(heavy) < ce[sym80]
 

@@ -46,9 +46,8 @@ def one_sentence(
     except failures as error:
         raise end(str(error), 1) from None
     except RuntimeError as error:
-        if not isinstance(
-            error, getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
-        ):  # not to import it for this
+        torch = sys.modules.get("torch")  # not imported for this
+        if not isinstance(error, getattr(torch, "OutOfMemoryError", ())):
             raise
         raise end(f"The GPU's memory is not enough: {way_out}.", 1, alike=False) from None
     except ImportError as error:

@@ -104,7 +104,7 @@ def run(request: Request, console: "Console") -> "Books":
 
     deadline, tasks = request.deadline, request.tasks()
     missing = [task for task in tasks if settled(task, request.out) is None]
-    if missing and (note := left_out(request)):
+    if missing and (note := left_out(request, tasks)):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     data = Data(request.data, request.ilsvrc)
     if request.download:
@@ -145,12 +145,11 @@ def _are(tasks: Sized) -> str:
     return f"{len(tasks)} {'is' if len(tasks) == 1 else 'are'}"
 
 
-def left_out(request: Request) -> str:
+def left_out(request: Request, tasks: "Sequence[Task]") -> str:
     """That no table has some of the runs, in a sentence."""
     from .benchmark.table import is_shown
 
-    tasks = request.tasks() if request.for_tables else []
-    trials = [task for task in tasks if not is_shown(task.recipe, alone=task.cell.alone)]
+    trials = [task for task in tasks if request.for_tables and not is_shown(task.recipe, alone=task.cell.alone)]
     which = "These" if len(trials) == len(tasks) else f"{len(trials)} of them"
     return f"{which} are trials: the tables leave them out." if trials else ""
 
@@ -194,10 +193,10 @@ def dry_run(request: Request, console: "Console") -> None:
             speed = f"{known.images_per_second:,.0f} images/s a run, {known.side_by_side} side by side"
             sentences.append(f"That takes about {clock(known.seconds)}, by {known.by} results of {name} ({speed}).")
     try:
-        Data(request.data, request.ilsvrc).look_for([each.task for each in left])
+        Data(request.data, request.ilsvrc).check([each.task for each in left])
     except OSError as error:
         sentences.append(str(error))
-    sentences += [note] if (note := left_out(request)) else []
+    sentences += [note] if (note := left_out(request, [each.task for each in stands])) else []
     console.print(" ".join(sentences), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -259,7 +258,7 @@ def export(request: Request, table: str, script: Path, limit: str, options: Sequ
     if not left:
         raise ValueError("Nothing is left to run: no script was written.")
     try:
-        Data(request.data, request.ilsvrc).look_for(left)
+        Data(request.data, request.ilsvrc).check(left)
     except OSError as error:
         console.print(f"Note: here {error}", markup=False, soft_wrap=True)
     together = batches(left, beside("cuda", request.side_by_side))

@@ -558,11 +558,13 @@ def test_the_recorded_comparison_holds_what_is_said_of_it() -> None:
 
 def test_the_tables_go_between_their_marks() -> None:
     import classifiers
+    from marks import renewed
 
-    result = json.loads(classifiers.RESULTS.read_text())
-    text = classifiers.with_tables(f"before\n{classifiers.BEGIN}\nold\n{classifiers.END}\nafter", result)
+    content = classifiers.tables(json.loads(classifiers.RESULTS.read_text()))
+    old = f"before\n{classifiers.BEGIN}\nold\n{classifiers.END}\nafter"
+    text = renewed(old, classifiers.BEGIN, classifiers.END, content)
     assert text.startswith(f"before\n{classifiers.BEGIN}\n")
     assert text.endswith(f"\n{classifiers.END}\nafter")
     assert all(f"\n| {name} | " in text for name in classifiers.SETS)
     assert "old" not in text
-    assert classifiers.with_tables(text, result) == text
+    assert renewed(text, classifiers.BEGIN, classifiers.END, content) == text

@@ -13,10 +13,10 @@ import shutil
 import signal
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -204,34 +204,25 @@ class Data:
         folder = None if name == "digits" else self.folder
         return Source.parse(name, data=folder, ilsvrc=self.ilsvrc if name == "webvision" else None)
 
-    def check(self, tasks: Iterable[Task]) -> None:
-        """What can be said before anything is read."""
-        for task in tasks:
-            check(self.source(task.cell.dataset), task.recipe)
-
-    def look_for(self, tasks: Sequence[Task]) -> None:
-        """Raises ``OSError`` if data are missing, as far as can be said before anything is read."""
+    def check(self, tasks: Iterable[Task], *, download: bool = False) -> None:
+        """What can be said before anything is read. Raises ``OSError`` that names all that is missing."""
         missing: list[str] = []
         for task in tasks:
             source = self.source(task.cell.dataset)
-            try:
-                if source.kind in CIFARS and source.path is not None:
-                    look_for(CIFARS[source.kind], source.path)
-            except OSError as error:
-                missing.append(str(error))
-            try:
-                check(source, task.recipe)
-            except OSError as error:
-                missing.append(str(error))
+            looks: list[Callable[[], object]] = [partial(check, source, task.recipe)]
+            if source.kind in CIFARS and source.path is not None and not download:
+                looks.insert(0, partial(look_for, CIFARS[source.kind], source.path))
+            for look in looks:
+                try:
+                    look()
+                except OSError as error:
+                    missing.append(str(error))
         if missing:
             raise FileNotFoundError(" ".join(dict.fromkeys(missing)))
 
     def get(self, tasks: Sequence[Task], *, download: bool = False, progress: Transfer | None = None) -> None:
         """Check, and read what the first task needs: if something is missing, nothing has been begun."""
-        if download:
-            self.check(tasks)
-        else:
-            self.look_for(tasks)
+        self.check(tasks, download=download)
         for task in tasks[:1]:
             self.load(task.recipe, download=download, progress=progress)
 
