@@ -53,7 +53,7 @@ class Request:
             return
         kind = Kind(self.kind, self.rate)
         require(_is_file(self.source) or self.source in SOURCES, "source", _sources(), self.source)
-        require(self.seed >= 0, "seed", "at least 0", self.seed)
+        require(0 <= self.seed < 2**32, "seed", "in [0, 2**32)", self.seed)
         kind.checked().check_source(self.source, with_images=tuple(SOURCES))
         if kind.in_file:
             require(self.labels is not None, "--labels", f"given with {self.kind}: the file of labels", None)

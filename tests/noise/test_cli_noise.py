@@ -207,7 +207,7 @@ def test_human_labels(monkeypatch):
         ("digits symmetric 1.5", "`rate` should be in [0, 1]. Found `rate = 1.5`"),
         ("digits symmetric nan", "`rate` should be in [0, 1]. Found `rate = nan`"),
         ("digits symmetric", "`rate` should be given with symmetric"),
-        ("digits symmetric 0.5 --seed -1", "`seed` should be at least 0"),
+        ("digits symmetric 0.5 --seed -1", "`seed` should be in [0, 2**32)"),
         (
             "digits symmetry 0.5",
             "`kind` should be one of symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file. "

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from ogc.noise import confusion_matrix, instance_dependent, labels_sha256
 from ogc.noise.instance import _flip_rates, _project
@@ -18,26 +19,43 @@ def some_images(n, seed=0, shape=(3, 8, 8)):
 
 
 def one_at_a_time(images, labels, rate, num_classes, seed):
-    """The definition, by loops; the same random numbers."""
-    rng = np.random.default_rng(seed)
-    q = _flip_rates(rng.random(len(labels)), rate)
-    draws = rng.random(len(labels))
-    W = [generator.standard_normal((images[0].size, num_classes)) for generator in rng.spawn(num_classes)]
+    """The released generator's order of random calls, by loops, with SciPy's truncated normal."""
+    stream = np.random.RandomState(seed)
+    normal = stats.truncnorm((0 - rate) / 0.1, (1 - rate) / 0.1, loc=rate, scale=0.1)
+    q = normal.rvs(len(labels), random_state=stream)
+    W = stream.randn(num_classes, images[0].size, num_classes)
     given = []
-    for image, y, q_i, draw in zip(images, labels, q, draws, strict=True):
-        scores = image.reshape(-1).astype(np.float64) @ W[y]
+    for image, y, q_i in zip(images, labels, q, strict=True):
+        scores = channels_last(image).astype(np.float64) @ W[y]
         scores[y] = -np.inf
         p = q_i * np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
         p[y] = 1 - q_i
-        given.append(next(j for j in range(num_classes) if draw < p[: j + 1].sum() or j == num_classes - 1))
+        given.append(stream.choice(num_classes, p=p))
     return np.array(given)
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 8), (1,), (17,)])
-def test_equals_the_definition_by_loops(shape):
+def channels_last(image):
+    """The pixels row by row, red, green and blue of one pixel together."""
+    if image.ndim != 3 or len(image) != 3:
+        return image.reshape(-1)
+    _, height, width = image.shape
+    return np.array([image[c, i, j] for i in range(height) for j in range(width) for c in range(3)])
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("rate", [0.1, 0.4])
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 8, 8), (8, 8, 3), (1,), (17,)])
+def test_equals_the_definition_by_loops(shape, rate, seed):
     images, labels = some_images(400, shape=shape)
-    fast = instance_dependent(images, labels, 0.4, num_classes=C, seed=3)
-    assert (fast == one_at_a_time(images, labels, 0.4, C, seed=3)).all()
+    fast = instance_dependent(images, labels, rate, num_classes=C, seed=seed)
+    assert (fast == one_at_a_time(images, labels, rate, C, seed=seed)).all()
+
+
+def test_a_class_without_samples_uses_its_random_numbers_too():
+    images, labels = some_images(400)
+    labels[labels == 4] = 5
+    fast = instance_dependent(images, labels, 0.4, num_classes=C)
+    assert (fast == one_at_a_time(images, labels, 0.4, C, seed=0)).all()
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.4, 0.6])
@@ -63,6 +81,15 @@ def test_flip_rates_are_a_normal_cut_to_0_1():
         assert abs(q.std() - drawn.std()) < 1e-3
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.05, 0.4, 0.9, 1.0])
+def test_flip_rates_are_scipys(rate):
+    expected = stats.truncnorm((0 - rate) / 0.1, (1 - rate) / 0.1, loc=rate, scale=0.1).rvs(
+        10_000, random_state=np.random.RandomState(5)
+    )
+    found = _flip_rates(np.random.RandomState(5).random_sample(10_000), rate)
+    assert abs(found - expected).max() < 1e-12
+
+
 def test_the_same_image_is_taken_for_the_same_class():
     images = np.repeat(some_images(C)[0], 300, axis=0)
     labels = np.arange(C).repeat(300)
@@ -86,11 +113,13 @@ def test_the_projection_is_exact():
     assert abs(scores - pixels.double().numpy() @ W).max() < 1e-3
 
 
-def test_tensors_and_arrays_in_any_shape_give_the_same():
+def test_tensors_and_arrays_channels_first_and_last_give_the_same():
     images, labels = some_images(300)
     given = instance_dependent(images, labels, 0.4, num_classes=C)
-    assert (given == instance_dependent(torch.from_numpy(images), labels, 0.4, num_classes=C)).all()
-    assert (given == instance_dependent(images.reshape(300, -1), labels, 0.4, num_classes=C)).all()
+    last = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+    for same in (torch.from_numpy(images), last, last.reshape(300, -1)):
+        assert (given == instance_dependent(same, labels, 0.4, num_classes=C)).all()
+    assert (given != instance_dependent(images.reshape(300, -1), labels, 0.4, num_classes=C)).any()
 
 
 @pytest.mark.gpu
@@ -102,7 +131,7 @@ def test_the_gpu_gives_the_same():
     assert (on_cpu == on_gpu).all()
 
 
-def test_another_class_does_not_move_a_classs_projection():
+def test_another_class_does_not_change_the_noise_of_a_class():
     images, labels = some_images(500)
     shifted = np.where(labels == 0, 1, labels)
     first = instance_dependent(images, labels, 0.4, num_classes=C)
@@ -131,7 +160,7 @@ def test_a_seed_gives_the_same_labels_in_another_process_and_on_every_machine():
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     images = (np.arange(500 * 20) % 251).astype(np.uint8).reshape(500, 20)
     here = labels_sha256(instance_dependent(images, np.arange(500) % 10, 0.4, num_classes=10, seed=7))
-    assert there == here == "8a96191aef7893b0bec7668e5f3174c1d49e0a613a58e57813c8ccecf98618c6"
+    assert there == here == "cd41b82610b357ce51535044136fbfd824bfff21a9d66b3c29628b49af5cec2b"
 
 
 def test_no_images():

@@ -1,8 +1,9 @@
 """Noise that depends on the true class alone: P(given label | true label).
 
-As in the paper's tables, ``symmetric``, ``asymmetric`` and ``pair_flip`` flip exact counts, cut to integers class by
-class; which samples are flipped is random. ``by_matrix`` draws each label on its own. Labels are never changed in
-place, and the given ones have their type.
+``symmetric``, ``asymmetric`` and ``pair_flip`` flip exact counts, truncated to integers class by class; which samples
+are flipped is random. With seed 0 they draw the labels behind the paper's tables: they use the released code's random
+stream (NumPy's legacy one) in the same order. ``by_matrix`` draws each label independently. Labels are never changed in
+place, and the given labels have their type.
 """
 
 from __future__ import annotations
@@ -46,25 +47,22 @@ are in alphabetical order, so these blocks are not the super-classes."""
 
 
 def symmetric(labels: NDArray[Label], rate: float, *, num_classes: int, seed: int = 0) -> NDArray[Label]:
-    """Given labels: from each class, int(rate * size / (C - 1)) samples go to each other class: (N,) -> (N,).
+    """Move int(rate * size / (C - 1)) samples of each class to each other class: (N,) -> (N,).
 
     These are the released code's counts. A rate of 0.5 moves 9 x 277 of the 5,000 samples of a class on CIFAR-10,
-    49.9 %, and 99 x 2 of 500 on CIFAR-100, 39.6 %: the smaller the classes, the more of the rate is lost to the cut,
+    49.9 %, and 99 x 2 of 500 on CIFAR-100, 39.6 %: the smaller the classes, the more of the rate is lost to truncation,
     and a class of fewer than (C - 1) / rate samples keeps all its labels. ``by_matrix`` has the full rate, on average.
 
     >>> symmetric(np.array([0, 0, 1, 1]), 0.5, num_classes=2)
-    array([0, 1, 1, 0])
+    array([0, 1, 0, 1])
     """
     _check(labels, rate, num_classes, seed)
-    true = labels.astype(np.int64)
-    each = (rate / (num_classes - 1) * np.bincount(true, minlength=num_classes)).astype(np.int64)[true]
-    place = _place_in_class(true, np.random.default_rng(seed))
-    steps = np.where(place < each * (num_classes - 1), 1 + place // np.maximum(each, 1), 0)  # 1 to C - 1 classes on
-    return ((true + steps) % num_classes).astype(labels.dtype)
+    counts = (rate / (num_classes - 1) * _sizes(labels, num_classes)).astype(np.int64)
+    return _move(labels, np.repeat(counts[:, None], num_classes, axis=1), seed)
 
 
 def asymmetric(labels: NDArray[Label], rate: float, *, pairs: Mapping[int, int], seed: int = 0) -> NDArray[Label]:
-    """Given labels: int(rate * size) samples of each class in ``pairs`` go to the class it maps to: (N,) -> (N,).
+    """Move int(rate * size) samples of each class in ``pairs`` to the class it maps to: (N,) -> (N,).
 
     >>> asymmetric(np.array([9, 9, 8, 8]), 0.5, pairs=CIFAR10_PAIRS)
     array([9, 1, 8, 8])
@@ -73,25 +71,24 @@ def asymmetric(labels: NDArray[Label], rate: float, *, pairs: Mapping[int, int],
     require(valid, "pairs", "from a class to another class, none negative", dict(pairs))
     num_classes = 1 + max((1, int(labels.max(initial=0)), *pairs.keys(), *pairs.values()))
     _check(labels, rate, num_classes, seed)
-    true, target = labels.astype(np.int64), np.arange(num_classes)
-    target[list(pairs.keys())] = list(pairs.values())
-    flips = (rate * np.bincount(true, minlength=num_classes)).astype(np.int64)
-    flipped = _place_in_class(true, np.random.default_rng(seed)) < flips[true]
-    return np.where(flipped, target[true], true).astype(labels.dtype)
+    counts = np.zeros((num_classes, num_classes), np.int64)
+    sources = list(pairs)
+    counts[sources, list(pairs.values())] = rate * _sizes(labels, num_classes)[sources]
+    return _move(labels, counts, seed)
 
 
 def pair_flip(labels: NDArray[Label], rate: float, *, num_classes: int, seed: int = 0) -> NDArray[Label]:
-    """Given labels: int(rate * size) samples of each class go to the next class, the last's to the first: (N,) -> (N,).
+    """Move int(rate * size) samples of each class to the next class, and of the last to the first: (N,) -> (N,).
 
     >>> pair_flip(np.array([0, 0, 1, 1, 2, 2]), 0.5, num_classes=3)
-    array([0, 1, 1, 2, 0, 2])
+    array([0, 1, 2, 1, 0, 2])
     """
     _check(labels, rate, num_classes, seed)
     return asymmetric(labels, rate, pairs=_circles([range(num_classes)]), seed=seed)
 
 
 def by_matrix(labels: NDArray[Label], matrix: ArrayLike, *, seed: int = 0) -> NDArray[Label]:
-    """Given labels, drawn with P(given label j | true label i) = ``matrix[i, j]``: (N,), (C, C) -> (N,).
+    """Draw given labels with P(given label j | true label i) = ``matrix[i, j]``: (N,), (C, C) -> (N,).
 
     >>> by_matrix(np.array([0, 1, 1, 0]), [[0, 1], [0.5, 0.5]])
     array([1, 0, 0, 1])
@@ -116,19 +113,33 @@ def by_matrix(labels: NDArray[Label], matrix: ArrayLike, *, seed: int = 0) -> ND
     return given
 
 
-def _place_in_class(true: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Each sample's place, from 0, in a random order of its class: (N,) -> (N,)."""
-    size = np.bincount(true)
-    order = np.lexsort((rng.random(len(true)), true))  # class by class, at random within each
-    place = np.empty_like(true)
-    place[order] = np.arange(len(true)) - np.repeat(np.cumsum(size) - size, size)
-    return place
+def _sizes(labels: NDArray[Any], num_classes: int) -> NDArray[np.int64]:
+    """Count the samples of each class: (N,) -> (C,)."""
+    return np.bincount(labels.astype(np.int64), minlength=num_classes)
+
+
+def _move(labels: NDArray[Label], counts: NDArray[np.int64], seed: int) -> NDArray[Label]:
+    """Give ``counts[a, b]`` random samples of each class a the label b: (N,), (C, C) -> (N,).
+
+    The order of the random calls is the released code's: true classes in order, for each the other classes in order,
+    and one choice without replacement per pair of classes, from the samples that are left in order of their index.
+    """
+    rng = np.random.RandomState(seed)
+    given = labels.copy()
+    by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(_sizes(labels, len(counts)))[:-1])
+    for a, left in enumerate(by_class):
+        for b in np.flatnonzero(counts[a]):
+            if b != a:
+                chosen = rng.choice(len(left), counts[a, b], replace=False)
+                given[left[chosen]] = b
+                left = np.delete(left, chosen)
+    return given
 
 
 def _check(labels: NDArray[Any], rate: float, num_classes: int, seed: int) -> None:
     require(0 <= rate <= 1, "rate", "in [0, 1]", rate)
     require(num_classes >= 2, "num_classes", "at least 2", num_classes)
-    require(seed >= 0, "seed", "at least 0", seed)
+    require(0 <= seed < 2**32, "seed", "in [0, 2**32)", seed)
     require(labels.ndim == 1, "labels", "one-dimensional", labels.shape)
     require(np.issubdtype(labels.dtype, np.integer), "labels", "of an integer type", labels.dtype)
     require(num_classes - 1 <= np.iinfo(labels.dtype).max, "labels", f"able to hold {num_classes - 1}", labels.dtype)
