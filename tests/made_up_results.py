@@ -1,6 +1,6 @@
 """Results whose numbers are made up, for tests of what is done with results."""
 
-from ogc.benchmark.plan import Cell
+from ogc.benchmark.plan import LABELS, Cell
 from ogc.benchmark.result import Provenance, Result
 from ogc.training.history import Epoch, summary
 
@@ -45,7 +45,7 @@ def made_up(cell: Cell, seed: int = 1, percent: float = 50.0, **changes) -> Resu
         "noise": recipe.noise,
         "seed": seed,
         "recipe": recipe,
-        "noise_sha256": None if recipe.noise is None else "5a" * 32,
+        "noise_sha256": None if recipe.noise is None else LABELS.get((recipe.data, recipe.noise), "5a" * 32),
         "noise_rate": None if recipe.noise is None else 0.4,
         "network": "a network",
         "summary": summary(epochs, recipe.report_epochs),

@@ -57,7 +57,7 @@ class Request:
         require(self.save_every >= 0, "save-every", "at least 0", self.save_every)
         tasks = tasks_of(self.cells, _seeds(self.seeds), self.trial())
         for recipe in {task.recipe.method: task.recipe for task in tasks if own_loss(task.recipe.method)}.values():
-            criterion(recipe, classes=CLASSES[recipe.name], optimizer=None, total_steps=1)
+            criterion(recipe, classes=CLASSES[recipe.data], optimizer=None, total_steps=1)
         if not self.only:
             return tasks
         named = {task.name: task for task in tasks}
@@ -302,7 +302,7 @@ def register(app: "typer.Typer") -> None:
     bench = typer.Typer(no_args_is_help=True, help="Run the paper's tables, as far as their results are not there.")
     app.add_typer(bench, name="bench")
 
-    tables = "cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time or digits."
+    tables = "cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits, q, plus or plus100."
     table_argument = Annotated[str, typer.Argument(help=tables, metavar="TABLE")]
     methods_option = Annotated[str | None, typer.Option(help="ce+ogc,fl+ogc,...", show_default="the table's")]
     method_option = Annotated[

@@ -18,8 +18,8 @@ def register(app: typer.Typer) -> None:
         names: Annotated[
             list[str] | None,
             typer.Argument(
-                help="cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits; "
-                "none: those that have runs."
+                help="cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits, q, plus, "
+                "plus100; none: those that have runs."
             ),
         ] = None,
         results: Annotated[
@@ -61,7 +61,7 @@ def _tables(
     from ._near import meant
     from ._require import require
     from .benchmark.plan import TABLES, by_table
-    from .benchmark.result import FOLDER, disagreements, read_all
+    from .benchmark.result import FOLDER, OTHER_DRAWS, disagreements, read_all
     from .benchmark.table import fill
     from .benchmark.table_formats import html, latex, markdown, page, terminal
 
@@ -84,7 +84,8 @@ def _tables(
     if not found and not wanted:
         raise FileNotFoundError(f"There is no result in {folder}: `ogc bench run` makes some.")
     if write is not None:
-        write_whole(write, page(found, folder=folder, beside=write.parent).encode())
+        draws = read_all(folder.parent / OTHER_DRAWS)[0]
+        write_whole(write, page(found, folder=folder, beside=write.parent, other_draws=draws).encode())
         typer.echo(f"{write}: {len(found)} run{'' if len(found) == 1 else 's'}")
         return
     filled = [fill(table, found) for table in wanted or TABLES.values()]

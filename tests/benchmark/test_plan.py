@@ -7,6 +7,7 @@ import pytest
 
 from ogc.benchmark.plan import TABLES, TUNING, Cell, Printed, find, key_of, name_of, tuning
 from ogc.training import RECIPES, override
+from ogc.training.recipe import by_name
 
 PAPER = json.loads((Path(__file__).parent.parent / "paper.json").read_text("utf-8"))
 CELLS = [cell for table in TABLES.values() for cell in table.cells]
@@ -20,6 +21,7 @@ NOISES = {
     "Dependent": "instance:0.4",
     "Real": "human:worse",
 }
+PLUS = ("cifar10-plus", "cifar100-plus")
 OTHERS = {  # columns that are no noise
     "ILSVRC2012 Val": ("ILSVRC2012 Val", None, "ilsvrc"),
     "WebVision Val": ("WebVision Val", None, "val"),
@@ -59,6 +61,48 @@ def test_a_number_that_is_in_two_tables_is_the_same():
     assert sum(twice) == 15  # Fixed is PHuber-CE; GCE and CE+OGC are themselves
 
 
+def test_gce_has_the_q_behind_the_papers_number_under_instance_dependent_noise():
+    """And 0.9 is a run of its own, in a table of its own, beside no number of the paper."""
+    for table in ("cifar10", "gce"):
+        for cell in find(table, ["gce"]):
+            assert cell.recipe(0).parameters["q"] == (0.7 if cell.noise == "instance:0.4" else 0.9)
+        assert "q = 0.7" in TABLES[table].note
+    [fitted] = find("cifar10", ["gce"], ["instance:0.4"])
+    assert (fitted.key, fitted.paper) == ("cifar10-gce-instance-0.4-q-0.7", Printed(66.76, 0.38))
+    [printed, same] = find("q")
+    assert (printed.key, printed.paper) == ("cifar10-gce-instance-0.4", None)
+    assert same.key == fitted.key
+    [cifar100] = find("cifar100", ["gce"], ["instance:0.4"])
+    assert cifar100.recipe(0).parameters["q"] == 0.6
+
+
+@pytest.mark.parametrize(("name", "dataset"), [("plus", "cifar10"), ("plus100", "cifar100")])
+def test_beyond_the_paper(name, dataset):
+    """The paper's recipe and ours under the same noises; the paper's runs are those of its own table."""
+    table = TABLES[name]
+    known = {cell.key for cell in TABLES[dataset].cells}
+    (_, papers), (_, ours) = table.by_row
+    assert [cell.noise for cell in papers] == [cell.noise for cell in ours] == list(table.noises)
+    assert all(cell.paper is None for cell in table.cells)
+    new = {"pairflip:0.4", "human:random1"}
+    assert {cell.noise for cell in papers if cell.key not in known} == set(table.noises) & new
+    for paper, our in zip(papers, ours, strict=True):
+        before, after = paper.recipe(3), our.recipe(3)
+        assert (before.name, after.name, after.data) == (dataset, f"{dataset}-plus", dataset)
+        changed = {field for field, value in after if value != getattr(before, field)}
+        assert changed == {"name", "epochs", "milestones", "report"}
+        assert (after.epochs, after.milestones, after.report, after.average) == (100, (50,), "averaged", 0.999)
+        assert our.key == f"{dataset}-plus-ce_ogc-{our.noise.replace(':', '-')}"
+    words = ("100 epochs", "one drop of the learning rate at half time", "averaged weights")
+    assert all(word in table.note for word in words)
+
+
+def test_the_decay_is_part_of_a_key_where_the_average_is_reported():
+    raw, averaged = (by_name(name) for name in ("cifar10", "cifar10-plus"))
+    assert key_of(override(raw, {"average": 0.9})) == key_of(raw)
+    assert key_of(override(averaged, {"average": 0.9})) == f"{key_of(averaged)}-average-0.9"
+
+
 def test_the_sweeps():
     def swept(name, parameter):
         return [(row.method, row.changes[parameter]) for row in TABLES[name].rows]
@@ -81,6 +125,7 @@ def test_the_sweeps():
 
 def test_every_cell_is_a_run_of_the_papers_settings():
     own = {"method", "parameters", "noise", "seed", "average", "surveys"}
+    assert {cell.dataset for cell in CELLS} == {"cifar10", "cifar100", "webvision", "digits", *PLUS}
     methods = PAPER["methods"]
     settings = {data: {methods[name]: row for name, row in rows.items()} for data, rows in PAPER["parameters"].items()}
     for cell in [*CELLS, *TUNED]:

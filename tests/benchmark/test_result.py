@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from made_up_results import made_up
-from ogc.benchmark.plan import TABLES, Cell, find, key_of
-from ogc.benchmark.result import disagreements, from_training, path_of, read, read_all, write
+from ogc.benchmark.plan import EARLIER, LABELS, TABLES, Cell, find, key_of
+from ogc.benchmark.result import OTHER_DRAWS, disagreements, from_training, path_of, read, read_all, write
 from ogc.data import load_digits
 from ogc.training import Job, Recipe, Source, load, train
 from ogc.training.history import summary
 
-RUNS = Path(__file__).parent.parent.parent / "benchmarks" / "results" / "runs"
+ROOT = Path(__file__).parent.parent.parent
+RUNS = ROOT / "benchmarks" / "results" / "runs"
 FOCAL = find("cifar10", ["fl+ogc"], ["symmetric:0.5"])[0]
 
 
@@ -193,24 +194,65 @@ def test_reading_runs_nobodys_code(tmp_path):
 
 
 def test_runs_that_were_given_different_labels():
-    cells = find("cifar10", ["ce", "gce"], ["symmetric:0.5", "symmetric:0.2"])
+    other = "c0ffee" * 10 + "beef"
+    cells = find("digits", ["ce", "gce"], ["symmetric:0.5", "symmetric:0.2"])
     results = [made_up(cell) for cell in cells]
     assert disagreements(results) == []
-    results.append(made_up(cells[0], seed=2, noise_sha256="c0ffee" * 10 + "beef"))
-    [sentence] = disagreements(results)
-    assert "cifar10 with symmetric:0.2 (noise seed 0) were given 2 different sets of labels" in sentence
+    [sentence] = disagreements([*results, made_up(cells[0], seed=2, noise_sha256=other)])
+    assert "digits with symmetric:0.2 (noise seed 0) were given 2 different sets of labels" in sentence
     assert "5a5a5a5a, c0ffeec0" in sentence
+    [cell] = find("cifar10", ["ce"], ["symmetric:0.5"])
+    marked = [made_up(cell), made_up(cell, seed=2, noise_sha256=EARLIER["cifar10", "symmetric:0.5"])]
+    assert disagreements(marked) == []
+    [sentence] = disagreements([*marked, made_up(cell, seed=3, noise_sha256=other)])
+    assert sentence.startswith("The tables leave out 1 run on cifar10 with symmetric:0.5: trained on other labels")
+    assert sentence.endswith("begins with c0ffeec0.")
 
 
 def test_the_recorded_results_are_whole():
     results, complaints = read_all(RUNS)
     assert complaints == []
     assert disagreements(results) == []
-    known = {cell.key for table in TABLES.values() for cell in table.cells}
-    other_draw = {
-        f"{cell.key}-noise_seed-4" for cell in find("cifar10", ["ce+ogc", "gce", "phuber_ce"], ["instance:0.4"])
+    assert {result.key for result in results} <= {cell.key for table in TABLES.values() for cell in table.cells}
+    assert {result.labels for result in results} <= {"same", "earlier"}
+
+
+def test_runs_on_another_draw_are_kept_apart():
+    results, complaints = read_all(RUNS.parent / OTHER_DRAWS)
+    assert complaints == []
+    assert {result.noise for result in results} == {"instance:0.4"}
+    assert not {result.noise_sha256 for result in results} & set(LABELS.values())
+    assert {result.labels for result in results if result.recipe.noise_seed == 0} == {"other"}
+
+
+def test_the_labels_behind_the_tables_are_the_authors():
+    golden = json.loads((ROOT / "tests" / "golden" / "labels.json").read_text())
+    ours = {f"{data}-{noise.replace(':', '-')}": sha256 for (data, noise), sha256 in LABELS.items()}
+    assert {key: ours.get(key) for key in golden if "blocks" not in key} == {
+        key: sha256 for key, sha256 in golden.items() if "blocks" not in key
     }
-    assert {result.key for result in results} - known == other_draw, "docs/log.md is about these trials"
+    tables = {(cell.recipe(0).data, cell.noise) for table in TABLES.values() for cell in table.cells}
+    drawn = {(data, noise) for data, noise in tables if data.startswith("cifar") and noise is not None}
+    assert drawn == set(LABELS)
+    assert set(EARLIER) < set(LABELS)
+
+
+@pytest.mark.parametrize(
+    ("noise", "sha256", "labels"),
+    [
+        ("symmetric:0.5", LABELS["cifar10", "symmetric:0.5"], "same"),
+        ("symmetric:0.5", EARLIER["cifar10", "symmetric:0.5"], "earlier"),
+        ("symmetric:0.5", EARLIER["cifar10", "symmetric:0.2"], "other"),
+        ("instance:0.4", LABELS["cifar10", "instance:0.4"], "same"),
+        ("instance:0.4", "9c" * 32, "other"),
+    ],
+)
+def test_labels_are_told_apart_by_their_checksum(noise, sha256, labels):
+    [cell] = find("cifar10", ["ce+ogc"], [noise])
+    assert made_up(cell, noise_sha256=sha256).labels == labels
+    plus = find("plus", ["ce+ogc"], [noise])[1]
+    assert made_up(plus, noise_sha256=sha256).labels == labels
+    assert made_up(replace(cell, changes={"noise_seed": 4}), noise_sha256=sha256).labels == "same", "its key tells"
 
 
 def test_the_first_run_is_as_it_was_recorded():

@@ -27,6 +27,17 @@ def changed(change, recipe=PAPER):
     return {name: value for name, value in override(recipe, change) if value != getattr(recipe, name)}
 
 
+def test_plus():
+    for name in ("cifar10", "cifar100"):
+        usual, plus = RECIPES[name], RECIPES[f"{name}-plus"]
+        changed = {field for field, value in plus if value != getattr(usual, field)}
+        assert changed == {"name", "epochs", "milestones", "average", "report"}
+        assert [plus.lr_at(epoch) for epoch in (0, 49, 50, 99)] == pytest.approx([0.1, 0.1, 0.01, 0.01])
+        assert (plus.data, usual.data, usual.report) == (name, name, "raw")
+        assert override(plus, {"method": "gce"}).parameters == override(usual, {"method": "gce"}).parameters
+    assert "`average` should be given with report = averaged" in refused({"report": "averaged"})
+
+
 @pytest.mark.parametrize(
     ("name", "network", "epochs", "milestones", "report"),
     [
@@ -294,7 +305,7 @@ def test_a_file_can_be_whole(tmp_path):
     ("text", "sentence"),
     [
         ('base = "cifar10"\nepoch = 3', "There is no parameter 'epoch'. Did you mean epochs?"),
-        ('base = "cifar1"', "There is no recipe named 'cifar1'. Did you mean cifar10 or cifar100?"),
+        ('base = "cifar1"', "There is no recipe named 'cifar1'. Did you mean cifar10 or cifar100 or cifar10-plus?"),
         ('base = "cifar10"\n[parameters]\nqueue = 3', "has no parameter 'queue'"),
         ('base = "cifar10"\nlr = [1]', "Parameter `lr` should be a valid number. Found `lr = [1]`."),
         ("epochs = 3", "Parameter `name` should be given."),

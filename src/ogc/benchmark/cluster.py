@@ -352,7 +352,7 @@ class Crew:
                 continue
             self.idle.remove(hand)
             jobs = [self.data.job(one.task, self.books.out) for one in held]
-            name = held[0].task.cell.dataset
+            name = held[0].task.recipe.data
             if name not in self.images:
                 self.images[name] = self.ray.put(self.data.loaded[name])
             left = None if self.deadline is None else self.deadline - time.monotonic()

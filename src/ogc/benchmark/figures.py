@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-SKY = "#56b4e9"
+SKY, PURPLE = "#56b4e9", "#cc79a7"
 SMALL = 8.5  # points
 PLATE: dict[str, Any] = {
     "facecolor": "white",
@@ -37,13 +37,22 @@ COLOURS = {  # the symmetric ones darken with their rate
     "instance:0.4": GREEN,
     "human:worse": ORANGE,
     "human:noisy": ORANGE,
+    "pairflip:0.4": GREY,
+    "human:random1": PURPLE,
 }
 SWEPT = {  # table: parameter, as the axis says it, the paper's choice
     "epsilon": ("epsilon", "epsilon", None),
     "queue": ("queue_size", "queue size Q", 4096),
     "every": ("every", "steps from update to update, s", 32),
 }
-NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "webvision": "Mini-WebVision", "digits": "Digits"}
+NAMES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "webvision": "Mini-WebVision",
+    "digits": "Digits",
+    "cifar10-plus": "CIFAR-10, plus",
+    "cifar100-plus": "CIFAR-100, plus",
+}
 
 
 class Drawn(NamedTuple):
@@ -199,7 +208,8 @@ def with_ogc(results: Iterable[Result]) -> dict[str, dict[str, Runs]]:
     """Runs of tables, not of sweeps: by data set, method's name and noise, in the paper's order; then other methods."""
     by_key: Runs = {}
     for result in results:
-        by_key.setdefault(result.key, []).append(result)
+        if result.labels != "other":
+            by_key.setdefault(result.key, []).append(result)
     found: dict[str, dict[str, Runs]] = {}
     for table in TABLES.values():
         if table.name in SWEPT or table.alone:
@@ -211,7 +221,7 @@ def with_ogc(results: Iterable[Result]) -> dict[str, dict[str, Runs]]:
             for column, runs in zip(table.columns, by_column, strict=True):
                 if runs and row.method.endswith("+ogc"):
                     label = column.label if column.noise is not None else "web labels"
-                    found.setdefault(table.dataset, {}).setdefault(name, {})[label] = runs
+                    found.setdefault(row.recipe or table.dataset, {}).setdefault(name, {})[label] = runs
     return found
 
 

@@ -19,9 +19,10 @@ from .._require import require
 from ..training.history import Epoch, summary
 from ..training.method import RULES, own_loss, split
 from ..training.recipe import Checked, Recipe
-from .plan import Cell, key_of
+from .plan import EARLIER, LABELS, Cell, key_of
 
 FOLDER = Path("benchmarks/results/runs")  # in a clone
+OTHER_DRAWS = "other-draws"  # beside it: runs on other labels than the authors', which fill no table
 
 
 class Provenance(Checked):
@@ -88,13 +89,33 @@ class Result(Checked):
     def alone(self) -> bool:
         return self.key.endswith("-alone")
 
-    def measured(self, measure: str, *, averaged: bool = False) -> float | None:
-        """A number for a table: the accuracy on a set in % over the last epochs, ``minutes``, or ``tau_variance``."""
+    @property
+    def labels(self) -> Literal["same", "earlier", "other"]:
+        """How its given labels compare with those behind the tables.
+
+        ``earlier``: drawn by an earlier version of our generator, with the same counts in other samples. ``other``: a
+        different draw, which cannot stand in a table beside the paper's numbers.
+        """
+        noise = self.recipe.data, str(self.noise)
+        if self.recipe.noise_seed or self.noise_sha256 == LABELS.get(noise, self.noise_sha256):
+            return "same"
+        return "earlier" if self.noise_sha256 == EARLIER.get(noise) else "other"
+
+    @property
+    def reports_average(self) -> bool:
+        return self.recipe.report == "averaged"
+
+    def measured(self, measure: str, *, averaged: bool | None = None) -> float | None:
+        """A number for a table: the accuracy on a set in % over the last epochs, ``minutes``, or ``tau_variance``.
+
+        :param averaged: whether accuracy is that of the averaged weights; as the recipe reports it if not given.
+        """
         if measure == "minutes":
             return self.seconds / 60
         if measure == "tau_variance":
             taus = [epoch.tau for epoch in self.epochs if epoch.tau is not None]
             return statistics.pvariance(taus) if taus else None
+        averaged = self.reports_average if averaged is None else averaged
         last = self.epochs[-self.recipe.report_epochs :]
         found = [(epoch.averaged if averaged else epoch.accuracy).get(measure) for epoch in last]
         known = [value for value in found if value is not None]
@@ -197,13 +218,22 @@ def read_all(folder: Path) -> tuple[list[Result], list[str]]:
 
 
 def disagreements(results: Iterable[Result]) -> list[str]:
-    """A sentence for each noise whose runs were given different labels, which cannot stand in one table."""
+    """Report runs that the tables leave out for their labels, and noises whose runs were given different labels."""
     labels: dict[tuple[str, str, int], set[str]] = {}
+    left_out: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        if result.noise is not None and result.noise_sha256 is not None:
+        if result.noise is None or result.noise_sha256 is None:
+            continue
+        if result.labels == "other":
+            left_out.setdefault((result.dataset, result.noise), []).append(result)
+        elif result.labels == "same":
             noise = (result.dataset, result.noise, result.recipe.noise_seed)
             labels.setdefault(noise, set()).add(result.noise_sha256)
     return [
+        f"The tables leave out {len(runs)} run{'' if len(runs) == 1 else 's'} on {dataset} with {noise}: trained on "
+        f"other labels, whose checksum begins with {', '.join(sorted({str(run.noise_sha256)[:8] for run in runs}))}."
+        for (dataset, noise), runs in left_out.items()
+    ] + [
         f"The runs on {dataset} with {noise} (noise seed {seed}) were given {len(sums)} different sets of labels: "
         f"their checksums begin with {', '.join(sorted(each[:8] for each in sums))}."
         for (dataset, noise, seed), sums in labels.items()

@@ -35,7 +35,7 @@ from ..training.history import Epoch, Watch
 from ..training.method import own_loss
 from ..training.progress import Progress
 from ..training.session import pick_device
-from ..training.source import check
+from ..training.source import Known, check
 from ..training.stopping import Stop, stopping
 from ..training.table import clock
 from .lock import Lock, holder
@@ -101,6 +101,7 @@ def differences(one: Recipe, another: Recipe) -> str:
     def told(recipe: Recipe) -> dict[str, object]:
         numbers = {f"parameters.{name}": value for name, value in recipe.parameters.items()}
         rest = {name: value for name, value in recipe if name not in (*UNTOLD, "parameters")}
+        rest |= {"average": recipe.average} if recipe.report == "averaged" else {}
         return rest | numbers | {"method": PurePath(recipe.method).name}
 
     a, b = told(one), told(another)
@@ -136,8 +137,11 @@ def settled(task: Task, out: Path) -> Standing | None:
     if not path.exists():
         return None
     try:
-        if other := differences(read(path).recipe, task.recipe):  # whatever names may come to
+        result = read(path)
+        if other := differences(result.recipe, task.recipe):  # whatever names may come to
             raise ValueError(f"{path} is of another run: {other}.")
+        if result.labels == "other":
+            raise ValueError(f"{path} was trained on other labels than those of the tables")
     except ValueError as error:
         return Standing(task, "refused", f"{str(error).rstrip('.')}. Move it away, and the run is done again.")
     return Standing(task, "there", epochs=task.recipe.epochs)
@@ -175,7 +179,7 @@ def estimate(left: Sequence[Standing], results: Sequence[Result], *, device: str
         like = [
             result
             for result in results
-            if (result.provenance.device, result.dataset) == (device, recipe.name)
+            if (result.provenance.device, result.recipe.data) == (device, recipe.data)
             and recipe.network in ("auto", result.recipe.network)
         ]
         if not like:
@@ -193,11 +197,12 @@ def estimate(left: Sequence[Standing], results: Sequence[Result], *, device: str
 
 
 class Data:
-    """The data of all runs: images are read once and shared, labels are made once a noise."""
+    """The data of all runs: files are read once per data set, labels are made once per noise."""
 
     def __init__(self, folder: Path | None, ilsvrc: Path | None = None) -> None:
         self.folder, self.ilsvrc = folder, ilsvrc
-        self.loaded: dict[str, Loaded] = {}
+        self.read: Known = {}
+        self.loaded: dict[str, Loaded] = {}  # with any of the noises
         self.labelled: dict[tuple[str, str | None, int], tuple[Loaded, LabelInfo | None]] = {}
 
     def source(self, name: str) -> Source:
@@ -208,7 +213,7 @@ class Data:
         """What can be said before anything is read. Raises ``OSError`` that names all that is missing."""
         missing: list[str] = []
         for task in tasks:
-            source = self.source(task.cell.dataset)
+            source = self.source(task.recipe.data)
             looks: list[Callable[[], object]] = [partial(check, source, task.recipe)]
             if source.kind in CIFARS and source.path is not None and not download:
                 looks.insert(0, partial(look_for, CIFARS[source.kind], source.path))
@@ -230,18 +235,20 @@ class Data:
         self, recipe: Recipe, *, download: bool = False, progress: Transfer | None = None
     ) -> tuple[Loaded, LabelInfo | None]:
         """Raises ``OSError`` for files that are missing, or not what they should be."""
-        key = recipe.name, recipe.noise, recipe.noise_seed
+        key = recipe.data, recipe.noise, recipe.noise_seed
         if key not in self.labelled:
             try:
-                (given, sets), info = load(self.source(recipe.name), recipe, download=download, progress=progress)
+                loaded, info = load(
+                    self.source(recipe.data), recipe, download=download, progress=progress, known=self.read
+                )
             except ValueError as error:
                 raise OSError(str(error)) from error
-            images, sets = self.loaded.setdefault(recipe.name, (given, sets))
-            self.labelled[key] = (replace(given, inputs=images.inputs), sets), info
+            self.loaded.setdefault(recipe.data, loaded)
+            self.labelled[key] = loaded, info
         return self.labelled[key]
 
     def job(self, task: Task, out: Path) -> Job:
-        return Job(task.recipe, self.source(task.recipe.name), *self.load(task.recipe), task.work(out))
+        return Job(task.recipe, self.source(task.recipe.data), *self.load(task.recipe), task.work(out))
 
 
 # --- a batch ----------------------------------------------------------------------------------------------------------
@@ -474,10 +481,13 @@ def result_of(task: Task, trained: Trained) -> Result:
 
 
 def outcome(result: Result) -> str:
-    """In a line."""
-    share, best = result.summary.get("last"), result.summary.get("best")
-    accuracy = f"{100 * share:.2f} %, best {100 * best:.2f}, " if share is not None and best is not None else ""
-    return f"{accuracy}{clock(result.wall_seconds)}"
+    """Describe a result in one line, by the weights that its recipe reports."""
+    prefix = "averaged_" if result.reports_average else ""
+    share, best = (result.summary.get(f"{prefix}{name}") for name in ("last", "best"))
+    time = clock(result.wall_seconds)
+    if isinstance(share, float) and isinstance(best, float):
+        return f"{100 * share:.2f} %, best {100 * best:.2f}, {time}"
+    return time
 
 
 def run(

@@ -32,6 +32,7 @@ class Entry:
     misprinted: float | None = None  # what the paper's average is by its row, where that is not what it prints
     rank: int = 0  # 1: best of the column, 2: second, among ours
     paper_rank: int = 0
+    earlier: bool = False  # some run had labels of our earlier generator
 
     @property
     def mean(self) -> float | None:
@@ -67,6 +68,7 @@ class Shown(NamedTuple):
     runs: int = 0  # behind the number
     off: bool = False
     misprinted: bool = False
+    earlier: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,25 @@ class Filled:
             parts.append(f"bold: the best of a column{second}{apart}")
         if any(entry.misprinted for entry in there):
             parts.append("*: not the mean of its row, from which the difference is taken")
-        return parts
+        if any(entry.earlier for entry in there):
+            parts.append(
+                "~: trained on labels of our earlier generator, with the authors' counts but other samples flipped"
+            )
+        if self.table.average_over is not None:
+            over = ", ".join(column.label for column in self.table.columns[: self.table.average_over])
+            parts.append(f"{AVERAGE}: over {over}")
+        return [*parts, self.table.note] if self.table.note else parts
 
 
 def fill(table: Table, results: Iterable[Result]) -> Filled:
-    """The table with what was run. Methods of no table of the paper's follow as rows in the data set's first table."""
+    """Fill the table with what was run. Methods that no table has follow as rows in the data set's first table.
+
+    Runs on labels that are another draw are left out.
+    """
     by_key: dict[str, list[Result]] = {}
     for result in results:
-        by_key.setdefault(result.key, []).append(result)
+        if result.labels != "other":
+            by_key.setdefault(result.key, []).append(result)
     deviations = {
         (cell.key, cell.measure): cell.paper.std
         for other in TABLES.values()
@@ -156,7 +169,7 @@ def fill(table: Table, results: Iterable[Result]) -> Filled:
     if len(columns) > 2:
         columns += (AVERAGE,)
         for row, entries in rows:
-            entries.append(_average(row, entries))
+            entries.append(_average(row, entries[: table.average_over]))
     return Filled(table, columns, _ranked(rows))
 
 
@@ -165,7 +178,8 @@ def entry_of(
 ) -> Entry:
     runs = sorted(runs, key=lambda run: run.seed)
     ours = [run.measured(measure) for run in runs]
-    averaged = [] if measure in NOT_ACCURACY else [run.measured(measure, averaged=True) for run in runs]
+    beside = [run for run in runs if measure not in NOT_ACCURACY and not run.reports_average]
+    averaged = [run.measured(measure, averaged=True) for run in beside]
     known = tuple(value for value in ours if value is not None)
     return Entry(
         key,
@@ -175,6 +189,7 @@ def entry_of(
         std,
         measure,
         blank=bool(runs) and not known,
+        earlier=any(run.labels == "earlier" for run in runs),
     )
 
 
@@ -193,14 +208,14 @@ def _average(row: Row, entries: Sequence[Entry]) -> Entry:
         mean([statistics.fmean(entry.averaged) if entry.averaged else None for entry in entries]),
         None if row.average is None else Printed(row.average),
         misprinted=printed[0] if wrong else None,
+        earlier=any(entry.earlier for entry in entries),
     )
 
 
 def is_shown(recipe: Recipe, *, alone: bool = False) -> bool:
     """Whether a table has such a run, or a row for it."""
     key = key_of(recipe, alone=alone)
-    here = [table for table in TABLES.values() if table.dataset == recipe.name]
-    return _has_row(recipe, alone) or any(cell.key == key for table in here for cell in table.cells)
+    return _has_row(recipe, alone) or any(cell.key == key for table in TABLES.values() for cell in table.cells)
 
 
 def _has_row(recipe: Recipe, alone: bool) -> bool:
@@ -267,7 +282,7 @@ def ranks(values: Sequence[float | None]) -> list[int]:
 def _ours(entry: Entry) -> Shown:
     if not entry.ours:
         return Shown("none" if entry.blank else "-")
-    return Shown(entry.show(entry.ours), entry.rank, len(entry.ours) if entry.key else 0)
+    return Shown(entry.show(entry.ours), entry.rank, len(entry.ours) if entry.key else 0, earlier=entry.earlier)
 
 
 def paper(entry: Entry) -> Shown:

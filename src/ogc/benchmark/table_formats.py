@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .plan import TABLES
-from .result import Result, path_of
+from .result import OTHER_DRAWS, Result, path_of
 from .table import DEVIATIONS, POINTS, Entry, Filled, Shown, difference, entry_of, fill, paper
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def terminal(filled: Filled, *, averaged: bool = False, width: int = 100) -> Gro
             texts = []
             for cell, count in zip(cells, runs, strict=True):
                 text = Text().append(cell.text.replace("±", "+-"), RANKS[cell.rank])
+                text.append("~" if cell.earlier else "")
                 text.append("*" if cell.misprinted else "")
                 text.append("!" if cell.off else "", "bold red")
                 text.append(f" ({count})" if line == lines[-1][0] != "ours" and count else "", "dim")
@@ -81,7 +82,8 @@ def _sentences(filled: Filled, averaged: bool) -> str:
 def markdown(filled: Filled, *, averaged: bool = False) -> str:
     def written(cell: Shown) -> str:
         text = {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}[cell.rank].format(cell.text.replace("±", " ± "))
-        return text + (r"\*" if cell.misprinted else "") + (" !" if cell.off else "") + _runs(cell)
+        text += ("~" if cell.earlier else "") + (r"\*" if cell.misprinted else "")
+        return text + (" !" if cell.off else "") + _runs(cell)
 
     head = [filled.table.heading, "", *filled.columns]
     rows = [head, ["---", "---", *["---:"] * len(filled.columns)]]
@@ -101,7 +103,8 @@ def latex(filled: Filled, *, averaged: bool = False) -> str:
 
     def written(cell: Shown) -> str:
         text = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}[cell.rank].format(_tex(cell.text))
-        return text + ("$^*$" if cell.misprinted else "") + (r"\,!" if cell.off else "") + _runs(cell)
+        text += (r"$^\sim$" if cell.earlier else "") + ("$^*$" if cell.misprinted else "")
+        return text + (r"\,!" if cell.off else "") + _runs(cell)
 
     lines = []
     for row, (named, _) in enumerate(filled.rows):
@@ -136,7 +139,7 @@ def latex(filled: Filled, *, averaged: bool = False) -> str:
 
 
 def _tex(text: str) -> str:
-    for plain, command in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("&", r"\&"), ("#", r"\#")):
+    for plain, command in (("~", r"$\sim$"), ("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("&", r"\&"), ("#", r"\#")):
         text = text.replace(plain, command)
     return text if text.startswith("\\") or not text.startswith("-") else f"${text}$" if text[1:] else "--"
 
@@ -188,6 +191,7 @@ def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
 
     def written(cell: Shown) -> str:
         text = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}[cell.rank].format(escape(cell.text))
+        text += '<span class="runs">~</span>' if cell.earlier else ""
         text += '<span class="runs"> *</span>' if cell.misprinted else ""
         text = f'<span class="off">{text} !</span>' if cell.off else text
         return f"<td>{text}" + (f'<span class="runs">{_runs(cell)}</span>' if cell.runs else "") + "</td>"
@@ -225,11 +229,12 @@ def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
     )
 
 
-def page(results: Sequence[Result], *, folder: Path, beside: Path) -> str:
+def page(results: Sequence[Result], *, folder: Path, beside: Path, other_draws: Sequence[Result] = ()) -> str:
     """``docs/results.md``: each table that has a run in it, how each cell stands to the paper, what it came from.
 
     :param folder: of the results.
     :param beside: the folder that the page is for; links to results start there.
+    :param other_draws: runs on other labels than the authors', from the folder of that name beside ``folder``.
     """
     tables = [fill(table, results) for table in TABLES.values()]
     there = [filled for filled in tables if filled.has_runs]
@@ -240,6 +245,7 @@ def page(results: Sequence[Result], *, folder: Path, beside: Path) -> str:
         "\n".join(_machines(results)),
         *(f"## {filled.table.title}\n\n{markdown(filled, averaged=True)}" for filled in there),
         f"## How each cell stands to the paper\n\n{_standings(there, results, place)}",
+        *([f"## Other draws\n\n{_other_draws(other_draws, place)}"] if other_draws else []),
         "## Not run\n\n" + "\n".join(f"- `{f.table.name}`: {f.table.title}" for f in tables if not f.has_runs),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -289,3 +295,20 @@ def _standings(tables: Sequence[Filled], results: Sequence[Result], place: str) 
     )
     rule = f"Agrees: within {POINTS:g} point, or within {DEVIATIONS:g} of the paper's standard deviations."
     return "\n".join([f"{counts} {rule}", "", *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _other_draws(results: Sequence[Result], place: str) -> str:
+    """List the runs on labels that are another draw than the authors'."""
+    folder = Path(place).parent / OTHER_DRAWS
+    rows = [["run", "seed", "ours", "averaged weights", "labels"], ["---"] * 2 + ["---:"] * 2 + ["---"]]
+    for result in results:
+        link = f"[{result.seed}]({path_of(folder, result.key, result.seed).as_posix()})"
+        entry = entry_of(result.key, [result], str(result.summary["set"]))
+        numbers = [entry.show(values) if values else "" for values in (entry.ours, entry.averaged)]
+        rows.append([f"`{result.key}`", link, *numbers, f"`{(result.noise_sha256 or '')[:8]}`"])
+    text = (
+        f"{_count(results, 'run')} in [{folder.as_posix()}]({folder.as_posix()}), trained on instance-dependent labels "
+        "that our generator drew before it used the authors' random stream. They are valid runs on another noise, "
+        "and no table or count above has them. The last column is the start of the labels' checksum."
+    )
+    return "\n".join([text, "", *("| " + " | ".join(row) + " |" for row in rows)])

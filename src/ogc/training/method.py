@@ -76,6 +76,12 @@ PAPER: dict[str, dict[str, Parameters]] = {  # the paper's table "param", and it
     },
 }
 
+PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe
+    **PAPER,
+    "cifar10-plus": PAPER["cifar10"] | {"ce+ogc": {"epsilon0": 20.0}},
+    "cifar100-plus": PAPER["cifar100"] | {"ce+ogc": {"epsilon0": 20.0}},
+}
+
 
 def criterion(recipe: Recipe, *, classes: int, optimizer: torch.optim.Optimizer | None, total_steps: int) -> Loss:
     """The recipe's loss. ``total_steps`` is the length of training, which ``+linear`` needs."""
@@ -141,21 +147,21 @@ def takes(method: str) -> dict[str, Value | None]:
     return base | more
 
 
-def complete(method: str, given: Mapping[str, Value], data: str) -> Parameters:
-    """The parameters as given, else the paper's for this data set, else the loss's own.
+def complete(method: str, given: Mapping[str, Value], name: str) -> Parameters:
+    """The parameters as given, else those in ``PARAMETERS`` for the recipe ``name``, else the loss's own.
 
     ``epsilon`` and ``epsilon0`` are two rules for one thing: only the one of them that is in force is kept.
     """
     check(method, given)
     require(not given.keys() >= {"epsilon", "epsilon0"}, "epsilon", "left out with epsilon0", given.get("epsilon"))
-    known = PAPER.get(data, {})
-    paper = known.get(method, known.get(split(method)[0], {}))
-    whole: dict[str, Value | None] = {**takes(method), **paper, **given}
+    known = PARAMETERS.get(name, {})
+    usual = known.get(method, known.get(split(method)[0], {}))
+    whole: dict[str, Value | None] = {**takes(method), **usual, **given}
     if "epsilon" in given:
         whole["epsilon0"] = None
     elif whole.get("epsilon0") is not None:
         whole["epsilon"] = None
-    return {name: value for name, value in whole.items() if value is not None}
+    return {key: value for key, value in whole.items() if value is not None}
 
 
 def split(method: str) -> tuple[str, str, str]:
