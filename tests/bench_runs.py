@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from ogc.bench_command import register
+from ogc.benchmark import result
 from ogc.data import cifar
 
 TESTS = Path(__file__).parent
@@ -73,7 +74,8 @@ def results(out):
 
 
 def tiny_cifar(folder, monkeypatch):
-    """A folder with CIFAR-10 in its official form, of 40 and 10 images."""
+    """A folder with CIFAR-10 in its official form, of 40 and 10 images. Their labels are not those of the tables."""
+    monkeypatch.setattr(result, "LABELS", {})
     monkeypatch.setattr(cifar, "CIFAR10", dataclasses.replace(cifar.CIFAR10, train_size=40, test_size=10))
     version = cifar.CIFAR10.binary
     inner = folder / version.folder

@@ -28,7 +28,7 @@ from ogc.benchmark.run import (
     tasks_of,
     train_batch,
 )
-from ogc.training import NonFinite
+from ogc.training import NonFinite, source
 from ogc.training.history import Nobody
 from ogc.training.stopping import Stop
 
@@ -145,8 +145,15 @@ def test_side_by_side():
 
 def test_images_are_read_once(tmp_path, monkeypatch):
     data = Data(tiny_cifar(tmp_path / "data", monkeypatch))
-    some = tasks_of(find("cifar10", ["ce", "ce+ogc"], ["symmetric:0.5", "instance:0.4"]), [1, 2])
+    cells = [
+        cell for table in ("cifar10", "plus") for cell in find(table, ["ce+ogc"], ["symmetric:0.5", "instance:0.4"])
+    ]
+    some = tasks_of(cells, [1, 2])
+    assert {task.recipe.name for task in some} == {"cifar10", "cifar10-plus"}
+    reads = []
+    monkeypatch.setattr(source, "_read", lambda *given, read=source._read: (reads.append(given), read(*given))[1])
     jobs = [data.job(task, tmp_path) for task in some]
+    assert len(reads) == 1
     assert len({id(job.data[0].inputs) for job in jobs}) == len({id(job.data[1]["test"]) for job in jobs}) == 1
     assert len({id(job.data[0].given) for job in jobs}) == 2  # a noise each
     assert all(job.info.kind == job.recipe.noise.partition(":")[0] for job in jobs)
@@ -158,6 +165,35 @@ def test_cifar(tmp_path, monkeypatch):
     args += ["--set", "network=resnet20-cifar", "--set", "batch_size=20", "--out", tmp_path / "out"]
     code, said = bench("bench", "run", "cifar10", "--data", folder, *args)
     assert (code, len(read_all(tmp_path / "out")[0])) == (0, 4), said
+
+
+def test_plus(tmp_path, monkeypatch):
+    """Beyond the paper: what is reported, printed and resumed is the accuracy of the averaged weights."""
+    folder = tiny_cifar(tmp_path / "data", monkeypatch)
+    only = "cifar10-plus-ce_ogc-pairflip-0.4-epochs-3-network-resnet20-cifar-batch_size-20-1"
+    args = ["plus", "--data", folder, "--out", tmp_path / "out", "--epochs", "3", "--noises", "pairflip:0.4"]
+    args += ["--set", "network=resnet20-cifar", "--set", "batch_size=20", "--only", only]
+    code, said = bench("bench", "run", *args)
+    assert code == 0, said
+    [result] = read_all(tmp_path / "out")[0]
+    assert (result.recipe.name, result.recipe.report, result.recipe.milestones) == ("cifar10-plus", "averaged", (2,))
+    averaged = [epoch.averaged["test"] for epoch in result.epochs]
+    assert result.measured("test") == pytest.approx(100 * sum(averaged) / 3)
+    assert result.summary["averaged_last"] == pytest.approx(sum(averaged) / 3)
+    assert f"{only}  {result.measured('test'):.2f} %, best {100 * max(averaged):.2f}" in said
+    assert "1 of 1 runs are there, 0 of them new." in bench("bench", "run", *args)[1]
+
+
+def test_a_result_on_another_draw_is_refused(tmp_path):
+    [task] = tasks("ce", table="cifar10", noises=["instance:0.4"], changes={})
+    write(tmp_path, made_up(task.cell, noise_sha256="9c" * 32))
+    stands = settled(task, tmp_path)
+    assert stands.state == "refused"
+    assert (
+        "was trained on other labels than those of the tables. Move it away, and the run is done again." in stands.note
+    )
+    write(tmp_path, made_up(task.cell))
+    assert settled(task, tmp_path).state == "there"
 
 
 def test_what_a_session_notes(tmp_path):
