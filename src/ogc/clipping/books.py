@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .clean_edge import clean_edge, follow
 from .mixture import fit_or_doubt
-from .numbers import Number, numbers_on
+from .numbers import HOST, Number, numbers_on
 from .threshold import Slopes
 
 UNRELIABLE_SEPARATION = 2.0
@@ -36,14 +37,32 @@ def update(state: State, slopes: Slopes, epsilon: Number) -> None:
     solution = N.pack([*slopes.solve(mixture, 1 + epsilon, N), *mixture])
     poor = mixture.separation < UNRELIABLE_SEPARATION
     if N.on_host:
-        if doubt:
-            state.degenerate.add_(1)
-        else:
-            state.solution.copy_(solution)
-            state.unreliable.copy_(state.unreliable + 1 if poor else torch.zeros_like(state.unreliable))
+        _accept(state, solution, bool(doubt), bool(poor))
     else:
         ready = (state.seen >= state.queue.numel() - 1) & (torch.as_tensor(epsilon) > 0)
         good = ready & ~doubt
         state.degenerate.add_(ready & doubt)
         state.solution.copy_(torch.where(good, solution, state.solution))
         state.unreliable.copy_(torch.where(good, (state.unreliable + 1) * poor, state.unreliable))
+
+
+def update_by_default(state: State, slopes: Slopes, epsilon: float, num_classes: int, steps: int) -> None:
+    """Fit two normals to what is queued and move p0 towards the larger of two bounds. On the CPU.
+
+    :param steps: since the last update.
+    """
+    count = min(int(state.seen), state.queue.numel() - 1)
+    mixture, doubt = fit_or_doubt(state.queue[:count], HOST)
+    by_ratio, _ = slopes.solve(mixture, 1 + epsilon, HOST)
+    p0 = follow(float(state.solution[0]), max(by_ratio, clean_edge(mixture, num_classes)), steps)
+    solution = HOST.pack([p0, slopes.at(p0), *mixture])
+    _accept(state, solution, bool(doubt), bool(mixture.separation < UNRELIABLE_SEPARATION))
+
+
+def _accept(state: State, solution: Tensor, doubt: bool, poor: bool) -> None:
+    """Write a solution, unless the fit is degenerate, and count which of the two it was."""
+    if doubt:
+        state.degenerate.add_(1)
+    else:
+        state.solution.copy_(solution)
+        state.unreliable.copy_(state.unreliable + 1 if poor else torch.zeros_like(state.unreliable))

@@ -9,7 +9,8 @@ A program's threads meet at a barrier wherever one reads what another has writte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,9 +18,10 @@ from torch import Tensor
 from ..given_label import H_MAX, H_MIN, P_MIN
 from ..losses import GCE, CrossEntropy, Focal, Pointwise
 from .books import UNRELIABLE_SEPARATION, State
+from .clean_edge import EARLY_STEPS, EPSILON, MEMORY, period
 from .mixture import EM_STEPS, LLOYD_STEPS, TINY, TOLERANCE, VARIANCE_FLOOR
 from .ratio import GRID
-from .threshold import LOGIT_MAX, TABLE, Slopes
+from .threshold import LOGIT_MAX, TABLE
 
 if TYPE_CHECKING:
     from .wrapper import OGC
@@ -69,8 +71,10 @@ if triton is not None:
     _H_MIN, _H_MAX, _P_MIN = tl.constexpr(H_MIN), tl.constexpr(H_MAX), tl.constexpr(P_MIN)
     _TINY, _FLOOR, _TOLERANCE = tl.constexpr(TINY), tl.constexpr(VARIANCE_FLOOR), tl.constexpr(TOLERANCE)
     _LOGIT_MAX, _LOGIT_STEP = tl.constexpr(LOGIT_MAX), tl.constexpr(2 * LOGIT_MAX / TABLE)
+    _TABLE = tl.constexpr(TABLE)
     _GRID_STEP = tl.constexpr((H_MAX - H_MIN) / (GRID - 1))
     _LLOYD_STEPS, _EM_STEPS = tl.constexpr(LLOYD_STEPS), tl.constexpr(EM_STEPS)
+    _EARLY_STEPS, _MEMORY = tl.constexpr(EARLY_STEPS), tl.constexpr(MEMORY)
     _UNRELIABLE, _LOWEST = tl.constexpr(UNRELIABLE_SEPARATION), tl.constexpr(torch.finfo(torch.float32).min)
 
     # --- the books: push and update --------------------------------------------------------------------------------
@@ -96,7 +100,7 @@ if triton is not None:
         return tl.reduce((r, r * H, r * squares), 0, _add3)
 
     @triton.jit
-    def _normal(size, total, squares, samples: tl.constexpr):
+    def _normal(size, total, squares, samples):
         """The M step: weight, mean, variance, and the log density's a, b, c in a + b H + c H^2."""
         size += _TINY
         mean = total / size
@@ -107,20 +111,25 @@ if triton is not None:
     @triton.jit
     def _update(
         queue,
+        count,
         target,
+        log_classes,
+        steps,
         slope,
         width,
         table,
         solution,
         degenerate,
         unreliable,
-        Q: tl.constexpr,
+        DEFAULT: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
-        """Re-solve for r(tau) = target on a full queue."""
+        """Fit the first ``count`` of the queue, solve r(tau) = target, and move p0."""
         # k-means and EM, as in mixture.fit_or_doubt
         lane = tl.arange(0, BLOCK)
-        inside = lane < Q
+        inside = lane < count
+        samples = count.to(tl.float64)
+        before = tl.load(solution)
         H = tl.load(queue + lane, mask=inside, other=0.0).to(tl.float64)
         squares = H * H
         one = tl.where(inside, 1.0, 0.0).to(tl.float64)
@@ -137,8 +146,8 @@ if triton is not None:
             low, high = new_low, new_high
 
         s0, s1, s2 = _sums(tl.where(H > (low + high) / 2, one, 0.0), H, squares)
-        w, m, v, a, b, c = _normal(sum0 - s0, sum1 - s1, sum2 - s2, Q)
-        wn, mn, vn, an, bn, cn = _normal(s0, s1, s2, Q)
+        w, m, v, a, b, c = _normal(sum0 - s0, sum1 - s1, sum2 - s2, samples)
+        wn, mn, vn, an, bn, cn = _normal(s0, s1, s2, samples)
         likelihood = sum0 * float("-inf")
         step = 0
         while step < _EM_STEPS:
@@ -146,13 +155,13 @@ if triton is not None:
             decay = tl.exp(-tl.abs(log_odds))
             softplus = tl.where(log_odds > 0, log_odds, 0.0) + tl.log(1 + decay)
             noisy = one * tl.where(log_odds > 0, 1.0, decay) / (1 + decay)
-            before = likelihood
-            likelihood = (a * sum0 + b * sum1 + c * sum2 + tl.sum(one * softplus, 0)) / Q
+            last = likelihood
+            likelihood = (a * sum0 + b * sum1 + c * sum2 + tl.sum(one * softplus, 0)) / samples
             s0, s1, s2 = _sums(noisy, H, squares)
-            w, m, v, a, b, c = _normal(sum0 - s0, sum1 - s1, sum2 - s2, Q)
-            wn, mn, vn, an, bn, cn = _normal(s0, s1, s2, Q)
-            step = tl.where(tl.abs(likelihood - before) < _TOLERANCE, _EM_STEPS, step + 1)
-        doubt = (spread < 1e-6) | (w < 2.0 / Q) | (wn < 2.0 / Q)
+            w, m, v, a, b, c = _normal(sum0 - s0, sum1 - s1, sum2 - s2, samples)
+            wn, mn, vn, an, bn, cn = _normal(s0, s1, s2, samples)
+            step = tl.where(tl.abs(likelihood - last) < _TOLERANCE, _EM_STEPS, step + 1)
+        doubt = (spread < 1e-6) | (w < 2.0 / samples) | (wn < 2.0 / samples)
         swap = m > mn
         weight = tl.where(swap, w, wn)
         m, mn = tl.where(swap, mn, m), tl.where(swap, m, mn)
@@ -184,10 +193,23 @@ if triton is not None:
         below, above = tl.log(tl.load(table + place - 1)), tl.log(tl.load(table + place))
         part = tl.minimum(tl.maximum((tl.log(tau) - below) / (above - below), 0.0), 1.0)
         p0 = 1 / (1 + tl.exp(((place - 1).to(tl.float64) + part) * _LOGIT_STEP - _LOGIT_MAX))
+        p0 = tl.where(clips, p0, _P_MIN)
+        tau = tl.where(clips, tau, tl.load(slope + _GRID - 1))
+
+        if DEFAULT:  # the larger of that and the clean edge, with a memory, as in clean_edge.py
+            edge = tl.exp(-tl.maximum(m, 2 * log_classes - mn))
+            aim = tl.maximum(p0, tl.where(mn > log_classes, tl.minimum(edge, 1 - _P_MIN), _P_MIN))
+            alpha = tl.exp(-steps.to(tl.float64) / _MEMORY)
+            p0 = alpha * before + (1 - alpha) * aim
+            logit = (_LOGIT_MAX - tl.log(p0 / (1 - p0))) / _LOGIT_STEP
+            left = tl.minimum(tl.maximum(logit.to(tl.int32), 0), _TABLE - 1)
+            below, above = tl.log(tl.load(table + left)), tl.log(tl.load(table + left + 1))
+            part = tl.minimum(tl.maximum(logit - left.to(tl.float64), 0.0), 1.0)
+            tau = tl.exp(below + (above - below) * part)
 
         good = doubt == 0
-        tl.store(solution, tl.where(clips, p0, _P_MIN), mask=good)
-        tl.store(solution + 1, tl.where(clips, tau, tl.load(slope + _GRID - 1)), mask=good)
+        tl.store(solution, p0, mask=good)
+        tl.store(solution + 1, tau, mask=good)
         tl.store(solution + 2, m, mask=good)
         tl.store(solution + 3, v, mask=good)
         tl.store(solution + 4, mn, mask=good)
@@ -304,16 +326,20 @@ if triton is not None:
         lr_at,
         lr: tl.float64,
         epsilon: tl.float64,
+        log_classes: tl.float64,
         parameter,
         scratch,
         outcome,
         gradient,
         RULE: tl.constexpr,
+        DEFAULT: tl.constexpr,
         LOSS: tl.constexpr,
         MEAN: tl.constexpr,
         Q: tl.constexpr,
         BLOCK: tl.constexpr,
         EVERY: tl.constexpr,
+        EARLY: tl.constexpr,
+        FEWEST: tl.constexpr,
         SAMPLES: tl.constexpr,
         ROWS: tl.constexpr,
         CLASSES: tl.constexpr,
@@ -344,9 +370,24 @@ if triton is not None:
             highest = tl.maximum(highest, lr)
             tl.store(highest_lr, highest)
             target = 1 + (epsilon * lr / highest if RULE == "relative" else epsilon * lr)
-        if (step % EVERY == 0) & (now_seen >= Q) & (target > 1):
+        period = tl.where(step > _EARLY_STEPS, EVERY, EARLY)
+        if (step % period == 0) & (now_seen >= FEWEST) & (target > 1):
             tl.debug_barrier()
-            _update(queue, target, slope, width, table, solution, degenerate, unreliable, Q, BLOCK)
+            _update(
+                queue,
+                tl.minimum(now_seen, Q),
+                target,
+                log_classes,
+                period,
+                slope,
+                width,
+                table,
+                solution,
+                degenerate,
+                unreliable,
+                DEFAULT,
+                BLOCK,
+            )
 
         # the loss with the new tau, and its gradient
         if LOSS is not None:
@@ -378,19 +419,41 @@ if triton is not None:
         seen,
         steps,
         epsilon,
+        log_classes: tl.float64,
         slope,
         width,
         table,
         solution,
         degenerate,
         unreliable,
+        DEFAULT: tl.constexpr,
         Q: tl.constexpr,
         BLOCK: tl.constexpr,
         EVERY: tl.constexpr,
+        EARLY: tl.constexpr,
+        FEWEST: tl.constexpr,
+        BY_CLOCK: tl.constexpr,
     ):
         target = 1 + tl.load(epsilon)
-        if (tl.load(steps) % EVERY == 0) & (tl.load(seen) >= Q) & (target > 1):
-            _update(queue, target, slope, width, table, solution, degenerate, unreliable, Q, BLOCK)
+        step, count = tl.load(steps), tl.load(seen)
+        period = tl.where(step > _EARLY_STEPS, EVERY, EARLY)
+        due = (step % period == 0) | (BY_CLOCK == 0)
+        if due & (count >= FEWEST) & (target > 1):
+            _update(
+                queue,
+                tl.minimum(count, Q),
+                target,
+                log_classes,
+                period,
+                slope,
+                width,
+                table,
+                solution,
+                degenerate,
+                unreliable,
+                DEFAULT,
+                BLOCK,
+            )
 
 
 def step(
@@ -402,7 +465,6 @@ def step(
     """
     N, C = logits.shape
     loss, parameter = formula(criterion)
-    rule = "constant" if not criterion.follow_lr else "relative" if criterion.epsilon0 is None else "times lr"
     size = criterion.queue_size
     block, samples = max(triton.next_power_of_2(size), 64), triton.next_power_of_2(N)
     classes = min(triton.next_power_of_2(C), 128)  # a warp's width, four each: no row is shared by two warps
@@ -423,17 +485,18 @@ def step(
             criterion.slopes.table,
             lr if isinstance(lr, Tensor) else None,
             0.0 if isinstance(lr, Tensor) else lr,
-            criterion.epsilon if criterion.epsilon0 is None else criterion.epsilon0,
+            criterion.epsilon or criterion.epsilon0 or EPSILON,
+            math.log(C),
             parameter,
             scratch,
             outcome,
             gradient,
-            RULE=rule,
             LOSS=loss,
             MEAN=criterion.reduction == "mean",
             Q=size,
             BLOCK=block,
-            EVERY=criterion.every,
+            RULE=("relative" if criterion.epsilon0 is None else "times lr") if criterion.follow_lr else "constant",
+            **_schedule(criterion),
             SAMPLES=samples,
             ROWS=rows,
             CLASSES=classes,
@@ -461,19 +524,21 @@ def push(queue: Tensor, seen: Tensor, H: Tensor) -> None:
         _push_alone[(1,)](H, queue, seen, H.numel(), Q=size, BLOCK=block, num_warps=_warps(block))
 
 
-def update(state: State, slopes: Slopes, epsilon: Tensor, every: int = 1) -> None:
-    """The update in one launch, if the queue is full and this is an ``every``-th step by the clock on the device.
+def update(criterion: OGC, state: State, epsilon: Tensor | float, by_clock: bool) -> None:
+    """The update in one launch, if enough is queued and epsilon is above 0.
 
-    :param epsilon: a 0-dim float64 tensor on the device.
+    :param epsilon: a tensor on the device where reading it would wait.
+    :param by_clock: only if it is due by the clock on the device.
     """
-    size = state.queue.numel() - 1
+    size, slopes = state.queue.numel() - 1, criterion.slopes
     block = max(triton.next_power_of_2(size), 64)
     with torch.cuda.device_of(state.queue):
         _update_alone[(1,)](
             state.queue,
             state.seen,
             state.steps,
-            epsilon,
+            epsilon.double() if isinstance(epsilon, Tensor) else state.solution.new_full((), epsilon),
+            math.log(max(criterion._num_classes, 1)),
             slopes.slope,
             slopes.width,
             slopes.table,
@@ -482,9 +547,17 @@ def update(state: State, slopes: Slopes, epsilon: Tensor, every: int = 1) -> Non
             state.unreliable,
             Q=size,
             BLOCK=block,
-            EVERY=every,
+            BY_CLOCK=int(by_clock),
             num_warps=_warps(block),
+            **_schedule(criterion),
         )
+
+
+def _schedule(criterion: OGC) -> dict[str, Any]:
+    """When an update is due, and of which kind."""
+    default, every = criterion.rule == "default", criterion.every
+    early = period(1, every) if default else every
+    return {"DEFAULT": default, "EVERY": every, "EARLY": early, "FEWEST": criterion._fewest}
 
 
 def _warps(block: int) -> int:

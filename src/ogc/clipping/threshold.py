@@ -56,6 +56,13 @@ class Slopes(nn.Module):
         part = N.clamp((N.log(tau) - low) / (high - low), 0, 1)
         return 1 / (1 + N.exp((right - 1 + part) * (2 * LOGIT_MAX / TABLE) - LOGIT_MAX))
 
+    def at(self, p: float) -> float:
+        """The slope at p, by the same interpolation."""
+        place = (LOGIT_MAX - math.log(p / (1 - p))) * (TABLE / (2 * LOGIT_MAX))
+        left = min(max(int(place), 0), TABLE - 1)
+        low, high = map(math.log, self.table[left : left + 2].tolist())
+        return math.exp(low + (high - low) * min(max(place - left, 0.0), 1.0))
+
     def solve(self, mixture: Mixture, target: Number, N: Numbers) -> tuple[Number, Number]:
         """p0 and tau at which r(tau) = target > 1; unclipped where r is below target without clipping."""
         density, (clean, noisy) = normal_weights(self.powers, mixture, N)

@@ -31,7 +31,8 @@ from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, pic
 from ..losses import Loss, Pointwise, by_name, clipped, clipped_slope
 from ..losses.clipped import ByHand
 from ..losses.loss import Reduction
-from .books import UNRELIABLE_SEPARATION, State, update
+from .books import UNRELIABLE_SEPARATION, State, update, update_by_default
+from .clean_edge import EPSILON, FEWEST, period
 from .loss_queue import gather_ranks, push
 from .mixture import Mixture
 from .numbers import numbers_on
@@ -85,7 +86,7 @@ class OGC(Loss):
         base: Pointwise | str,
         optimizer: torch.optim.Optimizer | None = None,
         *,
-        epsilon: float = 2.0,
+        epsilon: float | None = None,
         epsilon0: float | None = None,
         follow_lr: bool = True,
         threshold: Schedule | None = None,
@@ -97,8 +98,9 @@ class OGC(Loss):
         process_group: dist.ProcessGroup | bool | None = None,
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
-        require(0 < epsilon < math.inf, "epsilon", "above 0", epsilon)
+        require(epsilon is None or 0 < epsilon < math.inf, "epsilon", "above 0", epsilon)
         require(epsilon0 is None or 0 < epsilon0 < math.inf, "epsilon0", "above 0", epsilon0)
+        require(epsilon is None or epsilon0 is None, "epsilon", "left out with epsilon0: they are two rules", epsilon)
         require(epsilon0 is None or follow_lr, "follow_lr", "True with epsilon0, which is multiplied by lr", follow_lr)
         require(threshold is None or callable(threshold), "threshold", "Fixed, Linear, EMA or a function", threshold)
         require(isinstance(every, int) and every >= 1, "every", "an integer of at least 1", every)
@@ -132,6 +134,7 @@ class OGC(Loss):
         self._key = key_of(self)
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = _no_optimizer
         self._has_warned = self._is_captured = False
+        self._num_classes = 0  # known from the first call on
         self._clock = int(self.steps)
 
     def require_plain(self, wrapper: str) -> Self:
@@ -142,6 +145,13 @@ class OGC(Loss):
         require(hasattr(optimizer, "param_groups"), "optimizer", "an optimizer with param_groups", optimizer)
         self._optimizer = weakref.ref(optimizer)
         return self
+
+    @property
+    def rule(self) -> str:
+        """What moves tau: "default", "epsilon", "paper" (epsilon0) or "threshold"."""
+        if self.threshold is not None:
+            return "threshold"
+        return "paper" if self.epsilon0 is not None else "default" if self.epsilon is None else "epsilon"
 
     # --- what it knows -------------------------------------------------------------------------------------------
 
@@ -183,6 +193,7 @@ class OGC(Loss):
 
         differentiable = torch.is_grad_enabled() and given.requires_grad
         state = self._state()
+        self._num_classes = logits.shape[1] if logits.dim() > 1 else 0
         step = self._in_one_launch(given, labels, state) if learns else None
         if step:
             return self._by_hand(given, labels, *step) if differentiable else step[0]
@@ -254,6 +265,7 @@ class OGC(Loss):
 
         H is computed anew, as in eager mode, so that a compiled run queues the very bits that an eager one does.
         """
+        self._num_classes = logits.shape[1]
         if self._in_one_launch(logits, labels, state) is None:
             log_p = F.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), 1)
             H = pick_quietly(log_p, labels, self.ignore_index)
@@ -268,18 +280,23 @@ class OGC(Loss):
             self._track_lr(state)
         state.steps.add_(1)
         if self.threshold is not None or self._is_due(state):
-            self._update(state, every=self.every)
+            self._update(state, by_clock=True)
+
+    def _period(self, step: int) -> int:
+        """Steps from update to update, at this step."""
+        return period(step, self.every) if self.rule == "default" else self.every
 
     def _is_due(self, state: State) -> bool:
         """Whether to update now, or to launch a kernel that looks at the clock on the device."""
         if not state.queue.is_cuda:
-            return int(state.steps) % self.every == 0
+            step = int(state.steps)
+            return step % self._period(step) == 0
         by_kernel = _kernels(state.queue, self.queue_size) is not None
         if torch.cuda.is_current_stream_capturing():
             self._is_captured = True  # from here on replays move the clock on the device, and only that one
             return by_kernel
         self._clock += 1
-        return (self._is_captured and by_kernel) or self._clock % self.every == 0
+        return (self._is_captured and by_kernel) or self._clock % self._period(self._clock) == 0
 
     def _track_lr(self, state: State) -> None:
         lr = self._lr()
@@ -306,33 +323,52 @@ class OGC(Loss):
 
     def _epsilon(self, state: State) -> Tensor | float:
         """epsilon for this update; 0 or less while the learning rate is not positive."""
+        epsilon = EPSILON if self.epsilon is None else self.epsilon
         if not self.follow_lr:
-            return self.epsilon
+            return epsilon
         lr = self._require_lr(self._lr())
         if self.epsilon0 is not None:
             return self.epsilon0 * lr
         if state.highest_lr.device.type != "cpu":
-            return self.epsilon * lr / state.highest_lr
-        return self.epsilon * lr / float(state.highest_lr) if lr > 0 else 0.0
+            return epsilon * lr / state.highest_lr
+        return epsilon * lr / float(state.highest_lr) if lr > 0 else 0.0
 
-    def _update(self, state: State, every: int = 1) -> None:
+    @property
+    def _fewest(self) -> int:
+        """Samples in the queue from which on it is fitted."""
+        return min(FEWEST, self.queue_size) if self.rule == "default" else self.queue_size
+
+    def _update(self, state: State, by_clock: bool = False) -> None:
+        """Move tau by the rule. ``by_clock``: only if the clock on the device says that it is time."""
         N = numbers_on(state.solution.device)
         if self.threshold is not None:
             tau = torch.as_tensor(self.threshold(state.steps, state.solution[1])).clamp(P_MIN, self.slopes.steepest)
             state.solution[:2] = N.pack([self.slopes.p0_at(N.read(tau), N), N.read(tau)])
             return
-        if N.on_host and int(state.seen) < self.queue_size:
+        if N.on_host and int(state.seen) < self._fewest:
             return
         epsilon = self._epsilon(state)
         if N.on_host and epsilon <= 0:
             return
         if (kernels := _kernels(state.queue, self.queue_size)) is not None:
-            epsilon = epsilon.double() if isinstance(epsilon, Tensor) else state.solution.new_full((), epsilon)
-            kernels.update(state, self.slopes, epsilon, every)
-            return
-        update(state, self.slopes, epsilon)
+            kernels.update(self, state, epsilon, by_clock)
+        elif self.rule == "default":
+            self._update_by_default(state, epsilon)
+        else:
+            update(state, self.slopes, epsilon)
         if N.on_host:
             self._warn_if_unreliable(int(state.unreliable))
+
+    def _update_by_default(self, state: State, epsilon: Tensor | float) -> None:
+        """On an accelerator without our kernels the queue is copied to the CPU and the solution back."""
+        here = State(*(buffer.cpu() for buffer in state))  # the buffers themselves where they are on the CPU
+        if self._num_classes < 2 or int(here.seen) < self._fewest or float(epsilon) <= 0:
+            return
+        slopes = self.slopes if self.slopes.table.device.type == "cpu" else Slopes(self.base)
+        update_by_default(here, slopes, float(epsilon), self._num_classes, self._period(int(here.steps)))
+        for buffer, updated in zip(state, here, strict=True):
+            if buffer is not updated:
+                buffer.copy_(updated)
 
     def _warn_if_unreliable(self, updates: int) -> None:
         """The paper's own limit: where noise is complex or heavy, the two normals fit badly."""
@@ -367,7 +403,7 @@ class OGC(Loss):
         self._clock = int(self.steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = ("_optimizer", "_key", "_has_warned", "_is_captured", "_clock")
+        hidden = ("_optimizer", "_key", "_has_warned", "_is_captured", "_clock", "_num_classes")
         return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -389,8 +425,12 @@ class OGC(Loss):
     def hyperparameters(self) -> dict[str, Any]:
         if self.threshold is not None:
             return {"threshold": self.threshold}
-        rule = {"epsilon": self.epsilon} if self.epsilon0 is None else {"epsilon0": self.epsilon0}
-        return rule | {"follow_lr": self.follow_lr, "every": self.every, "queue_size": self.queue_size}
+        rules: dict[str, dict[str, Any]] = {
+            "default": {"follow_lr": self.follow_lr},
+            "epsilon": {"epsilon": self.epsilon, "follow_lr": self.follow_lr},
+            "paper": {"epsilon0": self.epsilon0},
+        }
+        return {**rules[self.rule], "every": self.every, "queue_size": self.queue_size}
 
     def extra_repr(self) -> str:
         state = f"steps={int(self.steps)}, tau={float(self.tau):.4g}, p0={float(self.p0):.4g}"
