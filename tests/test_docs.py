@@ -7,7 +7,6 @@ import statistics
 from pathlib import Path
 
 import pytest
-import torch
 
 import ogc
 from shown import ogc_lines, parse
@@ -62,7 +61,7 @@ def test_the_names_in_the_docs_exist():
 
 @pytest.mark.parametrize(
     ("benchmark", "document"),
-    [("optimizers", "method"), ("throughput", "training"), ("classifiers", "integrations"), ("draws", "log")],
+    [("optimizers", "method"), ("throughput", "training"), ("classifiers", "integrations")],
 )
 def test_the_tables_of_the_benchmarks_are_fresh(benchmark, document):
     from marks import renewed
@@ -247,21 +246,6 @@ def test_the_default_is_never_behind_ce_by_more_than_a_point():
     assert len(settings) == 8
     for setting in settings:
         assert mean[*setting, "CE+OGC"] > mean[*setting, "CE"] - 1, setting
-
-
-def test_what_the_draw_of_instance_dependent_noise_is_worth():
-    """Of the recorded runs; see benchmarks/draws.py."""
-    import draws
-
-    text, result = (ROOT / "docs" / "log.md").read_text(), json.loads(draws.RESULTS.read_text())
-    shares = torch.tensor([sum(draw["given"][:2]) for draw in result["draws"]])
-    ends = [torch.tensor([r["test_accuracy"][-1] for r in result["runs"] if r["method"] == m]) for m in draws.METHODS]
-    ranks = [values.argsort().argsort().double() for values in (shares, *ends)]
-    phuber_ce, gce = torch.corrcoef(torch.stack(ranks))[0, 1:].tolist()
-    assert f"(rank correlation {phuber_ce:.2f} and {gce:.2f})" in text
-    (low, high), (least, most) = ((end.min(), end.max()) for end in ends)
-    assert f"PHuber-CE goes from {low:.0f} to {high:.0f}, GCE from {least:.0f} to {most:.0f}" in text
-    assert int(shares.argmax()) == int(ends[0].argmin()) == 0
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
