@@ -19,7 +19,7 @@ from ogc.data import cifar
 TESTS = Path(__file__).parent
 SMALL = ("--set", "hidden=16", "--epochs", "6")
 DIGITS = ("bench", "run", "digits", "--noises", "symmetric:0.5", *SMALL)
-TIMES = ("wall_seconds", "seconds", "images_per_second", "provenance", "memory_gib")
+TIMES = ("wall_seconds", "seconds", "images_per_second", "provenance", "memory_gib", "startup_seconds")
 
 
 def app():

@@ -7,7 +7,6 @@ import statistics
 from pathlib import Path
 
 import pytest
-import torch
 
 import ogc
 from shown import ogc_lines, parse
@@ -62,7 +61,7 @@ def test_the_names_in_the_docs_exist():
 
 @pytest.mark.parametrize(
     ("benchmark", "document"),
-    [("optimizers", "method"), ("throughput", "training"), ("classifiers", "integrations"), ("draws", "log")],
+    [("optimizers", "method"), ("throughput", "training"), ("classifiers", "integrations")],
 )
 def test_the_tables_of_the_benchmarks_are_fresh(benchmark, document):
     from marks import renewed
@@ -193,10 +192,12 @@ def test_the_numbers_of_the_first_figure_are_the_recorded_ones():
     ends = [of(run, "last") for run in ("tau = 5", "tau = 2", "CE+OGC")]
     loose, strict, optimized = (f"{statistics.fmean(end):.1f} ± {statistics.stdev(end):.1f}" for end in ends)
     assert f"over five seeds is {loose} with tau = 5, {strict} with tau = 2 and {optimized} with OGC" in text
-    for by_five, by_two in zip(of("tau = 5", "epoch_50"), of("tau = 2", "epoch_50"), strict=True):
-        assert by_five > by_two, "the one that is best at epoch 50 (5)"
-    [equal] = [i for i, (a, b) in enumerate(zip(*ends[1:], strict=True)) if abs(a - b) < 0.5]
-    assert f"On one seed of five ({equal}) OGC and tau = 2 are equal" in text
+    early = zip(of("tau = 5", "epoch_50"), of("tau = 2", "epoch_50"), strict=True)
+    assert sum(by_five > by_two for by_five, by_two in early) == 3
+    assert "5 is the better one at epoch 50 on three seeds of five, and the worse one at the end on all" in text
+    assert all(by_five < by_two for by_five, by_two in zip(*ends[:2], strict=True))
+    [(seed, points)] = [(i, a - b) for i, (a, b) in enumerate(zip(*ends[1:], strict=True)) if a > b]
+    assert f"On one seed of five ({seed}) OGC is behind tau = 2, by {points:.1f} points" in text
     first, last = (statistics.fmean(of("tau = 5", when, "noisy_clipped")) for when in ("epoch_50", "last"))
     assert first == 0
     assert f"it clips no noisy sample at epoch 50 and {last:.0f} % at the end" in text
@@ -247,21 +248,6 @@ def test_the_default_is_never_behind_ce_by_more_than_a_point():
     assert len(settings) == 8
     for setting in settings:
         assert mean[*setting, "CE+OGC"] > mean[*setting, "CE"] - 1, setting
-
-
-def test_what_the_draw_of_instance_dependent_noise_is_worth():
-    """Of the recorded runs; see benchmarks/draws.py."""
-    import draws
-
-    text, result = (ROOT / "docs" / "log.md").read_text(), json.loads(draws.RESULTS.read_text())
-    shares = torch.tensor([sum(draw["given"][:2]) for draw in result["draws"]])
-    ends = [torch.tensor([r["test_accuracy"][-1] for r in result["runs"] if r["method"] == m]) for m in draws.METHODS]
-    ranks = [values.argsort().argsort().double() for values in (shares, *ends)]
-    phuber_ce, gce = torch.corrcoef(torch.stack(ranks))[0, 1:].tolist()
-    assert f"(rank correlation {phuber_ce:.2f} and {gce:.2f})" in text
-    (low, high), (least, most) = ((end.min(), end.max()) for end in ends)
-    assert f"PHuber-CE goes from {low:.0f} to {high:.0f}, GCE from {least:.0f} to {most:.0f}" in text
-    assert int(shares.argmax()) == int(ends[0].argmin()) == 0
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

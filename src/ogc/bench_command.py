@@ -43,6 +43,7 @@ class Request:
     max_minutes: float | None = None
     save_every: float = 120.0
     for_tables: bool = True  # and not for a grid
+    started: float | None = None  # on the monotonic clock
 
     def tasks(self) -> "list[Task]":
         """Those asked for, checked; nothing is read but losses of one's own, which are tried."""
@@ -111,7 +112,7 @@ def run(request: Request, console: "Console") -> "Books":
         with download_bar() as progress:
             data.get(missing, download=True, progress=progress)
     work: Any = run_here
-    places: dict[str, Any] = {}
+    places: dict[str, Any] = {"started": request.started}
     if request.engine == "ray":
         from .benchmark.cluster import run as work
 
@@ -186,12 +187,15 @@ def dry_run(request: Request, console: "Console") -> None:
         sentences.append(f"{refused} {'has' if refused == 1 else 'have'} no valid result: see above.")
     if left:
         name = device_name(device)
-        known = estimate(left, read_all(request.out)[0], device=name, side_by_side=beside_each_other)
+        recorded = read_all(request.out)[0]
+        known = estimate(left, recorded, device=name, kind=device.type, side_by_side=beside_each_other)
         if known is None:
             sentences.append(f"How long is not known: {request.out} has no such result of this device, {name}.")
         else:
-            speed = f"{known.images_per_second:,.0f} images/s a run, {known.side_by_side} side by side"
-            sentences.append(f"That takes about {clock(known.seconds)}, by {known.by} results of {name} ({speed}).")
+            speed = f"{known.images_per_second:,.0f} images/s per run, {known.side_by_side} side by side"
+            startup = f"{clock(known.startup)} of start-up included"
+            total = clock(known.startup + known.seconds)
+            sentences.append(f"That takes about {total}, {startup}, by {known.by} results of {name} ({speed}).")
     try:
         Data(request.data, request.ilsvrc).check([each.task for each in left])
     except OSError as error:
@@ -392,6 +396,7 @@ def register(app: "typer.Typer") -> None:
         Stop it as you like: the same command goes on, and runs nothing twice. Ctrl-C saves; a kill costs what was
         trained since the last checkpoint.
         """
+        started = time.monotonic()
         with ending():
             cells = _cells(table, methods, method, noises)
             go(
@@ -411,6 +416,7 @@ def register(app: "typer.Typer") -> None:
                     side_by_side=side_by_side,
                     max_minutes=max_minutes,
                     save_every=save_every,
+                    started=started,
                 ),
                 dry,
             )

@@ -92,8 +92,8 @@ def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
     assert code == 0
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in said.splitlines() if " digits-" in line}
     assert lines == {"digits-ce-symmetric-0.5-1": "there", "digits-gce-symmetric-0.5-1": "to run"}
-    assert "1 of 2 are there, 1 would run. That takes about 3:20, by 1 results of" in said
-    assert "1,000 images/s a run, 1 side by side" in said
+    assert "1 of 2 are there, 1 would run. That takes about 3:25, 0:05 of start-up included, by 1 results of" in said
+    assert "1,000 images/s per run, 1 side by side" in said
     assert list(tmp_path.iterdir()) == before
     assert "How long is not known" in bench(*args[:-1], tmp_path / "empty", "--dry-run")[1]
     assert not (tmp_path / "empty").exists()

@@ -319,7 +319,7 @@ def check_the_point(found):
     assert ogc["last"]["test_accuracy"] > strict["last"]["test_accuracy"] > loose["last"]["test_accuracy"] + 0.02
     assert ogc["last"]["memorised"] < strict["last"]["memorised"] < loose["last"]["memorised"]
     assert loose["moments"]["test_accuracy"][at[50]] > loose["last"]["test_accuracy"] + 0.05, "good at first"
-    assert max(loose["moments"]["noisy_clipped"]) < 0.2, "noisy gradients shrink below a threshold of 5"
+    assert loose["last"]["noisy_clipped"] < 0.1, "noisy gradients shrink below a threshold of 5"
     assert strict["moments"]["noisy_clipped"][at[50]] > strict["last"]["noisy_clipped"] + 0.05, "2 is right at first"
     assert ogc["last"]["noisy_clipped"] > 0.85
     taus = ogc["moments"]["tau"]
@@ -342,7 +342,7 @@ def test_the_recorded_seeds_agree():
     for each in found["seeds"]:
         loose, strict, ogc = (each["runs"][name]["last"] for name in ("tau = 5", "tau = 2", "CE+OGC"))
         assert ogc["test_accuracy"] > loose["test_accuracy"] + 0.05
-        assert ogc["test_accuracy"] > strict["test_accuracy"] - 0.002, "never behind by more than a few points of 2000"
+        assert ogc["test_accuracy"] > strict["test_accuracy"] - 0.01, "never behind by more than a point"
         assert ogc["memorised"] < strict["memorised"] < loose["memorised"]
     first = {run["method"]: run["last"] for run in figure["runs"]}
     assert {name: run["last"] for name, run in found["seeds"][0]["runs"].items()} == first

@@ -499,3 +499,28 @@ def test_an_estimate_is_by_results_of_this_device_and_network():
     assert seconds([*left, *other], [made, four]) is None
     found = estimate(left, [made, four], device="a device", side_by_side=1)
     assert (found.by, found.images_per_second, found.side_by_side) == (1, 1000.0, 1)
+
+
+def test_an_estimate_has_the_start_up_that_results_recorded():
+    left = [Standing(task, "missing") for task in tasks("ce", noises=None, changes={})]
+    [done] = tasks("fl", changes={})
+    made = [
+        made_up(done.cell, seed, startup_seconds=seconds)
+        for seed, seconds in ((1, None), (2, 10.0), (3, 30.0), (4, 12.0))
+    ]
+
+    def startup(results, kind="cuda"):
+        return estimate(left, results, device="a device", kind=kind, side_by_side=1).startup
+
+    assert (startup(made[:1]), startup(made[:1], "cpu")) == (40.0, 5.0)
+    assert startup(made) == 12.0
+    assert estimate(left, made, device="a device", side_by_side=1).seconds == pytest.approx(200 * len(left))
+
+
+def test_the_first_batch_of_a_process_records_its_start_up(tmp_path):
+    began = time.monotonic()
+    code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
+    assert code == 0, said
+    first, second = read_all(tmp_path)[0]  # one after the other, on a CPU
+    assert 0 < first.startup_seconds < time.monotonic() - began
+    assert second.startup_seconds is None

@@ -53,6 +53,7 @@ class Result(Checked):
     images_per_second: PositiveFloat
     side_by_side: PositiveInt  # runs that shared the device, this one included
     memory_gib: float | None = None  # of the device, for all of them
+    startup_seconds: NonNegativeFloat | None = None  # of its process, until its first batch of runs began
     provenance: Provenance
     epochs: tuple[Epoch, ...]
 
@@ -139,6 +140,7 @@ def from_training(
     wall_seconds: float,
     side_by_side: int = 1,
     memory_gib: float | None = None,
+    startup_seconds: float | None = None,
 ) -> Result:
     """The result of a run of a cell, as ``train`` gives it."""
     facts, recipe = trained["facts"], trained["recipe"]
@@ -159,6 +161,7 @@ def from_training(
         images_per_second=trained["images_per_second"],
         side_by_side=side_by_side,
         memory_gib=memory_gib,
+        startup_seconds=startup_seconds,
         provenance=Provenance(
             date=facts["started"], commit=facts["commit"], device=facts["device"], **facts["versions"]
         ),

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 SIDE_BY_SIDE = {"cuda": 4, "cpu": 1}  # 4: the fastest on an H200, of 1, 2, 4, 6 and 8
 SAVE_EVERY = 120.0  # seconds, from checkpoint to checkpoint
+STARTUP = {"cuda": 40.0, "cpu": 5.0}  # seconds until training begins, where no result has recorded it
 UNTOLD = ("average", "precision", "surveys")  # of a recipe: two runs that differ in these alone are one
 CIFARS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 SESSION = "bench.json"  # in a run's folder: how long its last session took, and with how many beside it
@@ -164,14 +165,20 @@ def standing(task: Task, out: Path) -> Standing:
 
 
 class Estimate(NamedTuple):
-    seconds: float
+    seconds: float  # of training
+    startup: float  # seconds before it
     by: int  # results
     images_per_second: float  # a run
     side_by_side: int
 
 
-def estimate(left: Sequence[Standing], results: Sequence[Result], *, device: str, side_by_side: int) -> Estimate | None:
-    """How long one or more take, by results of the same device, data and network; ``None`` where one has no such."""
+def estimate(
+    left: Sequence[Standing], results: Sequence[Result], *, device: str, kind: str = "cpu", side_by_side: int
+) -> Estimate | None:
+    """Estimate how long runs take, by results of the same device, data and network; ``None`` where one has no such.
+
+    :param kind: of the device, cuda or cpu.
+    """
     seconds = 0.0
     used: dict[str, Result] = {}
     for task, *_, epochs in left:
@@ -190,7 +197,10 @@ def estimate(left: Sequence[Standing], results: Sequence[Result], *, device: str
         epoch = statistics.median(result.wall_seconds / len(result.epochs) for result in like)
         seconds += (recipe.epochs - epochs) * epoch / nearest
     speed = statistics.median(result.images_per_second for result in used.values())
-    return Estimate(seconds, len(used), speed, max(result.side_by_side for result in used.values()))
+    startups = [result.startup_seconds for result in results if result.provenance.device == device]
+    known = [seconds for seconds in startups if seconds is not None]
+    startup = statistics.median(known) if known else STARTUP[kind]
+    return Estimate(seconds, startup, len(used), speed, max(result.side_by_side for result in used.values()))
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -275,17 +285,19 @@ def train_batch(
     deadline: float | None = None,
     save_every: float = SAVE_EVERY,
     stop: Stop | None = None,
+    started: float | None = None,
 ) -> Batch:
     """Train jobs side by side, from their last checkpoints, until ``deadline`` (on the monotonic clock) at most.
 
     A job that breaks leaves the others alone.
 
     :param stop: a wish of before training, which has a ``stopping`` of its own.
+    :param started: when the process did (on the monotonic clock), if these are its first jobs.
     """
     trouble, stopped = None, None
     try:
         with Progress(console, jobs) as told:
-            session = Session(told, jobs, deadline, stop, pick_device(device))
+            session = Session(told, jobs, deadline, stop, pick_device(device), started)
             train(jobs, device=device, watch=session, save_every=save_every, resume=True)
     except Interrupted as interrupt:
         stopped = None if session.out_of_time else int(interrupt.signal)
@@ -326,11 +338,13 @@ class Session:
         deadline: float | None,
         stop: Stop | None = None,
         device: torch.device | None = None,
+        started: float | None = None,
     ) -> None:
         self.told, self.jobs, self.deadline, self.stop = told, jobs, deadline, stop
         self.gpu = device if device is not None and device.type == "cuda" else None
         self.said, self.out_of_time, self.passed_on = told.said, False, False
         self.start = time.monotonic()
+        self.startup = None if started is None else self.start - started
         self.began_at: dict[int, float] = {}
         self.earlier: dict[int, int] = {}  # epochs of earlier sessions
         self.beside: dict[int, int] = {}  # the most runs that went on together
@@ -369,6 +383,7 @@ class Session:
             "earlier": self.earlier[run],
             "side_by_side": self.beside[run],
             "memory_gib": round(reserved / 2**30, 2) or None,
+            "startup_seconds": self.startup,
         }
         assert job.out is not None
         write_whole(job.out / SESSION, json.dumps(facts).encode())
@@ -477,6 +492,7 @@ def result_of(task: Task, trained: Trained) -> Result:
         wall_seconds=earlier + session["seconds"],
         side_by_side=session["side_by_side"],
         memory_gib=session["memory_gib"],
+        startup_seconds=session.get("startup_seconds"),  # which a session of an earlier version did not note
     )
 
 
@@ -500,11 +516,13 @@ def run(
     side_by_side: int | None = None,
     deadline: float | None = None,
     save_every: float = SAVE_EVERY,
+    started: float | None = None,
 ) -> Books:
     """Do the tasks whose results are not in ``out``, until ``deadline`` (on the monotonic clock) at most.
 
     :param side_by_side: how many share a GPU; by the kind of device if not given.
     :param save_every: seconds from checkpoint to checkpoint.
+    :param started: when the process did, on the monotonic clock; recorded as start-up of the first batch.
     """
     chosen = pick_device(device)
     most = beside(chosen.type, side_by_side)
@@ -520,8 +538,15 @@ def run(
                         books.settle(one, Trained())
                     break
                 batch = train_batch(
-                    jobs, device=device, console=console, deadline=deadline, save_every=save_every, stop=stop
+                    jobs,
+                    device=device,
+                    console=console,
+                    deadline=deadline,
+                    save_every=save_every,
+                    stop=stop,
+                    started=started,
                 )
+                started = None
                 books.signal = batch.signal
                 for one, trained in zip(held, batch.trained, strict=True):
                     books.settle(one, trained)
