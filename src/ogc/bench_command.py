@@ -306,7 +306,10 @@ def register(app: "typer.Typer") -> None:
     bench = typer.Typer(no_args_is_help=True, help="Run the paper's tables, as far as their results are not there.")
     app.add_typer(bench, name="bench")
 
-    tables = "cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits, q, plus or plus100."
+    tables = (
+        "cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits, q, default, plus "
+        "or plus100."
+    )
     table_argument = Annotated[str, typer.Argument(help=tables, metavar="TABLE")]
     methods_option = Annotated[str | None, typer.Option(help="ce+ogc,fl+ogc,...", show_default="the table's")]
     method_option = Annotated[

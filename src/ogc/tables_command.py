@@ -18,7 +18,8 @@ def register(app: typer.Typer) -> None:
         names: Annotated[
             list[str] | None,
             typer.Argument(
-                help="cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits, q, plus, "
+                help="cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits, q, "
+                "default, plus, "
                 "plus100; none: those that have runs."
             ),
         ] = None,

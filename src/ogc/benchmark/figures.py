@@ -50,6 +50,7 @@ NAMES = {
     "cifar100": "CIFAR-100",
     "webvision": "Mini-WebVision",
     "digits": "Digits",
+    "cifar10-default": "CIFAR-10, default rule",
     "cifar10-plus": "CIFAR-10, plus",
     "cifar100-plus": "CIFAR-100, plus",
 }

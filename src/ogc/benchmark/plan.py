@@ -462,6 +462,17 @@ TABLES: dict[str, Table] = {
             heading="q",
             note="the paper's parameter table has 0.9, the value behind its number is 0.7",
         ),
+        Table(  # not in the paper
+            "default",
+            "OGC's default rule for tau beside the paper's: CIFAR-10, test accuracy",
+            "cifar10-default",
+            CIFAR10_NOISES,
+            (
+                Row("epsilon0 = 20", "ce+ogc", {}, (None,) * 6, recipe="cifar10"),
+                Row("default", "ce+ogc", {}, (None,) * 6),
+            ),
+            heading="rule",
+        ),
         _plus(
             "plus",
             "Beyond the paper: CIFAR-10, test accuracy",

@@ -80,6 +80,7 @@ PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe
     **PAPER,
     "cifar10-plus": PAPER["cifar10"] | {"ce+ogc": {"epsilon0": 20.0}},
     "cifar100-plus": PAPER["cifar100"] | {"ce+ogc": {"epsilon0": 20.0}},
+    "cifar10-default": PAPER["cifar10"] | {"ce+ogc": {}, "fl+ogc": {"gamma": 0.5}},
 }
 
 
@@ -201,4 +202,5 @@ def _defaults(part: Callable[..., object]) -> dict[str, Value | None]:
     """The numbers among the arguments of a constructor."""
     apart = ("ignore_index", "steps")
     found = {a.name: a.default for a in inspect.signature(part).parameters.values() if a.name not in apart}
-    return {name: value for name, value in found.items() if name == "epsilon0" or isinstance(value, bool | int | float)}
+    rules = ("epsilon", "epsilon0")
+    return {name: value for name, value in found.items() if name in rules or isinstance(value, bool | int | float)}

@@ -367,5 +367,12 @@ RECIPES |= {  # not in the paper: two thirds of the epochs, one drop of the lear
     f"{name}-plus": override(RECIPES[name], {"name": f"{name}-plus", **_PLUS}) for name in ("cifar10", "cifar100")
 }
 
-VARIANTS = {"cifar10-plus": "cifar10", "cifar100-plus": "cifar100", "folder-large": "folder"}
+RECIPES["cifar10-default"] = override(_CIFAR, {"name": "cifar10-default"})  # OGC's default rule, else the paper's
+
+VARIANTS = {
+    "cifar10-default": "cifar10",
+    "cifar10-plus": "cifar10",
+    "cifar100-plus": "cifar100",
+    "folder-large": "folder",
+}
 """Recipes that are not named after their data set."""
