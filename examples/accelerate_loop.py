@@ -1,6 +1,6 @@
 """Accelerate on digits of which half have a wrong label: cross entropy beside OGC, saved and resumed.
 
-python examples/accelerate_loop.py     # a minute on a CPU, offline; pip install "ogc[accelerate,cli]"
+python examples/accelerate_loop.py     # a minute on a CPU, offline; pip install "torch-ogc[accelerate,cli]"
 torchrun --nproc_per_node 2 examples/accelerate_loop.py     # two processes, one queue
 """
 

@@ -1,6 +1,6 @@
 """Hugging Face's Trainer on sentences of which two in five have a wrong topic: cross entropy beside OGC.
 
-python examples/huggingface_text.py            # a minute on a CPU, offline; pip install "ogc[huggingface]"
+python examples/huggingface_text.py            # a minute on a CPU, offline; pip install "torch-ogc[huggingface]"
 python examples/huggingface_text.py --smoke    # seconds, and numbers that say nothing
 """
 

@@ -1,6 +1,6 @@
 """Lightning on digits of which half have a wrong label: cross entropy beside OGC.
 
-python examples/lightning_classifier.py     # a minute on a CPU, offline; pip install "ogc[lightning,cli]"
+python examples/lightning_classifier.py     # a minute on a CPU, offline; pip install "torch-ogc[lightning,cli]"
 """
 
 import argparse

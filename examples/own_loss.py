@@ -1,6 +1,6 @@
-"""A loss of your own, alone and under OGC, on digits with half of the labels wrong. Needs `pip install "ogc[cli]"`.
+"""A loss of your own, alone and under OGC, on digits with half of the labels wrong.
 
-python examples/own_loss.py            # half a minute
+python examples/own_loss.py            # half a minute; pip install "torch-ogc[cli]"
 python examples/own_loss.py --smoke    # seconds, and numbers that say nothing
 """
 

@@ -1,4 +1,4 @@
-"""scikit-learn: OGCClassifier on digits, two labels in five wrong. Needs `pip install "ogc[sklearn]"`.
+"""scikit-learn: OGCClassifier on digits, two labels in five wrong. Needs `pip install "torch-ogc[sklearn]"`.
 
 python examples/scikit_learn.py            # some seconds
 python examples/scikit_learn.py --smoke    # fewer, and numbers that say nothing

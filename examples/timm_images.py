@@ -1,6 +1,6 @@
 """One of timm's networks, with timm's task, optimizer and checkpoints, on digits of which half have a wrong label.
 
-python examples/timm_images.py            # a minute on a CPU, offline; pip install "ogc[timm,cli]"
+python examples/timm_images.py            # a minute on a CPU, offline; pip install "torch-ogc[timm,cli]"
 python examples/timm_images.py --smoke    # seconds, and numbers that say nothing
 """
 
@@ -25,7 +25,7 @@ try:
 
     from ogc.integrations.timm import OGCTask
 except ImportError as error:
-    sys.exit(f'This example needs timm, with its torchvision: pip install "ogc[timm,cli]". Python says: {error}')
+    sys.exit(f'This example needs timm, with its torchvision: pip install "torch-ogc[timm,cli]". Python says: {error}')
 
 
 def images_of(part):

@@ -85,7 +85,7 @@ def test_without_the_extra_one_sentence_names_it():
     )
     result = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert result.stderr == 'The command line needs typer, rich, not installed here: pip install "ogc[cli]"\n'
+    assert result.stderr == 'The command line needs typer, rich, not installed here: pip install "torch-ogc[cli]"\n'
 
 
 def test_python_m_ogc():

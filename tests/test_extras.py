@@ -22,6 +22,7 @@ from shown import ASIDE, WITH_ASIDE
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NAME = PROJECT["name"]
 EXTRAS = PROJECT["optional-dependencies"]
 ENOUGH = {
     "cli": """
@@ -104,14 +105,14 @@ def distribution(name):
 
 @cache
 def required(name, extras=frozenset()):
-    """A distribution and what it requires, all the way down, as names and extras; ``ogc`` stands for pyproject.toml."""
+    """A distribution and what it requires, all the way down, as names and extras; NAME is read from pyproject.toml."""
     found, open_ = set(), [(name, extras)]
     while open_:
         name, extras = open_.pop()
         if (name, extras) in found:
             continue
         found.add((name, extras))
-        if name == "ogc":
+        if name == NAME:
             lines = [*PROJECT["dependencies"], *(line for extra in extras for line in EXTRAS[extra])]
         else:
             lines = distribution(name).requires or []
@@ -119,13 +120,13 @@ def required(name, extras=frozenset()):
             environments = [default_environment() | {"extra": extra} for extra in ("", *extras)]
             if line.marker is None or any(line.marker.evaluate(each) for each in environments):
                 open_.append((line.name, frozenset(line.extras)))
-    return {name for name, _ in found} - {"ogc"}
+    return {name for name, _ in found} - {NAME}
 
 
 def environment(folder, extras=()):
-    """A folder that has what ``ogc[extras]`` requires and nothing else."""
+    """A folder that has what ``torch-ogc[extras]`` requires and nothing else."""
     folder.mkdir()
-    for name in required("ogc", frozenset(extras)):
+    for name in required(NAME, frozenset(extras)):
         found = distribution(name)
         for top in {file.parts[0] for file in found.files} - {"..", "__pycache__"}:
             if not (folder / top).is_symlink():
@@ -176,7 +177,7 @@ def test_an_extra_is_enough_for_what_it_is_for(extra, tmp_path):
     try:
         there = environment(tmp_path / "site", [extra])
     except metadata.PackageNotFoundError as error:
-        pytest.skip(f"{error.name}, which ogc[{extra}] requires, is not installed")
+        pytest.skip(f"{error.name}, which torch-ogc[{extra}] requires, is not installed")
     done = run(ENOUGH[extra], tmp_path, there)
     assert done.returncode == 0, done.stderr
 
@@ -187,7 +188,7 @@ def test_a_missing_library_is_told_in_one_sentence(name, tmp_path):
     done = run(f"import ogc.integrations.{name}", tmp_path, environment(tmp_path / "site"))
     *_, last = done.stderr.splitlines()
     assert last.startswith("ImportError: ")
-    assert f'pip install "ogc[{name}]"' in last
+    assert f'pip install "torch-ogc[{name}]"' in last
     assert "During handling" not in done.stderr
 
 

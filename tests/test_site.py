@@ -25,7 +25,7 @@ RUN = [*sorted(DOCS.glob("guide/*.md")), DOCS / "integrations.md"]  # method.md 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    pytest.importorskip("material", reason="the site is built by MkDocs Material: pip install 'ogc[docs]'")
+    pytest.importorskip("material", reason="the site is built by MkDocs Material: pip install 'torch-ogc[docs]'")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -203,7 +203,7 @@ def test_the_versions_on_the_page_of_integrations_are_those_tested():
 
 @pytest.fixture(scope="module")
 def chromium():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install 'ogc[test]'")
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install 'torch-ogc[test]'")
     found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
     if not any(found):
         pytest.skip("no Chromium on this machine: the site is opened where one is installed")

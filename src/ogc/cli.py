@@ -22,7 +22,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, interrupted)
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        sys.exit(f'The command line needs {", ".join(missing)}, not installed here: pip install "ogc[cli]"')
+        sys.exit(f'The command line needs {", ".join(missing)}, not installed here: pip install "torch-ogc[cli]"')
     try:
         build()(prog_name="ogc")
     except KeyboardInterrupt:  # before there is a command

@@ -74,7 +74,7 @@ def test_without_pyarrow_there_is_a_note_and_no_old_file(audited, monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", without)
     _, notes = write_audit(findings(), audited)
-    assert any('pip install "ogc[parquet]"' in note for note in notes)
+    assert any('pip install "torch-ogc[parquet]"' in note for note in notes)
     assert not (audited / "issues.parquet").exists()
     assert (audited / "issues.csv").exists()
 

@@ -215,7 +215,7 @@ def test_the_headline():
 
 @pytest.fixture(scope="module")
 def chromium():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install 'ogc[test]'")
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install 'torch-ogc[test]'")
     found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
     if not any(found):
         pytest.skip("no Chromium on this machine: the page is opened where one is installed")

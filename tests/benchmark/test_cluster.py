@@ -51,7 +51,9 @@ def ray():
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # which means: no other address than the loopback's
         patch.setenv("PYTHONPATH", str(TESTS))
-        yield pytest.importorskip("ray", reason="Ray cannot be imported: pip install ogc[ray]", exc_type=ImportError)
+        yield pytest.importorskip(
+            "ray", reason="Ray cannot be imported: pip install 'torch-ogc[ray]'", exc_type=ImportError
+        )
 
 
 @pytest.fixture

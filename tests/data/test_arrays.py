@@ -127,7 +127,7 @@ def test_labels_and_files_that_are_not_there(tmp_path):
 
 def test_without_numpy_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(ImportError, match=r"ogc\[cli\]"):
+    with pytest.raises(ImportError, match=r"torch-ogc\[cli\]"):
         arrays(tmp_path / "x.npy")
 
 

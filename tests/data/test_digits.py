@@ -60,5 +60,5 @@ def test_the_split_is_fixed(digits):
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ImportError, match=r"ogc\[cli\]"):
+    with pytest.raises(ImportError, match=r"torch-ogc\[cli\]"):
         load_digits()

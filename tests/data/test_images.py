@@ -114,7 +114,7 @@ def test_the_size_is_checked():
 
 def test_without_pillow_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"ogc\[cli\]"):
+    with pytest.raises(ImportError, match=r"torch-ogc\[cli\]"):
         ImageFiles([tmp_path / "x.png"], 2).decoded()
 
 

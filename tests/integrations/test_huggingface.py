@@ -255,7 +255,7 @@ def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "transformers.trainer_callback", None)
     monkeypatch.delitem(sys.modules, "ogc.integrations.huggingface")
-    with pytest.raises(ImportError, match=r'needs transformers.*pip install "ogc\[huggingface\]"'):
+    with pytest.raises(ImportError, match=r'needs transformers.*pip install "torch-ogc\[huggingface\]"'):
         import ogc.integrations.huggingface  # noqa: F401
 
 

@@ -398,5 +398,5 @@ def test_weight_averaging_leaves_training_alone(tmp_path, uninterrupted):
 def test_a_missing_lightning_is_one_sentence(monkeypatch):
     monkeypatch.delitem(sys.modules, "ogc.integrations.lightning")
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
-    with pytest.raises(ImportError, match=r'needs Lightning, which is missing: pip install "ogc\[lightning\]"'):
+    with pytest.raises(ImportError, match=r'needs Lightning, which is missing: pip install "torch-ogc\[lightning\]"'):
         importlib.import_module("ogc.integrations.lightning")

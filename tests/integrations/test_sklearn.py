@@ -535,7 +535,7 @@ def test_says_which_extra_is_missing() -> None:
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.returncode == 1
     assert found.stderr.splitlines()[-1] == (
-        'ImportError: ogc.integrations.sklearn needs scikit-learn, which is missing: pip install "ogc[sklearn]"'
+        'ImportError: ogc.integrations.sklearn needs scikit-learn, which is missing: pip install "torch-ogc[sklearn]"'
     )
 
 

@@ -37,7 +37,7 @@ if IS_ASIDE:
 
 def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ImportError, match=r'needs timm 1.0.30 or newer.*pip install "ogc\[timm\]"'):
+    with pytest.raises(ImportError, match=r'needs timm 1.0.30 or newer.*pip install "torch-ogc\[timm\]"'):
         import ogc.integrations.timm  # noqa: F401
 
 

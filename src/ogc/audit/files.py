@@ -110,7 +110,7 @@ def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
         pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     except ImportError:
         return [
-            f'{path.name} needs pyarrow, not installed here: pip install "ogc[parquet]". {ISSUES_CSV} has the same.'
+            f'{path.name} needs pyarrow, which is missing: pip install "torch-ogc[parquet]". {ISSUES_CSV} has the same.'
         ]
     readable = {  # Parquet's text is UTF-8, names of files, and so of classes, may be anything
         name: [

@@ -130,7 +130,7 @@ class ParquetFile:
         try:
             pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
         except ImportError as error:
-            raise ImportError('pyarrow, which reads Parquet, is missing: pip install "ogc[parquet]"') from error
+            raise ImportError('pyarrow, which reads Parquet, is missing: pip install "torch-ogc[parquet]"') from error
         try:
             self.table: Any = parquet.read_table(path)
         except (pyarrow.ArrowException, OSError) as error:

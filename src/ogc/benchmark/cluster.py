@@ -89,7 +89,7 @@ def _connected(address: str | None) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise ImportError('Ray is missing: pip install "ogc[ray]"') from error
+        raise ImportError('Ray is missing: pip install "torch-ogc[ray]"') from error
     if address is not None:
         _reach(address)
     dashboard = False if address is None else None

@@ -70,7 +70,7 @@ def _load(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
     try:
         import numpy as np
     except ImportError as error:
-        raise ImportError('NumPy is missing: pip install "ogc[cli]"') from error
+        raise ImportError('NumPy is missing: pip install "torch-ogc[cli]"') from error
     if not path.is_file():
         raise FileNotFoundError(f"The file `{path}` is not there.")
     try:

@@ -17,7 +17,7 @@ def load_digits() -> Loaded:
         from sklearn import datasets
         from sklearn.model_selection import train_test_split
     except ImportError as error:
-        raise ImportError('The digits are part of scikit-learn, which is missing: pip install "ogc[cli]"') from error
+        raise ImportError('The digits need scikit-learn, which is missing: pip install "torch-ogc[cli]"') from error
 
     pixels, labels = datasets.load_digits(return_X_y=True)
     parts = train_test_split(range(len(labels)), test_size=TEST_SHARE, stratify=labels, random_state=0)

@@ -69,7 +69,7 @@ class ImageFiles:
         try:
             from PIL import Image, ImageOps
         except ImportError as error:
-            raise ImportError('Pillow, which decodes images, is missing: pip install "ogc[cli]"') from error
+            raise ImportError('Pillow, which decodes images, is missing: pip install "torch-ogc[cli]"') from error
         try:
             with Image.open(path) as image:
                 ImageOps.exif_transpose(image, in_place=True)

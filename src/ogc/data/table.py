@@ -156,7 +156,7 @@ def _read_parquet(path: Path) -> Mapping[str, Sequence[object]]:
         pyarrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise ImportError('pyarrow, which reads Parquet, is missing: pip install "ogc[cli]" pyarrow') from error
+        raise ImportError('pyarrow, which reads Parquet, is missing: pip install "torch-ogc[cli]" pyarrow') from error
     try:
         columns: Mapping[str, Sequence[object]] = parquet.read_table(path).to_pydict()
     except (pyarrow.ArrowException, OSError) as error:

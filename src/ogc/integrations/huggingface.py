@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] not in ("safetensors", "transformers"):
         raise
     raise ImportError(
-        'ogc.integrations.huggingface needs transformers, which is missing: pip install "ogc[huggingface]"'
+        'ogc.integrations.huggingface needs transformers, which is missing: pip install "torch-ogc[huggingface]"'
     ) from None
 
 

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] != "lightning":
         raise
     raise ImportError(
-        'ogc.integrations.lightning needs Lightning, which is missing: pip install "ogc[lightning]"'
+        'ogc.integrations.lightning needs Lightning, which is missing: pip install "torch-ogc[lightning]"'
     ) from None
 
 from .._files import write_whole

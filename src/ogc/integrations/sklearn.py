@@ -46,7 +46,7 @@ except ModuleNotFoundError as error:
         raise
     missing = "scikit-learn" if missing == "sklearn" else missing
     raise ImportError(
-        f'ogc.integrations.sklearn needs {missing}, which is missing: pip install "ogc[sklearn]"'
+        f'ogc.integrations.sklearn needs {missing}, which is missing: pip install "torch-ogc[sklearn]"'
     ) from None
 
 MANY = 1_000

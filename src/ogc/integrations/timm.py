@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] not in ("timm", "torchvision"):
         raise
     raise ImportError(
-        'ogc.integrations.timm needs timm 1.0.30 or newer, which is missing: pip install "ogc[timm]"'
+        'ogc.integrations.timm needs timm 1.0.30 or newer, which is missing: pip install "torch-ogc[timm]"'
     ) from None
 
 __all__ = ["OGCTask"]

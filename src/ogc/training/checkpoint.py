@@ -160,7 +160,7 @@ def read(path: Path, *, header_only: bool = False) -> tuple[dict[str, Tensor], d
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise ImportError('safetensors is missing: pip install "ogc[cli]"') from error
+        raise ImportError('safetensors is missing: pip install "torch-ogc[cli]"') from error
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
     try:

@@ -304,7 +304,7 @@ def _told(watch: Watch | None, jobs: Sequence[Job], tensorboard: bool, world: Ra
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError('TensorBoard is missing: pip install "ogc[tensorboard]"') from error
+        raise ImportError('TensorBoard is missing: pip install "torch-ogc[tensorboard]"') from error
     with Board(told, SummaryWriter, [job.out for job in jobs]) as board:
         yield board
 
