@@ -1,15 +1,21 @@
-"""The bound that the default adds to the paper's: what is less likely than clean samples typically are is clipped.
+"""The default rule for the threshold: the paper's bound, a second one, and two conditions for either.
 
-With the two normals of :mod:`ogc.clipping.mixture` and C classes the edge of the clean samples is
+With the two normals of :mod:`ogc.clipping.mixture`, of means mu_c (clean) and mu_n (noisy), and C classes, p0 moves
+towards
 
-    p_edge = exp(-max(mu_c, 2 log C - mu_n))    if mu_n > log C, else 0
+    p* = 0                                     if mu_n <= log C
+       = max(p_ratio, p_edge)                  otherwise
+    p_edge = exp(-max(mu_c, 2 log C - mu_n))   if no class is given up, else 0
 
-mu_c and mu_n are the means of the clean and the noisy normal. log C is the H of a guess: while noisy samples are
-better than that, they are as likely to be hard, or of a class not learned yet, as to be wrong, and nothing is clipped.
-The term 2 log C - mu_n lets the bound come in gradually from there.
+p_ratio solves the paper's r(tau) = 1 + epsilon with epsilon = 2 lr / (highest lr so far), which on CIFAR is the paper's
+rule. p_edge clips what is less likely than clean samples typically are: with two or three classes r(tau) hardly ever
+reaches 1 + epsilon, and without a falling learning rate the paper's bound never tightens.
 
-p0 follows the larger of p_edge and the paper's p0 with a short memory, as in the paper's EMA schedule:
-1/tau_t = alpha / tau_{t-1} + (1 - alpha) max(p_edge, p_ratio). So short trainings end before much is clipped.
+log C is the H of a guess. While the noisy samples are better than that, they are as likely to be hard as to be wrong,
+and nothing is clipped; the term 2 log C - mu_n lets the edge come in gradually from there. A class is given up if less
+than a third of its recent samples are better than a guess: it has not been learned yet, and clipping would keep it so.
+
+p0 follows p* with a short memory, like the paper's EMA schedule: 1/tau_t = alpha/tau_{t-1} + (1 - alpha) p*.
 ``docs/tables.md`` compares the default with the paper's rule.
 """
 
@@ -17,26 +23,62 @@ from __future__ import annotations
 
 import math
 
+from torch import Tensor
+
 from ..given_label import P_MIN
 from .mixture import Mixture
 
 EPSILON = 2.0
-"""The excess of noisy over clean gradients that the default allows at the highest learning rate."""
+"""The excess of noisy over clean gradients that is allowed at the highest learning rate."""
 MEMORY = 16.0
 """Steps in which p0 covers 63 % of its way."""
 FEWEST = 256
 """Samples in the queue from which on it is fitted."""
+RECENT = 4
+"""The fit takes the last of so many parts of all samples seen, until that is the whole queue."""
 EARLY_STEPS = 1024
 EARLY_UPDATES = 8
 """Updates are so many times as frequent during the first steps."""
+LEARNED = 1 / 3
+"""Share of a class's recent samples that are better than a guess, if it is learned."""
+MOST_CLASSES = 64
+"""With more the counts of each class are too small to tell, and there is no edge."""
 
 
-def clean_edge(mixture: Mixture, num_classes: int) -> float:
-    """p_edge, for a mixture of floats."""
+def recent(seen: int, queue_size: int) -> int:
+    """How many of the newest samples to fit: early in training the queue changes too fast to be used whole."""
+    return min(max(seen // RECENT, FEWEST), seen, queue_size)
+
+
+def count_classes(counts: Tensor, H: Tensor, labels: Tensor, num_classes: int) -> None:
+    """Add a batch's samples, and those better than a guess, to the counts of their classes: (2, MOST_CLASSES).
+
+    What is not finite is left out. In place, without a host read.
+    """
+    if num_classes > MOST_CLASSES:
+        return
+    label = labels.flatten().clamp(0, num_classes - 1)
+    H = H.flatten()
+    counts[0].scatter_add_(0, label, H.isfinite().to(counts.dtype))
+    counts[1].scatter_add_(0, label, (H < math.log(num_classes)).to(counts.dtype))
+
+
+def gives_up_a_class(counts: Tensor, num_classes: int) -> bool:
+    """Return True if a class that occurs has not been learned, or if that cannot be told."""
+    if num_classes > MOST_CLASSES:
+        return True
+    seen, good = counts[:, :num_classes].double()
+    return bool(((good < LEARNED * seen) & (seen > 0)).any()) or not bool((seen > 0).any())
+
+
+def target(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -> float:
+    """p*, for a mixture of floats."""
     chance = math.log(num_classes)
     if mixture.noisy_mean <= chance:
         return P_MIN
-    return min(math.exp(-max(mixture.clean_mean, 2 * chance - mixture.noisy_mean)), 1 - P_MIN)
+    if gives_up:
+        return p_ratio
+    return max(p_ratio, min(math.exp(-max(mixture.clean_mean, 2 * chance - mixture.noisy_mean)), 1 - P_MIN))
 
 
 def follow(p0: float, target: float, steps: int) -> float:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..given_label import H_MAX, H_MIN, P_MIN
 from ..losses import GCE, CrossEntropy, Focal, Pointwise
-from .books import UNRELIABLE_SEPARATION, State
-from .clean_edge import EARLY_STEPS, EPSILON, MEMORY, period
+from .books import OCTAVES, UNRELIABLE_SEPARATION, State
+from .clean_edge import EARLY_STEPS, EPSILON, LEARNED, MEMORY, MOST_CLASSES, RECENT, period
 from .mixture import EM_STEPS, LLOYD_STEPS, TINY, TOLERANCE, VARIANCE_FLOOR
 from .ratio import GRID
 from .threshold import LOGIT_MAX, TABLE
@@ -75,6 +75,8 @@ if triton is not None:
     _GRID_STEP = tl.constexpr((H_MAX - H_MIN) / (GRID - 1))
     _LLOYD_STEPS, _EM_STEPS = tl.constexpr(LLOYD_STEPS), tl.constexpr(EM_STEPS)
     _EARLY_STEPS, _MEMORY = tl.constexpr(EARLY_STEPS), tl.constexpr(MEMORY)
+    _RECENT, _OCTAVES = tl.constexpr(RECENT), tl.constexpr(OCTAVES)
+    _LEARNED, _MOST_CLASSES = tl.constexpr(LEARNED), tl.constexpr(MOST_CLASSES)
     _UNRELIABLE, _LOWEST = tl.constexpr(UNRELIABLE_SEPARATION), tl.constexpr(torch.finfo(torch.float32).min)
 
     # --- the books: push and update --------------------------------------------------------------------------------
@@ -111,7 +113,8 @@ if triton is not None:
     @triton.jit
     def _update(
         queue,
-        count,
+        seen,
+        step_now,
         target,
         log_classes,
         steps,
@@ -121,16 +124,23 @@ if triton is not None:
         solution,
         degenerate,
         unreliable,
+        by_class,
+        history,
         DEFAULT: tl.constexpr,
+        Q: tl.constexpr,
+        FEWEST: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
-        """Fit the first ``count`` of the queue, solve r(tau) = target, and move p0."""
+        """Fit the queue, solve r(tau) = target, and move p0."""
+        count = tl.minimum(seen, Q)
+        if DEFAULT:  # as in clean_edge.recent
+            count = tl.minimum(tl.maximum(seen // _RECENT, FEWEST), count)
         # k-means and EM, as in mixture.fit_or_doubt
         lane = tl.arange(0, BLOCK)
         inside = lane < count
         samples = count.to(tl.float64)
         before = tl.load(solution)
-        H = tl.load(queue + lane, mask=inside, other=0.0).to(tl.float64)
+        H = tl.load(queue + (seen - count + lane) % Q, mask=inside, other=0.0).to(tl.float64)
         squares = H * H
         one = tl.where(inside, 1.0, 0.0).to(tl.float64)
         sum0, sum1, sum2 = _sums(one, H, squares)
@@ -196,9 +206,18 @@ if triton is not None:
         p0 = tl.where(clips, p0, _P_MIN)
         tau = tl.where(clips, tau, tl.load(slope + _GRID - 1))
 
-        if DEFAULT:  # the larger of that and the clean edge, with a memory, as in clean_edge.py
-            edge = tl.exp(-tl.maximum(m, 2 * log_classes - mn))
-            aim = tl.maximum(p0, tl.where(mn > log_classes, tl.minimum(edge, 1 - _P_MIN), _P_MIN))
+        if DEFAULT:  # as in clean_edge.py
+            each = tl.arange(0, _MOST_CLASSES)
+            of_class = tl.load(by_class + each)
+            better = tl.load(by_class + _MOST_CLASSES + each)
+            lost = (of_class > 0) & (better.to(tl.float64) < _LEARNED * of_class.to(tl.float64))
+            gives_up = (tl.sum(lost.to(tl.int32), 0) > 0) | (tl.sum(of_class, 0) == 0)
+            tl.debug_barrier()
+            tl.store(by_class + each, tl.zeros((_MOST_CLASSES,), tl.int64))
+            tl.store(by_class + _MOST_CLASSES + each, tl.zeros((_MOST_CLASSES,), tl.int64))
+            edge = tl.minimum(tl.exp(-tl.maximum(m, 2 * log_classes - mn)), 1 - _P_MIN)
+            aim = tl.where(gives_up, p0, tl.maximum(p0, edge))
+            aim = tl.where(mn > log_classes, aim, _P_MIN)
             alpha = tl.exp(-steps.to(tl.float64) / _MEMORY)
             p0 = alpha * before + (1 - alpha) * aim
             logit = (_LOGIT_MAX - tl.log(p0 / (1 - p0))) / _LOGIT_STEP
@@ -215,6 +234,10 @@ if triton is not None:
         tl.store(solution + 4, mn, mask=good)
         tl.store(solution + 5, vn, mask=good)
         tl.store(solution + 6, weight, mask=good)
+        octave = (tl.log2(tl.maximum(step_now, 1).to(tl.float64) + 0.5)).to(tl.int32)
+        octave = tl.minimum(octave, _OCTAVES - 1)
+        tl.store(history + octave, tau, mask=good)
+        tl.store(history + _OCTAVES + octave, weight, mask=good)
         tl.store(degenerate, tl.load(degenerate) + 1, mask=doubt)
         poor = (mn - m) / tl.sqrt((v + vn) / 2) < _UNRELIABLE
         tl.store(unreliable, tl.where(poor, tl.load(unreliable) + 1, 0), mask=good)
@@ -320,6 +343,8 @@ if triton is not None:
         unreliable,
         solution,
         highest_lr,
+        by_class,
+        history,
         slope,
         width,
         table,
@@ -362,6 +387,11 @@ if triton is not None:
 
         # the books
         now_seen = _push(H, queue, seen, old_seen, Q)
+        if DEFAULT:
+            counted = valid & (tl.abs(H) < float("inf")) & (C <= _MOST_CLASSES)
+            one = tl.full((SAMPLES,), 1, tl.int64)
+            tl.atomic_add(by_class + label, one, mask=counted)
+            tl.atomic_add(by_class + _MOST_CLASSES + label, one, mask=counted & (H < log_classes))
         tl.store(steps, step)
         target = tl.full((), 1.0, tl.float64) + epsilon
         if RULE != "constant":
@@ -375,7 +405,8 @@ if triton is not None:
             tl.debug_barrier()
             _update(
                 queue,
-                tl.minimum(now_seen, Q),
+                now_seen,
+                step,
                 target,
                 log_classes,
                 period,
@@ -385,7 +416,11 @@ if triton is not None:
                 solution,
                 degenerate,
                 unreliable,
+                by_class,
+                history,
                 DEFAULT,
+                Q,
+                FEWEST,
                 BLOCK,
             )
 
@@ -426,6 +461,8 @@ if triton is not None:
         solution,
         degenerate,
         unreliable,
+        by_class,
+        history,
         DEFAULT: tl.constexpr,
         Q: tl.constexpr,
         BLOCK: tl.constexpr,
@@ -441,7 +478,8 @@ if triton is not None:
         if due & (count >= FEWEST) & (target > 1):
             _update(
                 queue,
-                tl.minimum(count, Q),
+                count,
+                step,
                 target,
                 log_classes,
                 period,
@@ -451,7 +489,11 @@ if triton is not None:
                 solution,
                 degenerate,
                 unreliable,
+                by_class,
+                history,
                 DEFAULT,
+                Q,
+                FEWEST,
                 BLOCK,
             )
 
@@ -545,6 +587,8 @@ def update(criterion: OGC, state: State, epsilon: Tensor | float, by_clock: bool
             state.solution,
             state.degenerate,
             state.unreliable,
+            state.by_class,
+            state.history,
             Q=size,
             BLOCK=block,
             BY_CLOCK=int(by_clock),

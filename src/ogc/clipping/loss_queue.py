@@ -52,6 +52,13 @@ def push_by_scatter(queue: Tensor, seen: Tensor, H: Tensor) -> None:
     seen.add_(count)
 
 
+def newest(queue: Tensor, seen: int, count: int) -> Tensor:
+    """The last ``count`` samples, in any order; on the CPU."""
+    size = queue.numel() - 1
+    start, end = (seen - count) % size, (seen - 1) % size + 1
+    return queue[start:end] if start < end else torch.cat([queue[start:size], queue[:end]])
+
+
 def gather_ranks(H: Tensor, process_group: dist.ProcessGroup | bool | None) -> Tensor:
     """The union of all ranks' H in rank order, so that every rank queues the same: (n,) each -> (N,).
 

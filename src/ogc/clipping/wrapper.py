@@ -31,8 +31,8 @@ from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, pic
 from ..losses import Loss, Pointwise, by_name, clipped, clipped_slope
 from ..losses.clipped import ByHand
 from ..losses.loss import Reduction
-from .books import UNRELIABLE_SEPARATION, State, update, update_by_default
-from .clean_edge import EPSILON, FEWEST, period
+from .books import OCTAVES, UNRELIABLE_SEPARATION, State, update, update_by_default
+from .clean_edge import EPSILON, FEWEST, MOST_CLASSES, count_classes, period
 from .loss_queue import gather_ranks, push
 from .mixture import Mixture
 from .numbers import numbers_on
@@ -79,6 +79,8 @@ class OGC(Loss):
     unreliable: Tensor
     solution: Tensor
     highest_lr: Tensor
+    by_class: Tensor
+    history: Tensor
     slopes: Slopes
 
     def __init__(
@@ -123,6 +125,8 @@ class OGC(Loss):
         unclipped = [P_MIN, self.slopes.steepest, *[math.nan] * len(Mixture._fields)]
         self.register_buffer("solution", torch.tensor(unclipped, dtype=torch.float64))
         self.register_buffer("highest_lr", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("history", torch.full((2, OCTAVES), math.nan, dtype=torch.float64))
+        self.register_buffer("by_class", torch.zeros(2, MOST_CLASSES, dtype=torch.int64))
         self._be_known()
         if optimizer is not None:
             self.attach(optimizer)
@@ -204,7 +208,7 @@ class OGC(Loss):
             H = pick(log_p, labels, self.ignore_index)
             share = self.shares(labels, num_classes, H.dtype)
             if learns and step is None:
-                self._keep_books(self._unless_ignored(H, labels) if isinstance(share, Tensor) else H, state)
+                self._keep_books(self._unless_ignored(H, labels) if isinstance(share, Tensor) else H, labels, state)
             p0, tau = self._p0_and_tau(H)
             p = torch.exp(-H)
             value = self.combine(clipped(self.base, H, p0, tau, p=p), share)
@@ -269,12 +273,15 @@ class OGC(Loss):
         if self._in_one_launch(logits, labels, state) is None:
             log_p = F.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), 1)
             H = pick_quietly(log_p, labels, self.ignore_index)
-            self._keep_books(self._unless_ignored(H, labels), state)
+            self._keep_books(self._unless_ignored(H, labels), labels, state)
 
-    def _keep_books(self, H: Tensor, state: State) -> None:
+    def _keep_books(self, H: Tensor, labels: Tensor, state: State) -> None:
         """Queue H where finite, move the clock, update when due."""
         if self.threshold is None:
             H = gather_ranks(H.flatten().float(), self.process_group)
+            if self.rule == "default":
+                everyone = gather_ranks(labels.flatten().float(), self.process_group)  # exact: classes are few
+                count_classes(state.by_class, H, everyone.nan_to_num(0).long(), self._num_classes)
             kernels = _kernels(state.queue, H.numel())
             (push if kernels is None else kernels.push)(state.queue, state.seen, H)
             self._track_lr(state)
