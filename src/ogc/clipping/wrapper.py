@@ -48,9 +48,14 @@ _Step = tuple[Tensor, Tensor, Tensor, Tensor]
 class OGC(Loss):
     """Optimized Gradient Clipping (Ye et al., AAAI 2025) of a pointwise loss. Use it like ``nn.CrossEntropyLoss``.
 
-    Every training step queues the batch's cross entropies H = -log p(y). Every ``every`` steps, once the queue is full,
-    two normals are fitted to it, clean and noisy, and tau is set so that, gradients with respect to p clipped at tau,
-    noisy samples pull 1 + epsilon times as hard as clean ones. It learns only in training mode with gradients enabled.
+    Every training step queues the batch's cross entropies H = -log p(y). Every ``every`` steps two normals are fitted
+    to the queue, one for clean and one for noisy samples, and tau is moved, the bound on the gradient with respect to
+    p. It learns only in training mode with gradients enabled. How tau moves:
+
+    - by default, by the rule of :mod:`ogc.clipping.clean_edge`, which has nothing to tune;
+    - with ``epsilon0=20``, by the paper's rule: noisy samples pull 1 + lr * epsilon0 times as hard as clean ones;
+    - with ``epsilon=0.5``, the same with ``epsilon * lr / (highest lr so far)`` in place of ``lr * epsilon0``;
+    - with ``threshold=``, by hand: ``Fixed``, ``Linear`` or ``EMA`` from ``ogc.clipping``.
 
     >>> model = torch.nn.Linear(4, 3)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -59,16 +64,16 @@ class OGC(Loss):
     torch.Size([])
 
     :param base: a pointwise loss, or its name in ``ogc.losses.LOSSES``.
-    :param optimizer: whose first group's lr epsilon follows; held weakly. Or :meth:`attach` it later.
-    :param epsilon: the excess at the highest lr so far; at an update it is ``epsilon * lr / highest lr``.
-    :param epsilon0: instead, the paper's rule: ``lr * epsilon0``. Its 20 at lr 0.1 is the default epsilon of 2.
-    :param follow_lr: ``False`` keeps epsilon constant, and needs no optimizer.
-    :param threshold: move tau by hand instead: ``Fixed``, ``Linear`` or ``EMA`` from ``ogc.clipping``.
-    :param every: s, steps from update to update. One call in training is a step; a call that gradient checkpointing
-        repeats is another.
-    :param queue_size: Q, how many recent samples the normals are fitted to.
-    :param process_group: whose ranks share the queue; the default group if ``None``, nobody if ``False``. On CUDA all
-        ranks must bring batches of the same size: exchanging sizes would wait for the device.
+    :param optimizer: whose first group's lr is followed; held weakly. Or :meth:`attach` it later.
+    :param epsilon: the excess at the highest lr so far.
+    :param epsilon0: the excess over the lr: the paper's rule.
+    :param follow_lr: ``False`` keeps epsilon constant and needs no optimizer.
+    :param threshold: a function of the step and the last tau.
+    :param every: s, steps from update to update; the default rule updates eight times as often in the first 1,024
+        steps. One call in training is a step, also one that gradient checkpointing repeats.
+    :param queue_size: Q, how many recent samples the normals are fitted to. The default rule starts at 256.
+    :param process_group: whose ranks share the queue; the default group if ``None``, none if ``False``. On CUDA all
+        ranks need batches of the same size: exchanging sizes would wait for the device.
     """
 
     base: Pointwise
@@ -152,7 +157,7 @@ class OGC(Loss):
 
     @property
     def rule(self) -> str:
-        """What moves tau: "default", "epsilon", "paper" (epsilon0) or "threshold"."""
+        """Name of the rule that moves tau: "default", "epsilon", "paper" (epsilon0) or "threshold"."""
         if self.threshold is not None:
             return "threshold"
         return "paper" if self.epsilon0 is not None else "default" if self.epsilon is None else "epsilon"
@@ -378,17 +383,39 @@ class OGC(Loss):
                 buffer.copy_(updated)
 
     def _warn_if_unreliable(self, updates: int) -> None:
-        """The paper's own limit: where noise is complex or heavy, the two normals fit badly."""
-        if updates >= UNRELIABLE_UPDATES and not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
+        """Warn once if the rule cannot work: nothing is clipped, or the two normals fit badly, the paper's own limit.
+
+        :param updates: in a row whose normals are hard to tell apart.
+        """
+        if self._has_warned or int(self.steps) < UNRELIABLE_UPDATES * self.every:
+            return
+        share, tau = float(self.mixture.noisy_weight), float(self.tau)
+        if updates >= UNRELIABLE_UPDATES:
+            message = (
                 f"OGC: for {updates} updates the clean and the noisy normal have been hard to tell apart (separation "
                 f"{float(self.mixture.separation):.2f} < {UNRELIABLE_SEPARATION:g}, overlap "
-                f"{float(self.mixture.overlap):.2f}), so tau ({float(self.tau):.3g}) and noise_probability rest on a "
-                "poor fit. Wrong labels learnt by heart do this (try a smaller epsilon), and so do noise that is heavy "
-                "or depends on the input, and clean labels (then all is well).",
-                stacklevel=7,  # the caller's line, past nn.Module's two
+                f"{float(self.mixture.overlap):.2f}), so tau ({tau:.3g}) and noise_probability rest on a poor fit. "
+                f"The share of noisy samples: {self._past(1, '.0%')}. If it fell, wrong labels were memorised: train "
+                "for fewer epochs or use a smaller network. If it was always small, the labels may be clean. "
+                "Otherwise the noise may be heavy or depend on the input."
             )
+        elif self.rule in ("epsilon", "paper") and share >= 0.05 and not (self.history[0] < self.slopes.steepest).any():
+            name = "epsilon" if self.epsilon0 is None else "epsilon0"
+            message = (
+                f"OGC: nothing has been clipped in {int(self.steps):,} steps, although {share:.0%} of the samples look "
+                f"noisy: without clipping they pull less than 1 + epsilon times as hard as clean ones. Leave out "
+                f"{name} to use the default rule, or lower it."
+            )
+        else:
+            return
+        self._has_warned = True
+        warnings.warn(message, stacklevel=7)  # the caller's line, past nn.Module's two
+
+    def _past(self, row: int, form: str) -> str:
+        """A row of the history in words, oldest first."""
+        known = [(i, value) for i, value in enumerate(self.history[row].tolist()) if not math.isnan(value)]
+        steps = int(self.steps)
+        return ", ".join(f"{value:{form}} at step {min(2 ** (i + 1) - 1, steps)}" for i, value in known[-4:]) or "none"
 
     # --- saving, copying, moving -------------------------------------------------------------------------------------
 
@@ -441,8 +468,8 @@ class OGC(Loss):
 
     def extra_repr(self) -> str:
         state = f"steps={int(self.steps)}, tau={float(self.tau):.4g}, p0={float(self.p0):.4g}"
-        if not math.isnan(rate := float(self.mixture.noisy_weight)):
-            state += f", estimated noise={rate:.1%}"
+        if not math.isnan(float(self.mixture.noisy_weight)):
+            state += f"\ntau: {self._past(0, '.3g')}\nshare of noisy samples: {self._past(1, '.0%')}"
         return f"{super().extra_repr()}\n{state}"
 
 

@@ -2,10 +2,9 @@
 
 ``_weighted_rows.py`` has what ``sample_weight`` means, and how rows become batches.
 
-What is not given follows the number of different rows: wrong labels are soon learnt by heart where there are few, so
-below 1,000 there is one small hidden layer, with a learning rate that is the lower the fewer rows a feature has, and
-from there on two layers.
-``epsilon`` is 0.1 and not OGC's own 2, at which two classes are hardly ever clipped (``docs/log.md``, "Two classes").
+What is not given follows the number of different rows. With few rows wrong labels are memorised early, so below 1,000
+there is one small hidden layer, and the learning rate is lower the fewer rows there are per feature. From 1,000 rows on
+there are two layers, and training stops early.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numbers
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +61,7 @@ STEPS_AN_ITERATION = 10
 """At least. Where a pass has fewer, an iteration is several passes."""
 SURVEYS = 10
 QUEUE = (256, 4096)
-EVERY = 16
-FORMAT = 1
+FORMAT = 2
 FACTS = (
     "n_features_in_", "n_iter_", "loss_", "loss_curve_", "noise_rate_", "validation_scores_", "best_validation_score_",
     "_weight_seen", "_different",
@@ -87,7 +85,8 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     :param hidden_layer_sizes: the widths of the hidden layers; () is a linear classifier. ``None`` is one of 100, or
         from 1,000 different rows on two of 200.
     :param base: the loss that OGC clips: its name in ``ogc.losses.LOSSES``, or a pointwise loss.
-    :param epsilon: how much harder than right labels wrong ones may pull, at the highest learning rate.
+    :param epsilon: bound the pull of wrong labels at 1 + epsilon times that of right ones, at the highest learning
+        rate. ``None`` is OGC's default rule, which needs no such number.
     :param learning_rate_init: of AdamW; ``fit`` lets it fall along a cosine, ``partial_fit`` keeps it. ``None`` is
         0.002, but below 1,000 different rows 0.001 for ten a feature, and in proportion up to 0.003.
     :param weight_decay: of AdamW.
@@ -96,7 +95,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         is 60 passes, but 200 steps at least and 20,000 at most. For some hundred rows that is set for many wrong
         labels; where most are right, more (``max_iter=100``) can serve better.
     :param early_stopping: stop when the accuracy on held-out rows, whose labels are as wrong as all others, has not
-        risen for ``n_iter_no_change`` iterations, and go back to the best one.
+        risen for ``n_iter_no_change`` iterations, and go back to the best one. "auto": from 1,000 different rows on.
     :param validation_fraction: how many of the different rows are held out, the classes about in proportion; one of
         each class is always trained on.
     :param random_state: with the same integer ``fit`` gives the same bits.
@@ -117,12 +116,12 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hidden_layer_sizes: int | Sequence[int] | None = None,
         *,
         base: str | Pointwise = "ce",
-        epsilon: float = 0.1,
+        epsilon: float | None = None,
         learning_rate_init: float | None = None,
         weight_decay: float = 1e-2,
         batch_size: int = 200,
         max_iter: int | None = None,
-        early_stopping: bool = False,
+        early_stopping: bool | Literal["auto"] = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
         random_state: Any = None,
@@ -155,7 +154,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._begin()
             self._standardise(rows)
             held_out = None
-            if self.early_stopping:
+            if self._stops_early(rows):
                 rows, held_out = self._split(rows)
             self._different = len(rows.y)
             self._build(
@@ -220,14 +219,18 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             value = getattr(self, name)
             good = (value is None and name == "max_iter") or (_whole(value) and value >= 1)
             require(good, name, "an integer of at least 1", value)
-        require(_between(0, self.epsilon, math.inf), "epsilon", "a number above 0", self.epsilon)
+        good = self.epsilon is None or _between(0, self.epsilon, math.inf)
+        require(good, "epsilon", "a number above 0, or None", self.epsilon)
         require(lr is None or _between(0, lr, math.inf), "learning_rate_init", "a number above 0, or None", lr)
         decay, fraction = self.weight_decay, self.validation_fraction
         good = _between(0, decay, math.inf) or (_real(decay) and decay == 0)
         require(good, "weight_decay", "a number of at least 0", decay)
         require(_between(0, fraction, 1), "validation_fraction", "a number in (0, 1)", fraction)
-        good = isinstance(self.early_stopping, bool | np.bool_)
-        require(good, "early_stopping", "True or False", self.early_stopping)
+        good = isinstance(self.early_stopping, bool | np.bool_) or self.early_stopping == "auto"
+        require(good, "early_stopping", 'True, False or "auto"', self.early_stopping)
+
+    def _stops_early(self, rows: Rows) -> bool:
+        return len(rows.y) >= MANY if isinstance(self.early_stopping, str) else bool(self.early_stopping)
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
@@ -321,7 +324,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._optimizer = torch.optim.AdamW(
             self.network_.parameters(), lr=self._lr(), weight_decay=self.weight_decay, fused=True
         )
-        self.criterion_ = OGC(base, epsilon=self.epsilon, every=EVERY, queue_size=queue_size, process_group=False)
+        self.criterion_ = OGC(base, epsilon=self.epsilon, queue_size=queue_size, process_group=False)
 
     def _hold_together(self) -> None:
         """What the criterion does not keep when it is copied, and parameters that may have changed."""

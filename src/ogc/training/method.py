@@ -14,6 +14,7 @@ import torch
 from .._near import meant
 from .._require import require
 from ..clipping import EMA, OGC, Linear
+from ..clipping.clean_edge import FEWEST
 from ..losses import LOSSES, Loss
 from .own_loss import OwnLoss, try_out
 
@@ -76,23 +77,46 @@ PAPER: dict[str, dict[str, Parameters]] = {  # the paper's table "param", and it
     },
 }
 
+IMAGES: dict[str, Parameters] = {f"{base}+ogc": {"epsilon": 2.0} for base in CLIPPED}  # the paper's rule at its lr
+
 PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe
     **PAPER,
+    "folder": IMAGES,
+    "folder-large": IMAGES,
     "cifar10-plus": PAPER["cifar10"] | {"ce+ogc": {"epsilon0": 20.0}},
     "cifar100-plus": PAPER["cifar100"] | {"ce+ogc": {"epsilon0": 20.0}},
     "cifar10-default": PAPER["cifar10"] | {"ce+ogc": {}, "fl+ogc": {"gamma": 0.5}},
 }
 
 
-def criterion(recipe: Recipe, *, classes: int, optimizer: torch.optim.Optimizer | None, total_steps: int) -> Loss:
-    """The recipe's loss. ``total_steps`` is the length of training, which ``+linear`` needs."""
+def criterion(
+    recipe: Recipe,
+    *,
+    classes: int,
+    optimizer: torch.optim.Optimizer | None,
+    total_steps: int,
+    samples: int | None = None,
+) -> Loss:
+    """The recipe's loss.
+
+    :param total_steps: length of training, which ``+linear`` needs.
+    :param samples: of the training set. The queue of OGC's default rule spans at most one pass over them.
+    """
     require(classes >= 2, "classes", "at least 2", classes)
     if (own := own_loss(recipe.method)) is not None:
         own.load(recipe.method_sha256)
-    loss = build(recipe.method, recipe.parameters, optimizer=optimizer, total_steps=total_steps)
+    parameters = dict(recipe.parameters)
+    if samples is not None and by_default(recipe.method, parameters):
+        parameters["queue_size"] = min(int(parameters["queue_size"]), max(samples, FEWEST))
+    loss = build(recipe.method, parameters, optimizer=optimizer, total_steps=total_steps)
     if own is not None and not isinstance(loss, OGC):
         try_out(loss, str(own), classes)
     return loss
+
+
+def by_default(method: str, parameters: Mapping[str, Value]) -> bool:
+    """Return True if OGC moves tau by its default rule."""
+    return split(method)[2] == "ogc" and not parameters.keys() & {"epsilon", "epsilon0"}
 
 
 def build(

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from .._near import meant
 from .._require import require
+from ..clipping.clean_edge import FEWEST, period
 from ..models import TIMM, check_name
 from ..noise.by_kind import Kind
 from . import method as methods
@@ -237,17 +238,15 @@ def _check_noise(text: str) -> None:
 
 
 def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str | None:
-    """Why OGC does not move tau even once in such a run, and the way out; ``None`` where it does, and without OGC.
-
-    Queues do not shrink by themselves where data are few, since that was no help: on 300, 600 and 1200 digits with 40 %
-    symmetric noise (recipe ``table``, four seeds) 4096 has 51.9, 87.8 and 94.2 %, the largest power of two below the
-    number of samples 51.9, 87.8 and 94.0 %, and CE 51.9, 88.1 and 93.3 %.
+    """Explain why OGC does not move tau even once in such a run; ``None`` if it does, or without OGC.
 
     :param steps: of an epoch, of ``batch`` samples each.
     """
     if methods.split(recipe.method)[2] != "ogc":
         return None
     queue, every = (int(recipe.parameters[name]) for name in ("queue_size", "every"))
+    if methods.by_default(recipe.method, recipe.parameters):
+        queue, every = min(queue, FEWEST), period(1, every)
     total = recipe.epochs * steps
     calls = total * recipe.accumulate
     if every * math.ceil(queue * recipe.accumulate / (batch * every)) <= calls:
@@ -258,7 +257,7 @@ def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str 
     often = "every step" if every == 1 else f"every {every} steps"
     return (
         f"{recipe.method} clips nothing in {total:,} steps of {batch:,} samples: tau moves {often}, "
-        f"once {queue:,} samples are queued. The way out: {typed}, or more epochs."
+        f"once {queue:,} samples are queued. To fix this: {typed}, or more epochs."
     )
 
 

@@ -153,6 +153,7 @@ class Run:
             classes=classes,
             optimizer=self.optimizer,
             total_steps=recipe.epochs * self.feed.steps * recipe.accumulate,
+            samples=self.feed.samples,
         ).to(device)
 
         self.epoch = self.step = 0
