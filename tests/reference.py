@@ -220,6 +220,62 @@ class ReferenceOGC:
         self.tau = float(self.loss.slope(self.p0))
 
 
+class ReferenceDefault(ReferenceOGC):
+    """OGC's default rule: the paper's bound and the edge of the clean samples, under two conditions."""
+
+    def __init__(self, loss: Loss, *, every: int = 32, queue_size: int = 4096) -> None:
+        super().__init__(loss, epsilon=2.0, every=every, queue_size=queue_size)
+        self.seen = 0
+        self.since: list[tuple[int, float]] = []  # label and H of the samples since the last update
+
+    def step(self, logits: Array, labels: Sequence[int], lr: float) -> tuple[float, list[float]]:
+        self.highest_lr = max(self.highest_lr, lr)
+        self.num_classes = logits.shape[1]
+        entropies = cross_entropy_of_given_label(logits, labels)
+        for label, h in zip(labels, entropies, strict=True):
+            if math.isfinite(h):
+                self.queue.append(float(np.float32(min(max(h, H_MIN), H_MAX))))
+                self.since.append((int(label), float(np.float32(h))))
+                self.seen += 1
+        self.queue = self.queue[-self.queue_size :]
+        self.steps += 1
+        self.period = self.every if self.steps > 1024 else max(1, self.every // 8)
+        if self.steps % self.period == 0 and self.seen >= min(256, self.queue_size) and lr > 0:
+            self.update(lr)
+        losses = []
+        for h in entropies:
+            losses.append(clipped(self.loss.value, self.loss.slope, min(math.exp(-h), 1 - P_MIN), self.p0, self.tau))
+        return sum(losses) / len(losses), losses
+
+    def update(self, lr: float) -> None:
+        newest = self.queue[-min(max(self.seen // 4, 256), self.queue_size) :]
+        since, self.since = self.since, []
+        mixture = fit_mixture(newest)
+        if degenerate(newest, mixture):
+            self.degenerate_fits += 1
+            return
+        self.mixture = mixture
+        clean_mean, noisy_mean = mixture[0], mixture[2]
+        chance = math.log(self.num_classes)
+        aim = P_MIN
+        if noisy_mean > chance:
+            aim = solve_threshold(self.loss.slope, mixture, 1 + self.epsilon * lr / self.highest_lr)
+            if self._every_class_is_learned(since, chance):
+                aim = max(aim, min(math.exp(-max(clean_mean, 2 * chance - noisy_mean)), 1 - P_MIN))
+        alpha = math.exp(-self.period / 16)
+        self.p0 = alpha * self.p0 + (1 - alpha) * aim
+        self.tau = float(self.loss.slope(self.p0))
+
+    def _every_class_is_learned(self, since: list[tuple[int, float]], chance: float) -> bool:
+        if self.num_classes > 64:
+            return False
+        for c in {label for label, _ in since}:
+            of_class = [h for label, h in since if label == c]
+            if sum(h < chance for h in of_class) < len(of_class) / 3:
+                return False
+        return True
+
+
 def mae(logits: Array, labels: Sequence[int]) -> list[float]:
     """MAE, 1 - p(y): (N, C), (N,) -> (N,), as all the baselines below."""
     return [1 - math.exp(-h) for h in cross_entropy_of_given_label(logits, labels)]

@@ -57,13 +57,16 @@ def check(fast: OGC, slow: OGC, logits: Tensor, labels: Tensor) -> None:
         assert int(fast.get_buffer(name)) == int(slow.get_buffer(name)), name
     assert_close(fast.queue[:-1].cpu(), slow.queue[:-1], rtol=1e-5, atol=1e-6)
     assert_close(fast.solution.cpu(), slow.solution, rtol=1e-4, atol=1e-6, equal_nan=True)
+    assert torch.equal(fast.by_class.cpu(), slow.by_class)
+    assert_close(fast.history.cpu(), slow.history, rtol=1e-4, atol=1e-6, equal_nan=True)
     assert_close(fast.highest_lr.cpu(), slow.highest_lr, rtol=1e-15, atol=0)
 
 
+@pytest.mark.parametrize("rule", [{"epsilon": 0.5}, {}])
 @pytest.mark.parametrize("base", BASES)
-def test_200_steps_equal_torch(base):
+def test_200_steps_equal_torch(base, rule):
     """The learning rate another one at each, uneven batches, ignored labels, classes that are ruled out."""
-    fast, slow, optimizer = pair(BASES[base], every=8, queue_size=512, epsilon=0.5)
+    fast, slow, optimizer = pair(BASES[base], every=8, queue_size=512, **rule)
     for step in range(200):
         optimizer.param_groups[0]["lr"] = 0.1 * min(step / 20, 0.51 + 0.5 * math.cos(math.pi * step / 200))
         logits, labels = noisy_batch(64 if step % 10 < 9 else 20 + step % 7, seed=step, margin=2 + 5 * step / 200)

@@ -69,6 +69,8 @@ def test_state_is_small():
         "unreliable",
         "solution",
         "highest_lr",
+        "by_class",
+        "history",
         "_extra_state",
     }
 

@@ -25,18 +25,22 @@ BASES = {
 # --- against the twin ------------------------------------------------------------------------------------------------
 
 
-def walk(name: str, *, every: int, queue_size: int, N: int, steps: int = 200) -> None:
-    """A made-up training: warm-up, cosine, uneven batches, logits that get better."""
+def walk(name: str, rule: str, *, every: int, queue_size: int, N: int, steps: int = 200, classes: int = 10) -> None:
+    """A made-up training: warm-up, cosine, uneven batches, logits that get better, first of some classes only."""
     base, twin_loss = BASES[name]
     optimizer = optimizer_with(0.0)
-    criterion = OGC(base, optimizer, every=every, queue_size=queue_size)
-    twin = reference.ReferenceOGC(twin_loss, epsilon=2.0, every=every, queue_size=queue_size)
+    sizes = {"every": every, "queue_size": queue_size}
+    criterion = OGC(base, optimizer, **sizes) if rule == "default" else OGC(base, optimizer, epsilon=2.0, **sizes)
+    twin = reference.ReferenceDefault(twin_loss, **sizes) if rule == "default" else None
+    twin = twin or reference.ReferenceOGC(twin_loss, epsilon=2.0, **sizes)
     updates = set()
     for step in range(steps):
         lr = 0.1 * min(step / 20, 0.5 + 0.5 * math.cos(math.pi * step / steps))
         optimizer.param_groups[0]["lr"] = lr
         n = N if step % 10 < 9 else N // 3 + step % 7
         logits, labels = noisy_batch(n, seed=step, margin=2 + 5 * step / steps)
+        if step < steps // 4:
+            logits[labels < 3] = 0.0  # three classes that are not learned yet
         value = criterion(logits.requires_grad_(), labels)
         expected, _ = twin.step(logits.detach().double().numpy(), labels.tolist(), lr)
         assert criterion.p0.item() == pytest.approx(twin.p0, abs=1e-5), step
@@ -48,20 +52,27 @@ def walk(name: str, *, every: int, queue_size: int, N: int, steps: int = 200) ->
     assert len(updates) > 4
 
 
+@pytest.mark.parametrize("rule", ["default", "epsilon"])
 @pytest.mark.parametrize("name", BASES)
-def test_200_steps_equal_the_reference(name):
-    walk(name, every=8, queue_size=512, N=64)
+def test_200_steps_equal_the_reference(name, rule):
+    walk(name, rule, every=8, queue_size=512, N=64)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rule", ["default", "epsilon"])
 @pytest.mark.parametrize("name", BASES)
-def test_200_steps_equal_the_reference_at_the_default_size(name):
-    walk(name, every=32, queue_size=4096, N=128)
+def test_200_steps_equal_the_reference_at_the_default_size(name, rule):
+    walk(name, rule, every=32, queue_size=4096, N=128)
 
 
 def test_defaults():
     criterion = OGC("ce")
-    assert (criterion.every, criterion.queue_size, criterion.epsilon, criterion.follow_lr) == (32, 4096, 2.0, True)
+    assert (criterion.every, criterion.queue_size, criterion.follow_lr, criterion.rule) == (32, 4096, True, "default")
+    assert OGC("ce", epsilon=1.0).rule == "epsilon"
+    assert OGC("ce", epsilon0=20).rule == "paper"
+    assert OGC("ce", threshold=EMA()).rule == "threshold"
+    with pytest.raises(ValueError, match=r"^Parameter `epsilon` should be left out with epsilon0"):
+        OGC("ce", epsilon=1.0, epsilon0=20)
     assert criterion.queue.shape == (4097,)
 
 
@@ -155,7 +166,7 @@ def step(criterion: OGC) -> None:
 
 def test_epsilon_is_relative_to_the_highest_lr_so_far():
     optimizer = optimizer_with(0.02)
-    criterion = full(optimizer)
+    criterion = full(optimizer, epsilon=2.0)
     assert ratio(criterion) == pytest.approx(2.0)
     for lr, epsilon in ((0.01, 1.0), (0.04, 2.0), (0.01, 0.5), (1e-5, 5e-4)):
         optimizer.param_groups[0]["lr"] = lr
@@ -165,7 +176,7 @@ def test_epsilon_is_relative_to_the_highest_lr_so_far():
 
 def test_highest_lr_counts_between_updates():
     optimizer = optimizer_with(0.1)
-    criterion = OGC("ce", optimizer, every=2, queue_size=256)
+    criterion = OGC("ce", optimizer, epsilon=2.0, every=2, queue_size=256)
     criterion(*noisy_batch(256, seed=0))
     optimizer.param_groups[0]["lr"] = 0.05
     step(criterion)
@@ -210,7 +221,7 @@ def test_lr_of_zero_keeps_tau():
 def test_lr_may_be_a_tensor():
     optimizer = optimizer_with(0.1)
     optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
-    criterion = full(optimizer)
+    criterion = full(optimizer, epsilon=2.0)
     optimizer.param_groups[0]["lr"].fill_(0.05)
     step(criterion)
     assert ratio(criterion) == pytest.approx(1.0, rel=1e-6)
@@ -223,7 +234,7 @@ MISSING = (
 
 
 def test_no_optimizer_is_an_error_at_the_first_update():
-    criterion = OGC("ce", every=3, queue_size=4)
+    criterion = OGC("ce", every=24, queue_size=4)  # every third step at first
     criterion(*batch())
     criterion(*batch())
     with pytest.raises(RuntimeError, match=MISSING):
@@ -240,7 +251,7 @@ def test_the_optimizer_is_held_weakly():
 
 
 def test_attach_later():
-    criterion, optimizer = OGC("ce", every=1, queue_size=256), optimizer_with(0.1)
+    criterion, optimizer = OGC("ce", epsilon=2.0, every=1, queue_size=256), optimizer_with(0.1)
     assert criterion.attach(optimizer) is criterion
     criterion(*noisy_batch(256, seed=0))
     assert ratio(criterion) == pytest.approx(2.0)
@@ -295,9 +306,15 @@ def test_noise_probability_keeps_shape_and_type():
 def test_repr():
     criterion = OGC("fl", follow_lr=False)
     assert "tau=" in repr(criterion)
-    assert "estimated noise" not in repr(criterion)
-    criterion = clipping_ogc("ce")
-    assert f"tau={float(criterion.tau):.4g}, p0={float(criterion.p0):.4g}, estimated noise=" in repr(criterion)
+    assert "share of noisy samples" not in repr(criterion)
+    criterion = OGC("ce", follow_lr=False, every=1, queue_size=64)
+    for seed in range(5):
+        criterion(*noisy_batch(64, seed=seed))
+    assert f"tau={float(criterion.tau):.4g}, p0={float(criterion.p0):.4g}" in repr(criterion)
+    shares = [f"{float(share):.0%}" for share in criterion.history[1, :3]]
+    assert f"share of noisy samples: {shares[0]} at step 1, {shares[1]} at step 3, {shares[2]} at step 5" in repr(
+        criterion
+    )
     assert "CrossEntropy()" in repr(criterion)
     assert "threshold=Fixed(tau=3.0)" in repr(OGC("ce", threshold=Fixed(3.0)))
 
@@ -318,13 +335,27 @@ def test_a_degenerate_queue_keeps_tau_and_is_counted(queue):
 
 
 def test_two_spikes_are_a_good_fit():
-    criterion = OGC("ce", follow_lr=False, every=1, queue_size=512)
+    criterion = OGC("ce", follow_lr=False, epsilon=2.0, every=1, queue_size=512)
     feed(criterion, queue_of("two spikes"))
     assert criterion.degenerate == 0
     assert criterion.p0 > P_MIN
     assert_close(
         torch.stack([criterion.mixture.clean_mean, criterion.mixture.noisy_mean]), torch.tensor([0.1, 9.0]).double()
     )
+
+
+def test_warns_once_where_nothing_is_clipped_although_labels_look_wrong():
+    criterion = OGC("ce", follow_lr=False, epsilon=1e4, every=1, queue_size=512)
+    heaps = queue_of("two heaps")
+    for _ in range(31):
+        feed(criterion, heaps)
+    with pytest.warns(
+        UserWarning, match=r"^OGC: nothing has been clipped in 32 steps, although 50% .* Leave out epsilon"
+    ):
+        feed(criterion, heaps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        feed(criterion, heaps)
 
 
 def test_warns_once_where_the_normals_fit_badly():
@@ -508,7 +539,7 @@ def test_every_argument_changes_the_output():
 
     def output(**arguments):
         optimizers = {"optimizer": optimizer_with(0.1)}
-        arguments = {"base": "ce", "every": 2, "queue_size": 64} | optimizers | arguments
+        arguments = {"base": "ce", "every": 8, "queue_size": 64} | optimizers | arguments
         criterion, values = OGC(**arguments), []
         for step in range(8):
             optimizers["optimizer"].param_groups[0]["lr"] = 0.1 / (1 + step)
@@ -522,7 +553,7 @@ def test_every_argument_changes_the_output():
         "epsilon0": 5.0,
         "follow_lr": False,
         "threshold": EMA(),
-        "every": 3,
+        "every": 16,
         "queue_size": 128,
         "weight": torch.linspace(0.1, 2, 10),
         "ignore_index": 3,

@@ -1,0 +1,121 @@
+"""The default rule, part by part, and what it is for: two classes, small data, short trainings."""
+
+import math
+
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer
+from torch import nn
+
+from ogc import OGC
+from ogc.clipping.clean_edge import count_classes, follow, gives_up_a_class, period, recent, target
+from ogc.clipping.loss_queue import newest, push
+from ogc.clipping.mixture import Mixture
+from ogc.given_label import P_MIN
+from ogc.noise import symmetric
+from samples import noisy_batch
+
+
+def mixture(clean: float, noisy: float) -> Mixture:
+    return Mixture(clean, 0.1, noisy, 0.5, 0.3)  # type: ignore[arg-type]  # floats, as on the CPU
+
+
+@pytest.mark.parametrize(
+    ("clean", "noisy", "p_ratio", "gives_up", "expected"),
+    [
+        (0.2, 2.0, 0.3, False, P_MIN),  # better than a guess among ten: hard samples rather than wrong ones
+        (0.2, 2.0, 0.9, True, P_MIN),
+        (0.2, 5.0, 0.3, False, math.exp(-0.2)),  # the edge of the clean samples
+        (0.2, 5.0, 0.9, False, 0.9),  # the paper's bound, where it is tighter
+        (0.2, 5.0, 0.3, True, 0.3),  # no edge while a class is not learned
+        (0.2, 2.4, 0.01, False, math.exp(2.4 - 2 * math.log(10))),  # hardly worse than a guess
+        (0.0, 9.0, 0.3, False, 1 - P_MIN),
+    ],
+)
+def test_target(clean, noisy, p_ratio, gives_up, expected):
+    assert target(mixture(clean, noisy), p_ratio, 10, gives_up) == pytest.approx(expected)
+
+
+def test_p0_follows_with_a_memory():
+    p0 = 0.0
+    for _ in range(4):
+        p0 = follow(p0, 1.0, steps=4)
+    assert p0 == pytest.approx(follow(0.0, 1.0, steps=16))
+    assert p0 == pytest.approx(1 - math.exp(-1))
+
+
+def test_updates_are_frequent_at_first():
+    assert [period(step, 32) for step in (1, 1024, 1025)] == [4, 4, 32]
+    assert period(1, 4) == 1
+
+
+def test_recent_samples_are_fitted():
+    assert [recent(seen, 4096) for seen in (100, 300, 2000, 8000, 10**6)] == [100, 256, 500, 2000, 4096]
+    queue, seen = torch.zeros(11), torch.zeros((), dtype=torch.int64)
+    for value in range(1, 18):
+        push(queue, seen, torch.tensor([value / 4]))
+    for count in (1, 4, 7, 8, 10):
+        assert sorted(newest(queue, 17, count).tolist()) == [value / 4 for value in range(18 - count, 18)]
+
+
+def test_classes_are_counted():
+    counts = torch.zeros(2, 64, dtype=torch.int64)
+    H = torch.tensor([0.1, 0.2, 5.0, 5.0, math.nan, 0.1])
+    count_classes(counts, H, torch.tensor([0, 0, 0, 1, 1, -100]), 3)
+    assert counts[:, :3].tolist() == [[4, 1, 0], [3, 0, 0]]  # an ignored label is NaN in the queue; here it is class 0
+    assert gives_up_a_class(counts, 3)
+    assert not gives_up_a_class(counts[:, :1], 1)
+    count_classes(counts, torch.tensor([0.1]), torch.tensor([1]), 3)
+    assert not gives_up_a_class(counts, 3)  # one of two is more than a third
+    assert gives_up_a_class(counts, 65)
+    assert gives_up_a_class(torch.zeros(2, 64), 3)
+
+
+def test_ignored_samples_count_for_no_class():
+    criterion = OGC("ce", follow_lr=False, ignore_index=3, every=800)
+    logits, labels = noisy_batch(64, seed=0)
+    criterion(logits, labels)
+    assert criterion.by_class[0].sum() == (labels != 3).sum()
+    assert criterion.by_class[0, 3] == 0
+
+
+@pytest.mark.parametrize("num_classes", [2, 64, 65, 300])
+def test_any_number_of_classes(num_classes):
+    criterion = OGC("ce", follow_lr=False, every=8)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        labels = torch.randint(num_classes, (64,), generator=generator)
+        logits = 2 * torch.randn(64, num_classes, generator=generator)
+        logits[torch.arange(40), labels[:40]] += 9.0
+        criterion(logits, labels)
+    assert 0.1 < criterion.p0 < 1
+    criterion(logits, labels)  # every update starts a new count, also after this one
+    assert criterion.by_class.sum() == 0
+
+
+def train(name: str, seed: int, passes: int = 60) -> float:
+    """Test accuracy after training on two classes, three labels in ten wrong."""
+    X, y = load_breast_cancer(return_X_y=True)
+    inputs = torch.from_numpy((X - X.mean(0)) / X.std(0)).float()
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    true, given = torch.from_numpy(y), torch.from_numpy(symmetric(y, 0.3, num_classes=2, seed=seed))
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(30, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, passes)
+    criterion = nn.CrossEntropyLoss() if name == "ce" else OGC("ce", optimizer)
+    held_out, rows = order[:170], order[170:]
+    for _ in range(passes):
+        for batch in rows.split(64):
+            optimizer.zero_grad()
+            criterion(model(inputs[batch]), given[batch]).backward()
+            optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        return float((model(inputs[held_out]).argmax(1) == true[held_out]).double().mean())
+
+
+def test_two_classes_and_few_samples():
+    """The promise: one line, nothing to tune, on data that nobody tuned it for."""
+    ce, ogc = (sum(train(name, seed) for seed in range(3)) / 3 for name in ("ce", "ogc"))
+    assert ogc > ce + 0.08, (ce, ogc)
