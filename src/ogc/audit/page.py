@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .._require import require
+from ..training.survey import unsettled
 from .findings import Findings, Shown
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from .evaluate import EvaluationSet
 
 LARGEST = 2**28  # numbers of probabilities, at most: 1 GiB
 EARLY = 20  # epochs whose surveys always count. Few labels are memorised before a sample has been seen this often.
-KEPT = 0.85  # share of the disagreements of the survey before, below which a later survey does not count
+KEPT = 0.85  # share of the disagreements after EARLY epochs, below which a later survey does not count
 
 
 def moments(*, epochs: int, surveys: int) -> tuple[int, ...]:
@@ -104,8 +104,8 @@ class Surveys:
     """All surveys of a run, and their history.
 
     Memorisation needs no true labels to be seen: the network agrees with labels that it contradicted before. So a
-    survey after the first ``EARLY`` epochs counts while at least ``KEPT`` of the disagreements of the one before are
-    left. From the first that does not count on, none does.
+    survey after the first ``EARLY`` epochs counts while there are at least ``KEPT`` times as many disagreements as at the
+    end of these. From the first that does not count on, none does.
 
     :param parts: sets whose labels may be wrong, by name; ``train`` first.
     :ivar history: disagreement, noise rate and whether the survey counts, by epoch, (epochs, 3); NaN without a survey.
@@ -127,11 +127,12 @@ class Surveys:
         train = next(iter(self.parts.values()))
         log_p = train.predict(network, weights, bits)
         disagreement = train.disagreements(log_p).double() / len(train.given)
-        at = self.moments.index(epoch)
         counts = torch.ones((), dtype=torch.bool, device=self.history.device)
-        if epoch > EARLY and at > 0:  # comparisons with NaN, where the survey before is missing, let it count
-            before, _, counted = self.history[self.moments[at - 1] - 1]
-            counts = (counted != 0) & ~(disagreement < KEPT * before)
+        early = [moment for moment in self.moments if moment <= EARLY]
+        if epoch > EARLY and early:  # a comparison with NaN, for a survey that was not made, lets this one count
+            settled = self.history[early[-1] - 1, 0]
+            stopped = (self.history[:, 2] == 0).any()
+            counts = ~stopped & ~(disagreement < KEPT * settled)
         train.add(log_p, counts)
         del log_p  # before the next set's, which may be as large
         for part in list(self.parts.values())[1:]:
