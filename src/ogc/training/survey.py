@@ -104,8 +104,8 @@ class Surveys:
     """All surveys of a run, and their history.
 
     Memorisation needs no true labels to be seen: the network agrees with labels that it contradicted before. So a
-    survey after the first ``EARLY`` epochs counts while there are at least ``KEPT`` times as many disagreements as at the
-    end of these. From the first that does not count on, none does.
+    survey after the first ``EARLY`` epochs counts while there are at least ``KEPT`` times as many disagreements as
+    there were at their end. From the first that does not count on, none does.
 
     :param parts: sets whose labels may be wrong, by name; ``train`` first.
     :ivar history: disagreement, noise rate and whether the survey counts, by epoch, (epochs, 3); NaN without a survey.
