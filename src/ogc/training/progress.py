@@ -63,7 +63,7 @@ class Row:
             if epoch.tau is not None or epoch.mixture is not None:
                 shown["tau"] = "-" if epoch.tau is None else f"{epoch.tau:.3g}"
             if epoch.mixture is not None:  # no noise rate: that one comes from the surveys, at the end
-                shown["noisy normal"] = f"{100 * epoch.mixture['noisy_weight']:.0f}%"
+                shown["noisy"] = f"{100 * epoch.mixture['noisy_weight']:.0f}%"
         if self.speed is not None:
             shown["images/s"] = f"{self.speed:,.0f}"
         left = self.seconds_left()
@@ -74,7 +74,7 @@ class Row:
         return shown
 
     def line(self) -> str:
-        units = {"images/s": "{} images/s", "left": "{} left"}
+        units = {"noisy": "noisy normal {}", "images/s": "{} images/s", "left": "{} left"}
         facts = (units.get(name, f"{name} {{}}").format(value) for name, value in self.facts().items())
         return "  ".join([self.title, *facts]).replace("done left", "done")
 
