@@ -139,7 +139,7 @@ def test_a_long_training_is_not_called_too_short(tmp_path):
     x = torch.randn(400, 20, generator=draw)
     true = (x[:, 0] > 0).long()
     given = torch.where(torch.rand(400, generator=draw) < 0.3, 1 - true, true)
-    np.savez("x.npz", x=x.numpy(), y=given.numpy())
+    np.savez("x.npz", X=x.numpy(), y=given.numpy())
     works("train", "x.npz", "--method", "ce", "--val", "0", "--epochs", "100", "--out", tmp_path / "run")
     said = works("audit", tmp_path / "run").replace("\n", " ")
     told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())

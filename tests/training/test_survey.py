@@ -93,7 +93,13 @@ def test_the_first_epochs_always_count():
 
 @pytest.mark.parametrize(
     ("disagreements", "epochs", "expected"),
-    [((0.6, 0.3), (1, 2), True), ((0.4, 0.39), (10, 20), False), ((0.4, 0.1), (20, 40), False), ((0.6,), (1,), True)],
+    [
+        ((0.6, 0.3), (1, 2), True),
+        ((0.4, 0.39), (10, 20), False),
+        ((0.4, 0.3, 0.29), (5, 10, 20), False),
+        ((0.4, 0.1), (20, 40), False),
+        ((0.6,), (1,), True),
+    ],
 )
 def test_a_training_that_ends_while_disagreements_fall_is_unsettled(disagreements, epochs, expected):
     points = [Point(epoch, d, 0.3, True) for epoch, d in zip(epochs, disagreements, strict=True)]

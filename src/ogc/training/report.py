@@ -183,11 +183,12 @@ def noise_sentences(run: Finding) -> list[str]:
         )
     if memorised_from(surveys) is not None:
         before = max(point.epoch for point in surveys if point.counts)
-        remedy = "a smaller epsilon" if "+ogc" in run.recipe.method else "a method with +ogc"
+        own = "(while tau is well above 1) with a smaller epsilon"
+        remedy = own if "+ogc" in run.recipe.method else "with a method that ends in +ogc"
         said.append(
             f"After epoch {before} the network began to fit labels that it had contradicted, most likely by memorising "
             f"them: at the end it contradicts {100 * surveys[-1].disagreement:.1f} %. The estimate leaves out all that "
-            f"came after epoch {before}. To keep wrong labels from being memorised, train for fewer epochs or with "
+            f"came after epoch {before}. To keep wrong labels from being memorised, train for fewer epochs or "
             f"{remedy}."
         )
     return said

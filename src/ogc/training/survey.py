@@ -20,6 +20,8 @@ LARGEST = 2**28  # numbers of probabilities, at most: 1 GiB
 EARLY = 20  # epochs whose surveys always count. Few labels are memorised before a sample has been seen this often.
 KEPT = 0.85  # share of the disagreements after EARLY epochs, below which a later survey does not count
 
+SETTLED = 0.9  # share of the disagreements at half-time, below which a short training is too short
+
 
 def moments(*, epochs: int, surveys: int) -> tuple[int, ...]:
     """Return the epochs that end with a survey, the last epoch among them.
@@ -176,10 +178,11 @@ def memorised_from(points: Sequence[Point]) -> int | None:
 
 
 def unsettled(points: Sequence[Point]) -> bool:
-    """Return True if training ended while the network still learnt: its disagreements fell to the end.
+    """Return True if training ended while the network still learnt: disagreements fell in its second half.
 
-    That is told for trainings of at most ``EARLY`` epochs. In longer ones such a fall is taken for memorisation.
+    That is judged for trainings of at most ``EARLY`` epochs. In longer ones such a fall is taken for memorisation.
     """
     if not points or points[-1].epoch > EARLY:
         return False
-    return len(points) < 2 or points[-1].disagreement < KEPT * points[-2].disagreement
+    half = [point.disagreement for point in points if 2 * point.epoch <= points[-1].epoch]
+    return not half or points[-1].disagreement < SETTLED * half[-1]
