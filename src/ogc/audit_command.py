@@ -240,8 +240,8 @@ def sentences(told: Mapping[str, Any]) -> list[str]:
     said = [f"{issues:,} of {samples:,} labels are probably wrong{rate}."]
     if told["unsettled"]:
         said.append(
-            "That rate is probably too high: the training was too short, the network still learnt to the end. "
-            "Train for more epochs."
+            "That rate is probably too high: the training was too short for the network to learn the right "
+            "labels. Train for more epochs."
         )
     if told["memorised_from"] is not None:
         said.append(

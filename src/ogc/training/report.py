@@ -178,8 +178,8 @@ def noise_sentences(run: Finding) -> list[str]:
     ]
     if unsettled(surveys):
         said.append(
-            "That estimate is probably too high: the training was too short, the network still learnt to the end. "
-            "Train for more epochs."
+            "That estimate is probably too high: the training was too short for the network to learn the right "
+            "labels. Train for more epochs."
         )
     if memorised_from(surveys) is not None:
         before = max(point.epoch for point in surveys if point.counts)

@@ -19,7 +19,6 @@ from .evaluate import EvaluationSet
 LARGEST = 2**28  # numbers of probabilities, at most: 1 GiB
 EARLY = 20  # epochs whose surveys always count. Few labels are memorised before a sample has been seen this often.
 KEPT = 0.85  # share of the disagreements after EARLY epochs, below which a later survey does not count
-
 SETTLED = 0.9  # share of the disagreements at half-time, below which a short training is too short
 
 
@@ -178,11 +177,11 @@ def memorised_from(points: Sequence[Point]) -> int | None:
 
 
 def unsettled(points: Sequence[Point]) -> bool:
-    """Return True if training ended while the network still learnt: disagreements fell in its second half.
+    """Return True if training was too short: under ``EARLY`` / 2 epochs, or disagreements fell in its second half.
 
     That is judged for trainings of at most ``EARLY`` epochs. In longer ones such a fall is taken for memorisation.
     """
     if not points or points[-1].epoch > EARLY:
         return False
     half = [point.disagreement for point in points if 2 * point.epoch <= points[-1].epoch]
-    return not half or points[-1].disagreement < SETTLED * half[-1]
+    return 2 * points[-1].epoch < EARLY or not half or points[-1].disagreement < SETTLED * half[-1]
