@@ -94,7 +94,8 @@ def test_the_first_epochs_always_count():
 @pytest.mark.parametrize(
     ("disagreements", "epochs", "expected"),
     [
-        ((0.6, 0.3), (1, 2), True),
+        ((0.4, 0.39), (4, 9), True),
+        ((0.6, 0.3), (6, 12), True),
         ((0.4, 0.39), (10, 20), False),
         ((0.4, 0.3, 0.29), (5, 10, 20), False),
         ((0.4, 0.1), (20, 40), False),
