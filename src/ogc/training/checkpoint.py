@@ -23,7 +23,7 @@ from .run import NONFINITE, Run, get_rng
 FORMAT = 1
 LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
 RUN, METRICS, RESULT = "run.json", "metrics.jsonl", "result.json"
-REPORT, PICTURES = "report.html", ("accuracy", "labels", "tau", "ratio", "histogram")
+REPORT, PICTURES = "report.html", ("accuracy", "labels", "noise", "tau", "ratio", "histogram")
 EVENTS = "events.out.tfevents.*"  # TensorBoard's
 
 
