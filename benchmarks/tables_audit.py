@@ -1,6 +1,6 @@
 """The audit on small tables: what longer training costs it, beside cleanlab; docs/audit.md has the table.
 
-    python benchmarks/tables_audit.py run                     # measure: about ten minutes of one core
+    python benchmarks/tables_audit.py run                     # measure: a quarter of an hour on one core
     python benchmarks/tables_audit.py --write docs/audit.md   # put the recorded numbers into the document
 
 Seven real tables with 2 to 11 classes, symmetric and class-dependent noise of 20 and 40 %, three seeds. Our runs use
