@@ -236,14 +236,17 @@ def sentences(told: Mapping[str, Any]) -> list[str]:
     """The outcome in words."""
     issues, samples, true = told["issues"], told["samples"], told["true_noise_rate"]
     really = "" if true is None else f" (in truth {_percent(true)})"
-    said = [
-        f"{issues:,} of {samples:,} labels are probably wrong ({_percent(issues / max(1, samples))}). "
-        f"The estimated noise rate is {_percent(told['noise_rate'])}{really}."
-    ]
-    if told["unsure"]:
+    rate = "" if not samples else f": an estimated noise rate of {_percent(told['noise_rate'])}{really}"
+    said = [f"{issues:,} of {samples:,} labels are probably wrong{rate}."]
+    if told["unsettled"]:
         said.append(
-            "That rate is probably too high: the network was unsure of labels that it agrees with, "
-            "as it is after too short a training."
+            "That rate is probably too high: the training was too short for the network to learn the right "
+            "labels. Train for more epochs."
+        )
+    if told["memorised_from"] is not None:
+        said.append(
+            f"From epoch {told['memorised_from']} on the network fits labels that it contradicted before. Such labels "
+            "are mostly memorised, so later epochs do not count here. Training for more epochs would not help."
         )
     if told["measures"] is not None:
         found = told["measures"]

@@ -225,9 +225,7 @@ def draw_histogram(axes: Axes, H: Tensor, wrong: Tensor | None, mixture: Mixture
             ends = [torch.special.ndtr((centre + side * width / 2 - mean) / var.sqrt()) for side in (-1, 1)]
             expected = len(H) * share * (ends[1] - ends[0])
             axes.plot(centre.tolist(), expected.tolist(), style, color=INK, linewidth=1.5, label=name)
-        title = f"Noise rate by the two normals {100 * weight:.1f} %"
-        if wrong is not None:
-            title += f", true {100 * wrong.double().mean():.1f} %"
+        title = f"Cross entropies at the end: {100 * weight:.1f} % in the noisy normal"
     axes.set(xlabel=xlabel + (f" ({beyond:,} beyond)" if beyond else ""), ylabel="training samples (log scale)")
     axes.set(yscale="log", ylim=(0.7, 10 * highest), xlim=(-width / 2, top))
     entries = len(axes.get_legend_handles_labels()[0])

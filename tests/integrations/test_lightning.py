@@ -138,7 +138,7 @@ def test_logs_when_lightning_logs(tmp_path):
     rows = [dict(zip(head.split(","), line.split(","), strict=True)) for line in lines]
     assert [int(row["step"]) for row in rows] == [*range(4, 48, 5)]
     normals = [f"ogc/{which}_{what}" for which in ("clean", "noisy") for what in ("mean", "std")]
-    assert set(rows[0]) == {"epoch", "step", "ogc/tau", "ogc/estimated_noise", *normals}
+    assert set(rows[0]) == {"epoch", "step", "ogc/tau", "ogc/noisy_weight", *normals}
     assert float(rows[-1]["ogc/tau"]) < float(rows[0]["ogc/tau"])
     assert all(float(row["ogc/tau"]) > 0 for row in rows)
     assert not any("nan" in line for line in lines)  # the first has no fit yet

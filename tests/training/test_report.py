@@ -29,7 +29,7 @@ from ogc.training.report import class_rows, read_run, sentences, table, write_re
 from ogc.training.source import Source
 
 MIXTURE = {"clean_mean": 0.4, "clean_var": 0.2, "noisy_mean": 4.0, "noisy_var": 2.0, "noisy_weight": 0.46}
-ALL = ["accuracy.png", "labels.png", "tau.png", "ratio.png", "histogram.png", "report.html"]
+ALL = ["accuracy.png", "labels.png", "noise.png", "tau.png", "ratio.png", "histogram.png", "report.html"]
 NAMES = ("<script>alert(1)</script>", '"quoted" & co', "x" * 300, "plain")
 
 
@@ -56,8 +56,30 @@ def epoch(number, *, clips=True, true=True, sets=("test",), average=True, lr=0.1
     )
 
 
+def survey_history(epochs, memorised):
+    """Surveys after a tenth, a half and all of the epochs; the last one does not count if labels are memorised."""
+    history = torch.full((epochs, 3), torch.nan, dtype=torch.float64)
+    for epoch, row in {
+        max(1, epochs // 10): [0.6, 0.6, 1],
+        max(1, epochs // 2): [0.5, 0.47, 1],
+        epochs: [0.12 if memorised else 0.45, 0.46, not memorised],
+    }.items():
+        history[epoch - 1] = torch.tensor(row)
+    return history
+
+
 def run_folder(
-    folder, *, epochs=30, done=None, classes=NAMES, samples=400, nan=0, noise="symmetric:0.5", method="ce+ogc", **kinds
+    folder,
+    *,
+    epochs=30,
+    done=None,
+    classes=NAMES,
+    samples=400,
+    nan=0,
+    noise="symmetric:0.5",
+    method="ce+ogc",
+    memorised=False,
+    **kinds,
 ):
     """A folder as a run leaves it, without the training: ``kinds`` are those of ``epoch``."""
     done = epochs if done is None else done
@@ -84,7 +106,12 @@ def run_folder(
     (folder / "metrics.jsonl").write_text("".join(each.to_json() + "\n" for each in history))
     if done < epochs:
         return folder
-    told = {"summary": summary(history, 10), "epochs": [asdict(each) for each in history], "seconds": 75.0}
+    told = {
+        "summary": summary(history, 10),
+        "epochs": [asdict(each) for each in history],
+        "seconds": 75.0,
+        "noise_rate": 0.46,
+    }
     (folder / "result.json").write_text(json.dumps(run | told))
     generator = torch.Generator().manual_seed(0)
     label = torch.randint(len(classes), (4, samples), generator=generator)
@@ -95,6 +122,7 @@ def run_folder(
     H[:nan], predicted[:nan] = torch.nan, -1
     tensors = {"H": H, "predicted": predicted, "given": given}
     tensors |= {"true": label[0]} if kinds.get("true", 1) else {}
+    tensors |= {"survey.history": survey_history(epochs, memorised)}
     save_file(tensors, folder / "samples.safetensors", metadata={"ogc": json.dumps({"format": FORMAT})})
     return folder
 
@@ -158,7 +186,7 @@ def test_the_page_can_be_read_without_eyes(finished):
     assert page.all("html") == [{"lang": "en"}]
     assert len(page.all("h1")) == len(page.all("title")) == 1
     images = [a["aria-label"] for _, a in page.tags if a.get("role") == "img"]
-    assert len(images) == len(page.all("svg")) == 5
+    assert len(images) == len(page.all("svg")) == 6
     assert all(len(words) > 40 for words in images)
     assert len(page.all("caption")) == len(page.all("table"))
     assert all(a.get("scope") in ("row", "col") for a in page.all("th"))
@@ -202,8 +230,35 @@ def test_the_outcome_is_said_in_sentences(finished):
     assert "with the averaged weights 62.2 %" in said
     assert "The best epoch, 30, had 64.0 % (averaged), but it was picked on that very set." in said
     assert "predicts the wrong label for 8.1 %, and the true one for 70.0 %" in said
-    assert re.search(r"estimate that 46.0 % of the labels are wrong; 3\d.\d % are", said)
+    assert re.search(r"An estimated 46.0 % of the labels are wrong; 3\d.\d % are\.", said)
+    assert "memorising" not in said
     assert said in Page(finished[1][-1].read_text()).text.replace("\u00a0", " ").replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [("ce", "with a method that ends in +ogc"), ("ce+ogc", "(while tau is well above 1) with a smaller epsilon")],
+)
+def test_memorisation_is_said_once_with_what_to_do(tmp_path, method, remedy):
+    folder = run_folder(tmp_path / "run", method=method, memorised=True)
+    written = {path.name for path in write_report(folder)}
+    text = Page((folder / "report.html").read_text()).text.replace("\u00a0", " ")
+    assert text.count("most likely by memorising them: at the end it contradicts 12.0 %") == 1
+    assert "After epoch 15 the network began to fit labels that it had contradicted" in text
+    assert f"train for fewer epochs or {remedy}." in text
+    assert "An estimated 46.0 % of the labels are wrong" in text, "not the 12 % that are left"
+    assert "noise.png" in written
+    assert "surveys do not count" in text
+
+
+def test_the_classes_are_suspected_by_the_surveys_where_there_are_any(tmp_path):
+    run = read_run(run_folder(tmp_path / "run"))
+    given, C = run.samples["given"], len(NAMES)
+    other = torch.nn.functional.one_hot((given + 1) % C, C).float()
+    right = torch.nn.functional.one_hot(given, C).float()
+    first = (torch.arange(len(given)) < 100)[:, None]
+    run.samples["survey.train.probabilities"] = torch.where(first, other, right)
+    assert sum(row.suspected for row in class_rows(run)) == 100
 
 
 @pytest.mark.parametrize(
@@ -279,6 +334,8 @@ def test_a_real_run_from_python(tmp_path):
     assert [path.name for path in write_report(tmp_path)] == [
         "accuracy.png",
         "labels.png",
+        "noise.png",
+        "tau.png",
         "histogram.png",
         "report.html",
     ]
@@ -373,7 +430,7 @@ def test_the_table_has_a_row_per_run_and_one_per_group_of_seeds(tmp_path):
     lines = [line.split() for line in text.splitlines()]
     assert ["ce+ogc", "0", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"] in lines
     assert ["ce+ogc", "n=2", "61.2+-1.4", "62.2+-0.0", "62.0+-0.0", "8.1+-0.0", "46.0/45.0", "1:15"] in lines
-    assert ["ce", "0", "60.2", "62.2", "62.0", "8.1", "-/45.0", "1:15"] in lines
+    assert ["ce", "0", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"] in lines
     assert "digits, mlp, symmetric:0.5" in text
     assert "out of reach in practice" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80

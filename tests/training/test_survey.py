@@ -8,7 +8,7 @@ import torch
 from ogc.training import Interrupted, load_network, run, train
 from ogc.training.checkpoint import LAST, SAMPLES, read
 from ogc.training.evaluate import EvaluationSet
-from ogc.training.survey import Survey, due
+from ogc.training.survey import EARLY, KEPT, Point, Survey, Surveys, memorised_from, moments, points_of, unsettled
 from small_runs import CLASSES, StopAt, features, feed, images, job, network, recipe
 
 EPOCHS = recipe().epochs
@@ -16,10 +16,102 @@ EPOCHS = recipe().epochs
 
 @pytest.mark.parametrize(
     ("epochs", "surveys", "when"),
-    [(7, 3, [3, 5, 7]), (4, 4, [1, 2, 3, 4]), (3, 10, [1, 2, 3]), (5, 1, [5]), (5, 0, []), (1, 10, [1])],
+    [
+        (7, 3, [3, 5, 7]),
+        (4, 4, [1, 2, 3, 4]),
+        (3, 10, [1, 2, 3]),
+        (5, 1, [5]),
+        (5, 0, []),
+        (1, 10, [1]),
+        (20, 4, [5, 10, 15, 20]),
+        (30, 10, [4, 8, 12, 16, 20, 22, 24, 26, 28, 30]),
+        (240, 10, [4, 8, 12, 16, 20, 64, 108, 152, 196, 240]),
+        (240, 3, [20, 130, 240]),
+        (240, 1, [240]),
+    ],
 )
-def test_moments_are_spread_evenly_up_to_the_end(epochs, surveys, when):
-    assert [epoch for epoch in range(1, epochs + 1) if due(epoch, epochs=epochs, surveys=surveys)] == when
+def test_moments_are_spread_evenly_over_the_first_epochs_and_over_the_rest(epochs, surveys, when):
+    assert moments(epochs=epochs, surveys=surveys) == tuple(when)
+
+
+@pytest.mark.parametrize("epochs", [21, 30, 60, 1000])
+def test_longer_training_moves_no_survey_of_the_first_epochs(epochs):
+    assert moments(epochs=epochs, surveys=10)[:5] == (4, 8, 12, 16, 20)
+    assert moments(epochs=epochs, surveys=10)[-1] == epochs
+
+
+class Told(torch.nn.Module):
+    """A network that predicts what it is told to: the given label, or for some samples the next class."""
+
+    def __init__(self, given):
+        super().__init__()
+        self.given, self.wrong = given, 0
+
+    def forward(self, inputs):
+        predicted = self.given.clone()
+        predicted[: self.wrong] = (predicted[: self.wrong] + 1) % CLASSES
+        return 4.0 * torch.nn.functional.one_hot(predicted, CLASSES)
+
+
+def surveyed(contradicted, *, epochs=240):
+    """Surveys of a network that contradicts so many of 100 labels, one number for each survey."""
+    data = images(100)
+    survey = Survey(EvaluationSet(data, feed(data)), data.given, CLASSES)
+    surveys = Surveys({"train": survey}, epochs=epochs, surveys=10)
+    network = Told(data.given)
+    for epoch, network.wrong in zip(surveys.moments, contradicted, strict=True):
+        surveys.ask(network, {}, "float32", epoch)
+    return surveys
+
+
+def test_surveys_after_memorisation_do_not_count():
+    surveys = surveyed([60, 50, 40, 40, 40, 38, 20, 10, 50, 5])
+    points = points_of(surveys.history)
+    assert [point.epoch for point in points] == list(surveys.moments)
+    assert [round(100 * point.disagreement) for point in points] == [60, 50, 40, 40, 40, 38, 20, 10, 50, 5]
+    assert [point.counts for point in points] == [True] * 6 + [False] * 4, "never again, once it has stopped"
+    assert int(surveys.parts["train"].count) == 6
+    assert memorised_from(points) == 108
+    assert surveys.noise_rate() == points[-1].noise_rate == 0.4, "most of the six that count contradict 40"
+
+
+def test_a_slow_fall_stops_counting_too():
+    counts = [point.counts for point in points_of(surveyed([40] * 5 + [38, 36, 34, 33, 31]).history)]
+    assert counts == [True] * 8 + [False] * 2, f"33 are fewer than {KEPT} of 40"
+
+
+def test_all_surveys_count_while_the_network_contradicts_as_many_labels():
+    surveys = surveyed([60, 50, 45, 40, 40, 38, 36, 36, 35, 35])
+    assert all(point.counts for point in points_of(surveys.history))
+    assert memorised_from(points_of(surveys.history)) is None
+
+
+def test_the_first_epochs_always_count():
+    points = points_of(surveyed([60, 50, 40, 30, 20, 10, 5, 4, 3, 2], epochs=EARLY).history)
+    assert all(point.counts for point in points)
+
+
+@pytest.mark.parametrize(
+    ("disagreements", "epochs", "expected"),
+    [
+        ((0.4, 0.39), (4, 9), True),
+        ((0.6, 0.3), (6, 12), True),
+        ((0.4, 0.39), (10, 20), False),
+        ((0.4, 0.3, 0.29), (5, 10, 20), False),
+        ((0.4, 0.1), (20, 40), False),
+        ((0.6,), (1,), True),
+    ],
+)
+def test_a_training_that_ends_while_disagreements_fall_is_unsettled(disagreements, epochs, expected):
+    points = [Point(epoch, d, 0.3, True) for epoch, d in zip(epochs, disagreements, strict=True)]
+    assert unsettled(points) is expected
+
+
+def test_nothing_is_known_without_surveys():
+    surveys = Surveys({}, epochs=5, surveys=10)
+    assert not surveys.due(5)
+    assert surveys.noise_rate() is None
+    assert (points_of(None), memorised_from([]), unsettled([])) == ([], None, False)
 
 
 @pytest.mark.parametrize("batch", [7, 1000])
@@ -31,7 +123,8 @@ def test_means_over_surveys_by_hand(batch):
     other = {name: value + 0.3 for name, value in net.state_dict().items() if value.is_floating_point()}
     net.train()
     for weights in ({}, other):
-        survey.ask(net, weights, "float32")
+        survey.add(survey.predict(net, weights, "float32"), torch.tensor(True))
+    survey.add(survey.predict(net, {}, "float32"), torch.tensor(False))
     assert net.training
     H, margin, probabilities = [], [], []
     for weights in ({}, other):
@@ -67,7 +160,9 @@ def test_the_averaged_weights_are_asked_where_there_are_any(tmp_path, average):
 def test_asking_changes_nothing_but_what_is_known(tmp_path):
     results = [train([job(tmp_path / str(n), surveys=n)], device="cpu")[0] for n in (0, 3)]
     plain, asked = (read(tmp_path / str(n) / SAMPLES)[0] for n in (0, 3))
-    assert asked.keys() - plain.keys() == {f"survey.train.{name}" for name in ("H", "margin", "probabilities")}
+    means = {f"survey.train.{name}" for name in ("H", "margin", "probabilities")}
+    assert asked.keys() - plain.keys() == {*means, "survey.history"}
+    assert results[0]["noise_rate"] is None
     assert all(torch.equal(value, asked[name]) for name, value in plain.items())
     losses = [[epoch["loss"] for epoch in result["epochs"]] for result in results]
     assert losses[0] == losses[1]
@@ -102,3 +197,15 @@ def test_what_does_not_fit_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "LARGEST", 80 * CLASSES - 1)
     train([job(tmp_path)], device="cpu")
     assert not any(name.startswith("survey") for name in read(tmp_path / SAMPLES)[0])
+
+
+def test_a_resumed_run_has_the_surveys_of_one_that_was_never_stopped(tmp_path):
+    with pytest.raises(Interrupted):
+        train([job(tmp_path / "cut")], device="cpu", watch=StopAt(2, 1))
+    [cut] = train([job(tmp_path / "cut")], device="cpu", resume=True)
+    [whole] = train([job(tmp_path / "whole")], device="cpu")
+    assert len(cut["surveys"]) == EPOCHS
+    assert cut["surveys"] == whole["surveys"]
+    assert cut["noise_rate"] == whole["noise_rate"] == whole["surveys"][-1]["noise_rate"]
+    one, other = (read(tmp_path / name / SAMPLES)[0] for name in ("cut", "whole"))
+    assert all(torch.equal(value, other[name]) for name, value in one.items() if name.startswith("survey.train"))

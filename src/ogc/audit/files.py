@@ -23,6 +23,7 @@ from .._files import remove_leftovers, write_whole
 from .._provenance import commit
 from ..noise.files import labels_sha256
 from ..training.digests import ids_sha256
+from ..training.survey import memorised_from, unsettled
 from .findings import Findings
 from .page import page
 from .table_file import BOM, cell, records
@@ -165,7 +166,9 @@ def summary(findings: Findings) -> dict[str, Any]:
         "splits": {name: splits.count(name) for name in dict.fromkeys(splits)},
         "issues": int(issues.is_label_issue.sum()),
         "noise_rate": issues.noise_rate,
-        "unsure": issues.unsure,
+        "unsettled": unsettled(findings.surveys),
+        "memorised_from": memorised_from(findings.surveys),
+        "surveys": [point._asdict() for point in findings.surveys],
         "true_noise_rate": None,
         "measures": None,
         "pairs": pairs,
@@ -211,7 +214,7 @@ def as_json(told: Mapping[str, Any]) -> bytes:
     lines = []
     for name, value in told.items():
         text = json.dumps(value)
-        if name in ("confusion", "true_confusion", "pairs") and value:
+        if name in ("confusion", "true_confusion", "pairs", "surveys") and value:
             text = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
         lines.append(f"  {json.dumps(name)}: {text}")
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from ..training.survey import Point
 from .suspicion import Issues
 
 
@@ -36,3 +37,4 @@ class Findings:
     true: Tensor | None = None  # (N,) int64, for measuring
     key: str = ""  # another for every audit, so that decisions of one are not taken for another's
     run: Mapping[str, Any] = field(default_factory=dict)  # what was trained: its recipe, its source, facts
+    surveys: Sequence[Point] = ()  # history of the run's surveys; empty if it was not recorded

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .._require import require
+from ..training.survey import unsettled
 from .findings import Findings, Shown
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     """The few numbers that stand on top: number and name."""
     issues = findings.issues
     N, suspected = len(issues), issues.is_label_issue
-    by = "an estimate that is probably too high: the network was unsure" if issues.unsure else "estimate"
+    short = unsettled(findings.surveys)
+    by = "an estimate that is probably too high: the training was too short" if short else "estimate"
     numbers = [
         (f"{int(suspected.sum()):,}", f"issues: labels more likely wrong than right, of {N:,}"),
         (share(issues.noise_rate) if N else "none", f"of all labels wrong, by {by}"),

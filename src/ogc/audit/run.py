@@ -20,7 +20,7 @@ from ..training.checkpoint import RUN, SAMPLES, CheckpointError, read
 from ..training.digests import digests, ids_sha256
 from ..training.report import Finding, read_run
 from ..training.source import Source, load
-from ..training.survey import LARGEST
+from ..training.survey import LARGEST, points_of
 from .files import write_audit
 from .findings import Findings
 from .suspicion import from_surveys
@@ -90,6 +90,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         splits=[splits[i] for i in order.tolist()],
         true=torch.cat(sure)[order] if len(sure) == len(parts) else None,
         key=_key(run, ids, given, issues.predicted_label),
+        surveys=points_of(run.samples.get("survey.history")),
         run={
             "folder": str(folder),
             "recipe": run.recipe.model_dump(mode="json"),

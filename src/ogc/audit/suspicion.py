@@ -1,12 +1,14 @@
 """Which labels are wrong, from what networks say of the samples that they were trained on.
 
 A network learns right labels before wrong ones, so what it says on the way tells more than what it says at the end:
-everything here is averaged over *surveys*, moments spread over training (``training/survey.py``). For a sample x
-with given label y:
+everything here is averaged over *surveys*, moments of training before labels are memorised (``training/survey.py``).
+For a sample x with given label y:
 
     margin        mean of log p(y|x) - log max_{j != y} p(j|x)       how it stands to its best rival
     label_score   1 / (1 + e^-margin)                                in [0, 1], lower is worse, 0.5 is a tie
     P(wrong)      1 - mean of p(y|x)
+    issue         another class has a higher mean p(j|x)
+    noise rate    share of issues
 
 ``docs/audit.md`` compares this with other choices.
 """
@@ -21,20 +23,19 @@ import torch
 from torch import Tensor
 
 from .._require import require
-from ..given_label import margin
+from ..given_label import called_wrong, margin
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 TINY = 1e-12  # probabilities below it count as it
-DOUBT = 0.1  # of all labels, from which on the noise rate is said to be too high
 
 
 @dataclass(frozen=True)
 class Issues:
     """What is suspected of N samples of C classes; the first four have the names that cleanlab gives them."""
 
-    is_label_issue: Tensor  # (N,) bool: the label is more likely wrong than right, and there is a likelier one
+    is_label_issue: Tensor  # (N,) bool: another label is likelier
     label_score: Tensor  # (N,) in [0, 1], lower is worse
     given_label: Tensor  # (N,) int64
     predicted_label: Tensor  # (N,) int64, the likeliest
@@ -47,13 +48,8 @@ class Issues:
 
     @property
     def noise_rate(self) -> float:
-        """The share of wrong labels, estimated: all that may be wrong count by their probability."""
-        return float(self.wrong_probability.double().mean())
-
-    @property
-    def unsure(self) -> bool:
-        """Whether much of the noise rate is doubt about labels that are the likeliest, as after a short training."""
-        return self.noise_rate - float(self.is_label_issue.double().mean()) > DOUBT
+        """Estimate the share of wrong labels: the share of issues."""
+        return float(self.is_label_issue.double().mean())
 
     @property
     def worst_first(self) -> Tensor:
@@ -146,7 +142,7 @@ def from_surveys(given: Tensor, *, margin: Tensor, probabilities: Tensor) -> Iss
     predicted = torch.where(of_given == best, given, predicted)  # a tie is no reason to change a label
     wrong = (1 - of_given).clamp(0, 1)
     return Issues(
-        is_label_issue=(wrong > 0.5) & (predicted != given),
+        is_label_issue=called_wrong(probabilities, given),
         label_score=torch.sigmoid(margin.double()),
         given_label=given,
         predicted_label=predicted,

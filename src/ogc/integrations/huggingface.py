@@ -115,7 +115,7 @@ class TrainerLoss(TrainerCallback, ExportableState):
         """Into the Trainer's history, and on to the callbacks that come later."""
         logs: dict[str, float] = kwargs["logs"]
         if isinstance(self.criterion, OGC) and "loss" in logs:
-            now = {"tau": float(self.criterion.tau), "estimated_noise": float(self.criterion.mixture.noisy_weight)}
+            now = {"tau": float(self.criterion.tau), "noisy_weight": float(self.criterion.mixture.noisy_weight)}
             now = {name: value for name, value in now.items() if not math.isnan(value)}  # no JSON, before the first fit
             logs.update(now)
             state.log_history[-1].update(now)

@@ -50,7 +50,7 @@ class OGCCallback(Callback):
     ``Tuner`` and ``LearningRateFinder``, which train without callbacks.
 
     At the steps that Lightning logs (``log_every_n_steps``), and only then, it reads ``ogc/tau``, and once there is a
-    fit ``ogc/estimated_noise`` and the two normals' ``ogc/clean_mean``, ``clean_std``, ``noisy_mean``, ``noisy_std``.
+    fit ``ogc/noisy_weight`` and the two normals' ``ogc/clean_mean``, ``clean_std``, ``noisy_mean``, ``noisy_std``.
     Of several OGCs each has its name in the module before these: ``ogc/criterion/tau``.
 
     At the end it draws the queue with the two normals: ``ogc.png`` in the trainer's ``log_dir``, and to TensorBoard.
@@ -140,7 +140,7 @@ def _numbers(criterion: OGC) -> dict[str, float]:
         return {"tau": tau}
     return {
         "tau": tau,
-        "estimated_noise": float(mixture.noisy_weight),
+        "noisy_weight": float(mixture.noisy_weight),
         "clean_mean": float(mixture.clean_mean),
         "clean_std": math.sqrt(mixture.clean_var),
         "noisy_mean": float(mixture.noisy_mean),

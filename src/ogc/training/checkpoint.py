@@ -23,7 +23,7 @@ from .run import NONFINITE, Run, get_rng
 FORMAT = 1
 LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
 RUN, METRICS, RESULT = "run.json", "metrics.jsonl", "result.json"
-REPORT, PICTURES = "report.html", ("accuracy", "labels", "tau", "ratio", "histogram")
+REPORT, PICTURES = "report.html", ("accuracy", "labels", "noise", "tau", "ratio", "histogram")
 EVENTS = "events.out.tfevents.*"  # TensorBoard's
 
 
@@ -149,8 +149,7 @@ def write_samples(run: Run) -> None:
     assert run.job.out is not None
     train = run.train_set
     tensors = {"H": run.H, "predicted": run.predicted, "given": train.given}
-    for name, survey in run.surveys.items():
-        tensors |= _named(f"survey.{name}", survey.means()) if int(survey.count) else {}
+    tensors |= _named("survey", run.surveys.results())
     tensors |= {} if train.true is None else {"true": train.true}
     _write(run.job.out / SAMPLES, tensors, {"sha256": run.digests})
 

@@ -1,4 +1,4 @@
-"""The pictures of a training run: accuracy, what became of wrong labels, tau, r(tau), and the histogram of H."""
+"""The pictures of a training run: accuracy, wrong labels, the noise estimate, tau, r(tau), the histogram of H."""
 
 from __future__ import annotations
 
@@ -10,8 +10,21 @@ import torch
 from torch import Tensor
 
 from ..clipping.mixture import Mixture
-from ..drawing import BLUE, GREEN, GREY, ORANGE, RED, Curve, draw_curves, draw_histogram, draw_tau, figure_of
+from ..drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    RED,
+    Curve,
+    draw_curves,
+    draw_histogram,
+    draw_tau,
+    figure_of,
+    over_epochs,
+)
 from .history import Epoch
+from .survey import Point, memorised_from, points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +65,16 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Pic
         "true label, where the given one is wrong."
     )
     add("labels", words, lambda axes: draw_labels(axes, epochs, drops))
+    if surveys := points_of(samples.get("survey.history")):
+        words = (
+            "Labels that the network contradicts at each survey, and the noise rate estimated by the surveys so far."
+        )
+        if memorised_from(surveys) is not None:
+            words += (
+                " From the vertical line on the network fits labels that it contradicted, and surveys do not count."
+            )
+        true = None if "true" not in samples else float((samples["given"] != samples["true"]).double().mean())
+        add("noise", words, lambda axes: draw_noise(axes, surveys, len(epochs), true))
     if any(epoch.tau for epoch in epochs):
         words = (
             "tau, the steepest slope that a sample's loss keeps, over epochs: the lower, the less a wrong label pulls."
@@ -125,6 +148,27 @@ def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -
     if last.memorised is None:
         return f"Given labels that the network predicts: {100 * last.agreement:.1f} %"
     return f"Wrong labels memorised: {100 * last.memorised:.1f} %"
+
+
+def draw_noise(axes: Axes, surveys: Sequence[Point], epochs: int, true: float | None) -> str:
+    """The history of the estimated noise rate, and what each survey on its own would say."""
+    at = [point.epoch for point in surveys]
+    lines = (
+        ("contradicted", [point.disagreement for point in surveys], GREY, "--"),
+        ("estimate", [point.noise_rate for point in surveys], BLUE, "-"),
+    )
+    for label, values, colour, style in lines:
+        axes.plot(at, [100 * v for v in values], style, color=colour, linewidth=1.8, marker="o", ms=4, label=label)
+    if true is not None:
+        axes.axhline(100 * true, color=ORANGE, linewidth=1.2, linestyle=":", label="true")
+    over_epochs(axes, epochs, {})
+    if (since := memorised_from(surveys)) is not None:
+        axes.axvline(since, color=RED, linewidth=0.8)
+    axes.set_ylabel("share of labels, %")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=9)
+    rate = f"Estimated noise rate: {100 * surveys[-1].noise_rate:.1f} %"
+    return rate if true is None else f"{rate}, true {100 * true:.1f} %"
 
 
 def draw_ratio(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:

@@ -29,7 +29,6 @@ class Row:
     """Where a run stands, as far as it was told."""
 
     title: str
-    true_noise: float | None
     epochs: int
     epoch: int = 0  # how many are done
     step: int = 0
@@ -63,9 +62,8 @@ class Row:
                     shown["averaged"] = f"{100 * epoch.averaged[name]:.1f}%"
             if epoch.tau is not None or epoch.mixture is not None:
                 shown["tau"] = "-" if epoch.tau is None else f"{epoch.tau:.3g}"
-            if epoch.mixture is not None:
-                true = "" if self.true_noise is None else f"/{100 * self.true_noise:.0f}"
-                shown["noise"] = f"{100 * epoch.mixture['noisy_weight']:.0f}{true}%"  # the estimate, and the true rate
+            if epoch.mixture is not None:  # no noise rate: that one comes from the surveys, at the end
+                shown["noisy"] = f"{100 * epoch.mixture['noisy_weight']:.0f}%"
         if self.speed is not None:
             shown["images/s"] = f"{self.speed:,.0f}"
         left = self.seconds_left()
@@ -76,7 +74,7 @@ class Row:
         return shown
 
     def line(self) -> str:
-        units = {"images/s": "{} images/s", "left": "{} left"}
+        units = {"noisy": "noisy normal {}", "images/s": "{} images/s", "left": "{} left"}
         facts = (units.get(name, f"{name} {{}}").format(value) for name, value in self.facts().items())
         return "  ".join([self.title, *facts]).replace("done left", "done")
 
@@ -91,10 +89,7 @@ class Progress:
         self.console = console
         titles = tell_apart([job.recipe.model_dump(mode="json") for job in jobs])
         self.milestones = [job.recipe.milestones for job in jobs]
-        self.rows = [
-            Row(title, None if job.info is None else job.info.rate_got, job.recipe.epochs)
-            for title, job in zip(titles, jobs, strict=True)
-        ]
+        self.rows = [Row(title, job.recipe.epochs) for title, job in zip(titles, jobs, strict=True)]
         for row, job in zip(self.rows, jobs, strict=True):
             if job.out is not None and (job.out / RESULT).exists():  # it is gone on with, and waits for nothing
                 row.epoch = row.epochs

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._files import write_whole
 from ..drawing import png, svg
+from ..given_label import called_wrong
 from .checkpoint import METRICS, REPORT, RESULT, RUN, SAMPLES, read
 from .history import Epoch, summary
 from .next_steps import next_steps
@@ -19,6 +20,7 @@ from .pictures import Picture, mixture_of, pictures
 from .recipe import Recipe, never_clips, shown
 from .run import NONFINITE
 from .source import NAMED, OPTIONS, Source
+from .survey import memorised_from, points_of, unsettled
 from .table import clock, table
 
 __all__ = ["table", "write_report"]
@@ -109,8 +111,8 @@ def headline(run: Finding) -> list[tuple[str, str]]:
     """The few numbers that stand on top: number and name."""
     if not run.epochs:
         return []
-    last, told = run.epochs[-1], run.summary
-    estimate = None if last.mixture is None else last.mixture["noisy_weight"]
+    last, told, surveys = run.epochs[-1], run.summary, points_of(run.samples.get("survey.history"))
+    estimate = surveys[-1].noise_rate if surveys else None
     numbers = [
         (told.get("averaged_last"), f"{told['set']} accuracy, averaged weights"),
         (told.get("last"), f"{told['set']} accuracy"),
@@ -160,11 +162,34 @@ def sentences(run: Finding) -> list[str]:
         said.append(
             f"Of the wrongly labelled samples it predicts the wrong label for {100 * last.memorised:.1f} %{recovered}."
         )
-    if last.mixture is not None:
-        true = _true_rate(run)
-        really = "" if true is None else f"; {100 * true:.1f} % are"
+    return said + noise_sentences(run)
+
+
+def noise_sentences(run: Finding) -> list[str]:
+    """The estimated noise rate, and a warning if it or the training is not to be trusted."""
+    surveys = points_of(run.samples.get("survey.history"))
+    if not surveys:
+        return []
+    true = _true_rate(run)
+    really = "" if true is None else f"; {100 * true:.1f} % are"
+    said = [
+        f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the labels are wrong{really}. The estimate is the share "
+        "of labels that the network contradicted while it trained."
+    ]
+    if unsettled(surveys):
         said.append(
-            f"The two normals estimate that {100 * last.mixture['noisy_weight']:.1f} % of the labels are wrong{really}."
+            "That estimate is probably too high: the training was too short for the network to learn the right "
+            "labels. Train for more epochs."
+        )
+    if memorised_from(surveys) is not None:
+        before = max(point.epoch for point in surveys if point.counts)
+        own = "(while tau is well above 1) with a smaller epsilon"
+        remedy = own if "+ogc" in run.recipe.method else "with a method that ends in +ogc"
+        said.append(
+            f"After epoch {before} the network began to fit labels that it had contradicted, most likely by memorising "
+            f"them: at the end it contradicts {100 * surveys[-1].disagreement:.1f} %. The estimate leaves out all that "
+            f"came after epoch {before}. To keep wrong labels from being memorised, train for fewer epochs or "
+            f"{remedy}."
         )
     return said
 
@@ -186,14 +211,14 @@ class ClassRow(NamedTuple):
 
     name: str
     samples: int
-    suspected: int | None  # P(noisy | H) > 1/2
+    suspected: int | None  # contradicted by the surveys; in runs without them, P(noisy | H) > 1/2
     wrong: int | None
     otherwise: int  # predicted to be another class
     instead: str  # the class most often predicted instead
 
 
 def class_rows(run: Finding) -> Iterator[ClassRow]:
-    """Those with the largest share of suspected labels (without a mixture: of other predictions) first."""
+    """Those with the largest share of suspected labels (if there is none: of other predictions) first."""
     if not run.samples:
         return
     names, count = run.facts["classes"], len(run.facts["classes"])
@@ -207,6 +232,8 @@ def class_rows(run: Finding) -> Iterator[ClassRow]:
     other = (predicted >= 0) & (predicted != given)
     otherwise = per_class(other)
     suspected = None if mixture is None else per_class(mixture.noise_probability(H) > 0.5)  # NaN is not
+    if (surveyed := run.samples.get("survey.train.probabilities")) is not None:
+        suspected = per_class(called_wrong(surveyed, given))
     wrong = per_class(given != run.samples["true"]) if "true" in run.samples else None
     pairs = torch.bincount(given[other] * count + predicted[other], minlength=count * count).view(count, count)
     order = ((otherwise if suspected is None else suspected) / samples.clamp(min=1)).argsort(

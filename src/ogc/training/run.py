@@ -27,7 +27,7 @@ from .feed import Feed
 from .feed import check as check_data
 from .history import Epoch, summary
 from .method import criterion as make_criterion
-from .survey import LARGEST, Survey, due
+from .survey import LARGEST, Survey, Surveys, points_of
 
 if TYPE_CHECKING:
     from .recipe import Recipe
@@ -162,16 +162,17 @@ class Run:
         self.H = torch.full((len(self.train_set),), torch.nan, device=device)
         self.predicted = torch.full((len(self.train_set),), -1, device=device)
         self.losses = torch.zeros(self.feed.steps, device=device)
-        self.surveys: dict[str, Survey] = {}  # of the samples whose labels may be wrong
+        parts: dict[str, Survey] = {}  # of the samples whose labels may be wrong
         if recipe.surveys and len(self.train_set) * classes <= LARGEST:
             own = EvaluationSet(self.train_set, self.feed, inputs=self.feed.inputs)
-            self.surveys["train"] = Survey(own, self.train_set.given, classes)
+            parts["train"] = Survey(own, self.train_set.given, classes)
             if "val" in self.sets:
-                self.surveys["val"] = Survey(self.sets["val"], sets["val"].given, classes)
+                parts["val"] = Survey(self.sets["val"], sets["val"].given, classes)
+        self.surveys: Surveys = Surveys(parts, epochs=recipe.epochs, surveys=recipe.surveys)
         asked = {"train": self.train_set, **sets}
         self.digests: dict[str, str] = {}  # of the data as they were read: by them they are known again
-        if job.out is not None and rank == 0 and self.surveys:
-            self.digests = digests(job.source, {name: asked[name] for name in self.surveys})
+        if job.out is not None and rank == 0 and parts:
+            self.digests = digests(job.source, {name: asked[name] for name in parts})
         self.best: dict[str, Tensor] | None = None  # weights, until they are written
         self.saved = False  # whether there is a checkpoint
         self.broken: NonFinite | None = None
@@ -239,17 +240,13 @@ class Run:
 
     def survey(self, weights: Callable[[], Mapping[str, Tensor]], epoch: int) -> None:
         """Ask the network about its training samples, if it is time: after ``epoch`` epochs."""
-        if due(epoch, epochs=self.recipe.epochs, surveys=self.recipe.surveys):
-            for survey in self.surveys.values():
-                survey.ask(self.network, weights(), self.recipe.precision)
+        if self.surveys.due(epoch):
+            self.surveys.ask(self.network, weights(), self.recipe.precision, epoch)
 
     def books(self) -> dict[str, Tensor]:
         """What was seen of the samples so far."""
         found = {"H": self.H, "predicted": self.predicted, "losses": self.losses}
-        surveys = (
-            (f"{name}.{part}", value) for name, each in self.surveys.items() for part, value in each.state().items()
-        )
-        return found | {f"survey.{name}": value for name, value in surveys}
+        return found | {f"survey.{name}": value for name, value in self.surveys.state()}
 
     def record(self, snapshot: Snapshot, seconds: float) -> Epoch:
         """What the epoch was, from a snapshot on the host. Its losses and its weights have to be finite."""
@@ -341,6 +338,8 @@ class Run:
             "facts": self.facts(),
             "epochs": [asdict(epoch) for epoch in self.history],
             "summary": summary(self.history, self.recipe.report_epochs),
+            "noise_rate": self.surveys.noise_rate(),
+            "surveys": [point._asdict() for point in points_of(self.surveys.history)],
             "seconds": seconds,
             "images_per_second": images / max(seconds, 1e-9),
         }

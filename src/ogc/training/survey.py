@@ -1,35 +1,61 @@
-"""What a network says of its own training samples, without augmentation, averaged over its training.
+"""Predictions of a network for its own training samples, without augmentation, averaged over its training.
 
-A network learns right labels before wrong ones, and may have learnt both in the end. So it is asked at moments spread
-over all of training, and not only after it. ``ogc.audit`` finds wrong labels by the answers.
+A network fits right labels before wrong ones, and may have memorised both in the end. So it is surveyed while it
+trains, and surveys that come after it has begun to memorise do not count. ``ogc.audit`` finds wrong labels in the
+averages, and the noise rate of a run is the share of labels that they contradict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..given_label import margin
+from ..given_label import called_wrong, margin
 from .evaluate import EvaluationSet
 
 LARGEST = 2**28  # numbers of probabilities, at most: 1 GiB
+EARLY = 20  # epochs whose surveys always count. Few labels are memorised before a sample has been seen this often.
+KEPT = 0.85  # share of the disagreements after EARLY epochs, below which a later survey does not count
+SETTLED = 0.9  # share of the disagreements at half-time, below which a short training is too short
 
 
-def due(epoch: int, *, epochs: int, surveys: int) -> bool:
-    """Whether there is one after so many epochs: they are evenly spread, and the last one is at the end.
+def moments(*, epochs: int, surveys: int) -> tuple[int, ...]:
+    """Return the epochs that end with a survey, the last epoch among them.
 
-    >>> [epoch for epoch in range(1, 151) if due(epoch, epochs=150, surveys=5)]
-    [30, 60, 90, 120, 150]
+    Half of the surveys are spread over the first ``EARLY`` epochs, whatever the length of training, the others over
+    the rest.
+
+    >>> moments(epochs=150, surveys=10)
+    (4, 8, 12, 16, 20, 46, 72, 98, 124, 150)
+    >>> moments(epochs=12, surveys=4)
+    (3, 6, 9, 12)
     """
-    return epoch * surveys // epochs > (epoch - 1) * surveys // epochs
+    early = surveys // 2 if epochs > EARLY else surveys
+    first = min(epochs, EARLY) if early else 0
+    return tuple(sorted({*_spread(0, first, early), *_spread(first, epochs, surveys - early)}))
+
+
+def _spread(start: int, stop: int, count: int) -> list[int]:
+    """Return ``count`` evenly spaced epochs in (start, stop], the last of them ``stop``; fewer if there are fewer."""
+    return [start - (start - stop) * i // count for i in range(1, count + 1)]
+
+
+class Point(NamedTuple):
+    """One survey in the history of a run. Shares are in [0, 1]."""
+
+    epoch: int
+    disagreement: float  # labels that the network contradicts at this moment
+    noise_rate: float  # estimate by the surveys that count so far
+    counts: bool
 
 
 class Survey:
-    """Sums over the surveys so far, on the device.
+    """Sums over the surveys that count, for one set of samples, on the device.
 
-    :ivar count: of surveys, () int64.
+    :ivar count: number of surveys that count, () int64.
     :ivar H: cross entropies of the given labels, (N,).
     :ivar margin: log p(given) - log p(likeliest other class), (N,).
     :ivar probabilities: (N, C).
@@ -45,19 +71,117 @@ class Survey:
         self.probabilities = torch.zeros(data.samples, classes, device=device)
 
     @torch.no_grad()
-    def ask(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> None:
-        """One more, of the network with these weights. Reads nothing back from the device."""
+    def predict(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Tensor:
+        """Return log p of all samples by the network with these weights: (N, C)."""
+        log_p = torch.empty_like(self.probabilities)
         for where, logits in self.data.logits(network, weights, bits):
-            log_p = logits.float().log_softmax(1)
-            given = self.given[where]
-            self.H[where] -= log_p.gather(1, given[:, None])[:, 0]
-            self.margin[where] += margin(log_p, given)
-            self.probabilities[where] += log_p.exp()
-        self.count += 1
+            log_p[where] = logits.float().log_softmax(1)
+        return log_p
+
+    def disagreements(self, log_p: Tensor) -> Tensor:
+        """Count the given labels that are not the likeliest: (N, C) -> () int64."""
+        return called_wrong(log_p, self.given).sum()
+
+    def add(self, log_p: Tensor, counts: Tensor) -> None:
+        """Add a survey if ``counts``, () bool. Reads nothing back from the device."""
+        self.H += torch.where(counts, -log_p.gather(1, self.given[:, None])[:, 0], 0.0)
+        self.margin += torch.where(counts, margin(log_p, self.given), 0.0)
+        self.probabilities += torch.where(counts, log_p.exp(), 0.0)
+        self.count += counts
+
+    def wrong(self) -> Tensor:
+        """Count the labels that the surveys so far contradict, () int64."""
+        return called_wrong(self.means()["probabilities"], self.given).sum()
 
     def state(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in self.NAMES}
 
     def means(self) -> dict[str, Tensor]:
-        """Of H, margin and probabilities."""
+        """Return the means of H, margin and probabilities."""
         return {name: value / self.count for name, value in self.state().items() if name != "count"}
+
+
+class Surveys:
+    """All surveys of a run, and their history.
+
+    Memorisation needs no true labels to be seen: the network agrees with labels that it contradicted before. So a
+    survey after the first ``EARLY`` epochs counts while there are at least ``KEPT`` times as many disagreements as
+    there were at their end. From the first that does not count on, none does.
+
+    :param parts: sets whose labels may be wrong, by name; ``train`` first.
+    :ivar history: disagreement, noise rate and whether the survey counts, by epoch, (epochs, 3); NaN without a survey.
+    """
+
+    def __init__(self, parts: Mapping[str, Survey], *, epochs: int, surveys: int) -> None:
+        self.parts = dict(parts)
+        self.moments = moments(epochs=epochs, surveys=surveys) if parts else ()
+        device = next(iter(parts.values())).given.device if parts else None
+        self.history = torch.full((epochs, 3), torch.nan, dtype=torch.float64, device=device)
+
+    def due(self, epoch: int) -> bool:
+        """Return True if this epoch, counted from 1, ends with a survey."""
+        return epoch in self.moments
+
+    @torch.no_grad()
+    def ask(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str, epoch: int) -> None:
+        """Survey the network with these weights after ``epoch`` epochs. Reads nothing back from the device."""
+        train = next(iter(self.parts.values()))
+        log_p = train.predict(network, weights, bits)
+        disagreement = train.disagreements(log_p).double() / len(train.given)
+        counts = torch.ones((), dtype=torch.bool, device=self.history.device)
+        early = [moment for moment in self.moments if moment <= EARLY]
+        if epoch > EARLY and early:  # a comparison with NaN, for a survey that was not made, lets this one count
+            settled = self.history[early[-1] - 1, 0]
+            stopped = (self.history[:, 2] == 0).any()
+            counts = ~stopped & ~(disagreement < KEPT * settled)
+        train.add(log_p, counts)
+        del log_p  # before the next set's, which may be as large
+        for part in list(self.parts.values())[1:]:
+            part.add(part.predict(network, weights, bits), counts)
+        self.history[epoch - 1] = torch.stack([disagreement, self._noise_rate(), counts.double()])
+
+    def _noise_rate(self) -> Tensor:
+        """Share of the labels of all sets that the surveys contradict, () float64."""
+        wrong = torch.stack([part.wrong() for part in self.parts.values()]).sum()
+        return wrong.double() / sum(len(part.given) for part in self.parts.values())
+
+    def state(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what a checkpoint has to hold, by name."""
+        for name, part in self.parts.items():
+            yield from ((f"{name}.{what}", value) for what, value in part.state().items())
+        if self.parts:
+            yield "history", self.history
+
+    def results(self) -> dict[str, Tensor]:
+        """Return means by set, and the history; nothing if there was no survey."""
+        if not self.parts or not int(next(iter(self.parts.values())).count):
+            return {}
+        means = {f"{name}.{what}": v for name, part in self.parts.items() for what, v in part.means().items()}
+        return means | {"history": self.history}
+
+    def noise_rate(self) -> float | None:
+        """Estimate the share of wrong labels, as ``ogc.audit.Issues.noise_rate``; None without a survey."""
+        points = points_of(self.history)
+        return points[-1].noise_rate if points else None
+
+
+def points_of(history: Tensor | None) -> list[Point]:
+    """Read a history, (epochs, 3): one point per survey. ``None``, from older runs, has none."""
+    rows = [] if history is None else history.tolist()
+    return [Point(i, row[0], row[1], bool(row[2])) for i, row in enumerate(rows, 1) if row[0] == row[0]]
+
+
+def memorised_from(points: Sequence[Point]) -> int | None:
+    """Return the epoch of the first survey that does not count; None if all do."""
+    return next((point.epoch for point in points if not point.counts), None)
+
+
+def unsettled(points: Sequence[Point]) -> bool:
+    """Return True if training was too short: under ``EARLY`` / 2 epochs, or disagreements fell in its second half.
+
+    That is judged for trainings of at most ``EARLY`` epochs. In longer ones such a fall is taken for memorisation.
+    """
+    if not points or points[-1].epoch > EARLY:
+        return False
+    half = [point.disagreement for point in points if 2 * point.epoch <= points[-1].epoch]
+    return 2 * points[-1].epoch < EARLY or not half or points[-1].disagreement < SETTLED * half[-1]

@@ -104,17 +104,14 @@ def _cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         return percent(values, "+-") or "-"
 
     ends = [run["epochs"][-1] for run in runs]
-    noise = "/".join(mean(values).split("+")[0] for values in (map(estimated_noise, ends), map(true_noise, runs)))
+    estimates = (run.get("noise_rate") for run in runs)  # None without surveys, and in results of older versions
+    noise = "/".join(mean(values).split("+")[0] for values in (estimates, map(true_noise, runs)))
     return [
         *(mean(run["summary"].get(name) for run in runs) for name in ("last", "averaged_last", "best")),
         mean(end["memorised"] for end in ends),
         "-" if noise == "-/-" else noise,
         clock(sum(run["seconds"] for run in runs) / len(runs)),
     ]
-
-
-def estimated_noise(epoch: Mapping[str, Any]) -> float | None:
-    return None if epoch["mixture"] is None else float(epoch["mixture"]["noisy_weight"])
 
 
 def true_noise(run: Mapping[str, Any]) -> float | None:
