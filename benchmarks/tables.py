@@ -284,12 +284,22 @@ def table(result: dict[str, Any]) -> str:
     for passes in PASSES:
         part = [row for row in noisy if row["passes"] == passes]
         lines += [f"By data set, noise of 20 and 40 %, {passes} passes:", "", *grid(part, "set", SETS, "data set")]
-    runs = len(rows) + len(result["extra"])
+    lines += ["`OGCClassifier` with its defaults, by noise:", "", *classifier(result["classifier"], names)]
+    runs = len(rows) + len(result["classifier"]) + len(result["extra"])
     lines.append(
         f"Test accuracy in percent, {len(result['seeds'])} seeds, {runs:,} networks; {result['date'][:10]}, commit "
         f"{result['commit'][:12]}, torch {result['torch']}. Every row is in benchmarks/results/tables.json."
     )
     return "\n".join(lines)
+
+
+def classifier(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
+    lines = [f"| data set | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    for name in SETS:
+        found = [mean(rows, "OGCClassifier", set=name, noise=kind) for kind in names]
+        lines.append(f"| {name} | {' | '.join(f'{number:.1f}' for number in found)} |")
+    found = [mean(rows, "OGCClassifier", noise=kind) for kind in names]
+    return [*lines, f"| mean | {' | '.join(f'{number:.1f}' for number in found)} |", ""]
 
 
 def small(result: dict[str, Any]) -> str:
@@ -306,5 +316,9 @@ def small(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def page(result: dict[str, Any]) -> str:
+    return f"{small(result)}\n\n{table(result)}"
+
+
 if __name__ == "__main__":
-    command(__doc__, RESULTS, measure, lambda found: f"{small(found)}\n\n{table(found)}", (BEGIN, END), workers=2)
+    command(__doc__, RESULTS, measure, page, (BEGIN, END), workers=2)
