@@ -139,6 +139,7 @@ def test_what_is_clipped_is_read_off_the_loss():
     assert tau_of(OGC("ce", follow_lr=False)) is None
 
 
+@pytest.mark.filterwarnings("ignore:OGC. nothing has been clipped")
 def test_epsilon_is_lr_times_epsilon0():
     """And as the docstring says: of two classes, 35 % swapped, an epsilon of 2 clips nothing, and 0.1 and 0.5 do."""
     quick = replace(SMALL, hidden=(32,), epochs=(40,), lr=0.1)

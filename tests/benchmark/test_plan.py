@@ -125,7 +125,7 @@ def test_the_sweeps():
 
 def test_every_cell_is_a_run_of_the_papers_settings():
     own = {"method", "parameters", "noise", "seed", "average", "surveys"}
-    assert {cell.dataset for cell in CELLS} == {"cifar10", "cifar100", "webvision", "digits", *PLUS}
+    assert {cell.dataset for cell in CELLS} == {"cifar10", "cifar10-default", "cifar100", "webvision", "digits", *PLUS}
     methods = PAPER["methods"]
     settings = {data: {methods[name]: row for name, row in rows.items()} for data, rows in PAPER["parameters"].items()}
     for cell in [*CELLS, *TUNED]:

@@ -479,7 +479,7 @@ def test_cross_val_predict_and_clone(blobs: tuple[Any, Any, Any]) -> None:
     [
         *[("hidden_layer_sizes", value) for value in ((100, 0), 5.0, "many", True, [2.5])],
         *[("base", value) for value in ("mse", "nce_rce", None, 1)],
-        *[("epsilon", value) for value in (0.0, "auto", None)],
+        *[("epsilon", value) for value in (0.0, "auto", -1)],
         *[("learning_rate_init", value) for value in (0.0, "auto", float("nan"))],
         *[("weight_decay", value) for value in (-1.0, None, "no")],
         *[("batch_size", value) for value in (0, 10.0, "auto")],

@@ -92,7 +92,7 @@ def test_the_losses_defaults_are_the_papers_for_cifar10():
         ("webvision", "lc_ce", {}, {"tau": 1.2}),
         ("cifar10", "ce", {}, {}),
         ("cifar10", "gce+ogc", {}, {"q": 0.7, "epsilon0": 20.0}),
-        ("cifar100", "gce+ogc", {}, {"q": 0.6}),  # not in the paper: the base's, and the default rule
+        ("cifar100", "gce+ogc", {}, {"q": 0.6, "epsilon": 2.0}),  # not in the paper: the base's, and our epsilon
         ("webvision", "fl+ogc", {}, {"gamma": 0.5, "epsilon0": 350.0}),
         ("webvision", "ce+ogc", {"epsilon": 1}, {"epsilon": 1}),
         ("digits", "ce+ogc", {"epsilon0": 5}, {"epsilon0": 5}),

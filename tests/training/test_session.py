@@ -386,7 +386,7 @@ def test_that_nothing_will_be_clipped_is_said_at_the_beginning():
     sentence, began = watch.heard
     assert sentence == (
         "ce+ogc clips nothing in 5 steps of 16 samples: tau moves every step, "
-        "once 512 samples are queued. The way out: --set queue_size=16, or more epochs."
+        "once 256 samples are queued. To fix this: --set queue_size=16, or more epochs."
     )
     assert began == "began"
 

@@ -468,7 +468,7 @@ TABLES: dict[str, Table] = {
             "cifar10-default",
             CIFAR10_NOISES,
             (
-                Row("epsilon0 = 20", "ce+ogc", {}, (None,) * 6, recipe="cifar10"),
+                Row("paper", "ce+ogc", {}, (None,) * 6, recipe="cifar10"),
                 Row("default", "ce+ogc", {}, (None,) * 6),
             ),
             heading="rule",

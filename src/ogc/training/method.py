@@ -14,7 +14,7 @@ import torch
 from .._near import meant
 from .._require import require
 from ..clipping import EMA, OGC, Linear
-from ..clipping.clean_edge import FEWEST
+from ..clipping.clean_edge import EPSILON, FEWEST
 from ..losses import LOSSES, Loss
 from .own_loss import OwnLoss, try_out
 
@@ -77,12 +77,10 @@ PAPER: dict[str, dict[str, Parameters]] = {  # the paper's table "param", and it
     },
 }
 
-IMAGES: dict[str, Parameters] = {f"{base}+ogc": {"epsilon": 2.0} for base in CLIPPED}  # the paper's rule at its lr
-
-PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe
+PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe for images
     **PAPER,
-    "folder": IMAGES,
-    "folder-large": IMAGES,
+    "folder": {},
+    "folder-large": {},
     "cifar10-plus": PAPER["cifar10"] | {"ce+ogc": {"epsilon0": 20.0}},
     "cifar100-plus": PAPER["cifar100"] | {"ce+ogc": {"epsilon0": 20.0}},
     "cifar10-default": PAPER["cifar10"] | {"ce+ogc": {}, "fl+ogc": {"gamma": 0.5}},
@@ -179,8 +177,9 @@ def complete(method: str, given: Mapping[str, Value], name: str) -> Parameters:
     """
     check(method, given)
     require(not given.keys() >= {"epsilon", "epsilon0"}, "epsilon", "left out with epsilon0", given.get("epsilon"))
-    known = PARAMETERS.get(name, {})
-    usual = known.get(method, known.get(split(method)[0], {}))
+    known, (base, _, rule) = PARAMETERS.get(name, {}), split(method)
+    on_images = {"epsilon": EPSILON} if rule == "ogc" and name in PARAMETERS else {}  # the paper's rule at its lr
+    usual = known.get(method, known.get(base, {}) | on_images)
     whole: dict[str, Value | None] = {**takes(method), **usual, **given}
     if "epsilon" in given:
         whole["epsilon0"] = None
