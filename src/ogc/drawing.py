@@ -179,8 +179,8 @@ def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mappi
         early = end <= epochs / 2
         axes.annotate(
             "shaded: nothing is clipped",
-            (end, 0),
-            (4 if early else -4, 6),
+            (end, 1 if early else 0),  # tau falls from the upper left to the lower right
+            (4 if early else -4, -12 if early else 6),
             axes.get_xaxis_transform(),
             "offset points",
             ha="left" if early else "right",
@@ -225,7 +225,7 @@ def draw_histogram(axes: Axes, H: Tensor, wrong: Tensor | None, mixture: Mixture
             ends = [torch.special.ndtr((centre + side * width / 2 - mean) / var.sqrt()) for side in (-1, 1)]
             expected = len(H) * share * (ends[1] - ends[0])
             axes.plot(centre.tolist(), expected.tolist(), style, color=INK, linewidth=1.5, label=name)
-        title = f"Cross entropies at the end: {100 * weight:.1f} % in the noisy normal"
+        title = f"At the end: {100 * weight:.1f} % in the noisy normal"
     axes.set(xlabel=xlabel + (f" ({beyond:,} beyond)" if beyond else ""), ylabel="training samples (log scale)")
     axes.set(yscale="log", ylim=(0.7, 10 * highest), xlim=(-width / 2, top))
     entries = len(axes.get_legend_handles_labels()[0])
