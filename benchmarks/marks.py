@@ -22,6 +22,7 @@ def command(
     measure: Callable[..., Any],
     table: Callable[[Any], str],
     marks: tuple[str, str],
+    dumps: Callable[[Any], str] = lambda found: json.dumps(found, indent=1),
     **options: Any,
 ) -> None:
     """Measure if asked to, with ``options``, here as by default; print what is recorded; put it between the marks."""
@@ -33,7 +34,7 @@ def command(
     args = parser.parse_args()
     if args.run:
         found = measure(**{name: getattr(args, name) for name in options})
-        results.write_text(json.dumps(found, indent=1) + "\n")
+        results.write_text(dumps(found) + "\n")
     result = json.loads(results.read_text())
     print(table(result))
     if args.write:

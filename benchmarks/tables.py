@@ -16,6 +16,7 @@ criterion of its own.
 from __future__ import annotations
 
 import csv
+import json
 import statistics
 import time
 import warnings
@@ -201,11 +202,11 @@ def train(
             "passes": passes,
             "method": method,
             "noise": f"{kind} {rate:.0%}",
-            "seed": seed,
-            "accuracy": round(100 * float(hits[i]), 2),
-            "memorised": round(100 * float(memorised[i].sum() / wrong[i]), 1) if wrong[i] else None,
+            "accuracy": [round(100 * float(hits[i]), 2) for i in of_cell],
+            "memorised": [round(100 * float(memorised[i].sum() / wrong[i]), 1) for i in of_cell if wrong[i]],
         }
-        for i, (method, (kind, rate), seed) in enumerate(runs)
+        for method, (kind, rate) in product(methods, noises)
+        for of_cell in [[runs.index((method, (kind, rate), seed)) for seed in seeds]]
     ]
 
 
@@ -214,12 +215,15 @@ def classify(name: str) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", "OGC: ")
     rows = []
-    for (kind, rate), seed in product(NOISES, SEEDS):
-        X, y, test, test_labels = split(name, seed, ROWS)
-        given = given_labels(y, int(y.max()) + 1, kind, rate, seed + 1)
-        hits = OGCClassifier(random_state=seed).fit(X.numpy(), given).score(test.numpy(), test_labels)
-        row = {"set": name, "method": "OGCClassifier", "noise": f"{kind} {rate:.0%}", "seed": seed}
-        rows.append({**row, "accuracy": round(100 * hits, 2)})
+    for kind, rate in NOISES:
+        accuracy = []
+        for seed in SEEDS:
+            X, y, test, test_labels = split(name, seed, ROWS)
+            given = given_labels(y, int(y.max()) + 1, kind, rate, seed + 1)
+            hits = OGCClassifier(random_state=seed).fit(X.numpy(), given).score(test.numpy(), test_labels)
+            accuracy.append(round(100 * hits, 2))
+        row = {"set": name, "method": "OGCClassifier", "noise": f"{kind} {rate:.0%}", "accuracy": accuracy}
+        rows.append(row)
     return rows
 
 
@@ -250,7 +254,7 @@ def measure(workers: int) -> dict[str, Any]:
 
 def mean(rows: Sequence[dict[str, Any]], method: str, **where: Any) -> float:
     chosen = [row for row in rows if row["method"] == method and all(row[key] == value for key, value in where.items())]
-    return statistics.fmean(row["accuracy"] for row in chosen)
+    return statistics.fmean(accuracy for row in chosen for accuracy in row["accuracy"])
 
 
 def grid(rows: Sequence[dict[str, Any]], key: str, values: Sequence[Any], heading: str) -> list[str]:
@@ -285,7 +289,7 @@ def table(result: dict[str, Any]) -> str:
         part = [row for row in noisy if row["passes"] == passes]
         lines += [f"By data set, noise of 20 and 40 %, {passes} passes:", "", *grid(part, "set", SETS, "data set")]
     lines += ["`OGCClassifier` with its defaults, by noise:", "", *classifier(result["classifier"], names)]
-    runs = len(rows) + len(result["classifier"]) + len(result["extra"])
+    runs = sum(len(row["accuracy"]) for part in ("rows", "classifier", "extra") for row in result[part])
     lines.append(
         f"Test accuracy in percent, {len(result['seeds'])} seeds, {runs:,} networks; {result['date'][:10]}, commit "
         f"{result['commit'][:12]}, torch {result['torch']}. Every row is in benchmarks/results/tables.json."
@@ -310,10 +314,21 @@ def small(result: dict[str, Any]) -> str:
         cells = []
         for method in METHODS:
             chosen = [row for row in rows if (row["set"], row["noise"], row["method"]) == (name, kind, method)]
-            accuracy, memorised = (statistics.fmean(row[key] for row in chosen) for key in ("accuracy", "memorised"))
+            accuracy, memorised = (statistics.fmean(chosen[0][key]) for key in ("accuracy", "memorised"))
             cells.append(f"{accuracy:.1f} ({memorised:.0f} %)")
         lines.append(f"| {name}, {kind} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def one_line_per_row(result: dict[str, Any]) -> str:
+    lines = []
+    for key, value in result.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in value) + "\n ]"
+        else:
+            text = json.dumps(value)
+        lines.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def page(result: dict[str, Any]) -> str:
@@ -321,4 +336,4 @@ def page(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    command(__doc__, RESULTS, measure, page, (BEGIN, END), workers=2)
+    command(__doc__, RESULTS, measure, page, (BEGIN, END), dumps=one_line_per_row, workers=2)
