@@ -60,7 +60,7 @@ def count_classes(counts: Tensor, H: Tensor, labels: Tensor, num_classes: int) -
     label = labels.flatten().clamp(0, num_classes - 1)
     H = H.flatten()
     counts[0].scatter_add_(0, label, H.isfinite().to(counts.dtype))
-    counts[1].scatter_add_(0, label, (H < math.log(num_classes)).to(counts.dtype))
+    counts[1].scatter_add_(0, label, (H.double() < math.log(num_classes)).to(counts.dtype))
 
 
 def gives_up_a_class(counts: Tensor, num_classes: int) -> bool:

@@ -388,10 +388,11 @@ if triton is not None:
         # the books
         now_seen = _push(H, queue, seen, old_seen, Q)
         if DEFAULT:
-            counted = valid & (tl.abs(H) < float("inf")) & (C <= _MOST_CLASSES)
-            one = tl.full((SAMPLES,), 1, tl.int64)
-            tl.atomic_add(by_class + label, one, mask=counted)
-            tl.atomic_add(by_class + _MOST_CLASSES + label, one, mask=counted & (H < log_classes))
+            counted = valid & (tl.abs(H) < float("inf"))
+            better = counted & (H.to(tl.float64) < log_classes)
+            if C <= _MOST_CLASSES:
+                tl.atomic_add(by_class + label, counted.to(tl.int64), mask=counted)
+                tl.atomic_add(by_class + _MOST_CLASSES + label, better.to(tl.int64), mask=better)
         tl.store(steps, step)
         target = tl.full((), 1.0, tl.float64) + epsilon
         if RULE != "constant":
