@@ -1,5 +1,6 @@
 """The distribution is named torch-ogc; the package and the command are named ogc."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -66,7 +67,8 @@ def test_no_file_installs_the_old_name():
     assert not found, "\n".join(found)
 
 
-def test_the_wheel_is_torch_ogc_and_holds_the_package_ogc(tmp_path):
+@pytest.mark.slow
+def test_the_wheel_is_torch_ogc_and_runs_outside_the_clone(tmp_path):
     (needed,) = map(Requirement, PYPROJECT["build-system"]["requires"])
     for name, versions in (("pip", None), (needed.name, needed.specifier)):
         try:
@@ -94,3 +96,18 @@ def test_the_wheel_is_torch_ogc_and_holds_the_package_ogc(tmp_path):
     modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/ogc").rglob("*.py")}
     assert modules | {"ogc/py.typed"} <= names
     assert dict(scripts["console_scripts"]) == {"ogc": "ogc.cli:main"}
+
+    # Installed and run outside the clone: the command, its package data and a training.
+    installed = tmp_path / "installed"
+    options = ["--no-deps", "--no-index", "--no-compile", "--target", str(installed)]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *options, str(wheel)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    here = {**os.environ, "PYTHONPATH": str(installed)}
+    where = [sys.executable, "-c", "import ogc; print(ogc.__file__)"]
+    done = subprocess.run(where, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=300)
+    assert Path(done.stdout.strip()).is_relative_to(installed), done.stdout + done.stderr
+    train = [sys.executable, "-m", "ogc", "train", "digits", "--epochs", "1", "--out", "run"]
+    done = subprocess.run(train, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
