@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 
 import torch
-import typer
 from typer.testing import CliRunner
 
-from ogc.bench_command import register
 from ogc.benchmark import result
+from ogc.cli.app import build
 from ogc.data import cifar
 
 TESTS = Path(__file__).parent
@@ -22,16 +21,9 @@ DIGITS = ("bench", "run", "digits", "--noises", "symmetric:0.5", *SMALL)
 TIMES = ("wall_seconds", "seconds", "images_per_second", "provenance", "memory_gib", "startup_seconds")
 
 
-def app():
-    made = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    made.callback()(lambda: None)
-    register(made)
-    return made
-
-
 def bench(*arguments):
     """In this process: the exit code, and what is said."""
-    result = CliRunner().invoke(app(), [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(build(), [str(argument) for argument in arguments], env={"COLUMNS": "200"})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
@@ -109,4 +101,4 @@ def slow_down():
 
 if __name__ == "__main__":
     slow_down()
-    app()(prog_name="ogc")
+    build()(prog_name="ogc")

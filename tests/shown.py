@@ -9,8 +9,8 @@ from pathlib import Path
 
 from typer.main import get_command
 
-from ogc.audit_command import ITSELF
-from ogc.cli import build
+from ogc.cli.app import build
+from ogc.cli.audit import ITSELF
 
 ASIDE = Path(sys.prefix, "aside")  # timm and torchvision, see Makefile
 WITH_ASIDE = f"""

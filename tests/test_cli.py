@@ -8,10 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from ogc import __version__, cli, demo
+from ogc.cli.app import build
 
 
 def ogc(*arguments):
-    return CliRunner().invoke(cli.build(), arguments)
+    return CliRunner().invoke(build(), arguments)
 
 
 def test_help_lists_the_commands():
@@ -85,7 +86,7 @@ def test_without_the_extra_one_sentence_names_it():
     )
     result = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert result.stderr == 'The command line needs typer, rich, not installed here: pip install "torch-ogc[cli]"\n'
+    assert result.stderr == 'The command line needs typer, rich. To fix this: pip install "torch-ogc[cli]"\n'
 
 
 def test_python_m_ogc():

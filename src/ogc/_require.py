@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ._near import meant
+from ._suggestions import did_you_mean
 
 
 def require(holds: bool, name: str, rule: str, found: object, known: Iterable[str] = ()) -> None:
@@ -13,4 +13,6 @@ def require(holds: bool, name: str, rule: str, found: object, known: Iterable[st
     :param known: names, of which one that is spelt alike may have been meant.
     """
     if not holds:
-        raise ValueError(f"Parameter `{name}` should be {rule}. Found `{name} = {found!r}`.{meant(str(found), known)}")
+        raise ValueError(
+            f"Parameter `{name}` should be {rule}. Found `{name} = {found!r}`.{did_you_mean(str(found), known)}"
+        )

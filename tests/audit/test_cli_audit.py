@@ -17,11 +17,11 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import small_runs
-from ogc import cli, train_command
 from ogc.audit import run as audit_of
 from ogc.audit.run import audit_run, findings_of
-from ogc.audit_command import sentences
-from ogc.training import train
+from ogc.cli.app import build
+from ogc.cli.audit import sentences
+from ogc.training import session, train
 from ogc.training.checkpoint import SAMPLES, read
 from ogc.training.report import write_report
 
@@ -35,7 +35,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def ogc(*arguments):
-    result = CliRunner().invoke(cli.build(), list(map(str, arguments)))
+    result = CliRunner().invoke(build(), list(map(str, arguments)))
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
@@ -128,7 +128,7 @@ def test_the_noise_rate_after_a_short_training_is_doubted(tmp_path):
     told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
     assert told["noise_rate"] == told["issues"] / told["samples"]
     assert told["noise_rate"] - told["true_noise_rate"] > 0.1, "it is too high, in truth"
-    assert "That rate is probably too high: the training was too short" in " ".join(said.split())
+    assert "The estimated rate is probably too high, because training was too short" in " ".join(said.split())
     assert told["memorised_from"] is None
     assert "too high" not in " ".join(sentences(told | {"unsettled": False}))
 
@@ -146,7 +146,7 @@ def test_a_long_training_is_not_called_too_short(tmp_path):
     assert told["surveys"][-1]["disagreement"] < 0.05, "memorised"
     assert told["memorised_from"] is not None
     assert not told["unsettled"]
-    assert f"From epoch {told['memorised_from']} on the network fits labels that it contradicted before" in said
+    assert f"From epoch {told['memorised_from']} on, the network fits labels that it contradicted before" in said
     assert "Training for more epochs would not help" in said
     assert "too short" not in said
     assert 0.15 < told["noise_rate"] < 0.45, "memorisation has not erased the estimate"
@@ -232,7 +232,7 @@ def test_a_run_on_digits(digits):
     told = json.loads((digits / "audit/audit.json").read_bytes())
     assert told["run"]["recipe"]["noise"] == "pairflip:0.2"
     assert told["measures"]["auroc"] > 0.95
-    assert "By the true labels: AUROC" in said
+    assert "Compared with the true labels: AUROC" in said
     assert f"ogc audit apply {digits} --out labels-fixed.npy" in " ".join(said.split())
     found = findings_of(digits)
     image = found.shown.image(3)
@@ -398,10 +398,10 @@ def test_what_is_too_large_is_not_trained_on(photos, monkeypatch):
 
 def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch):
     a_table()
-    real = train_command.train
+    real = session.train
     stop = small_runs.StopAt(2, None, signal.SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(train_command, "train", lambda jobs, **options: real(jobs, **options | {"watch": stop}))
+        patch.setattr(session, "train", lambda jobs, **options: real(jobs, **options | {"watch": stop}))
         result = ogc("audit", "--table", "t.csv", *TABLE, "--out", "run")
     assert result.exit_code == 130, result.output
     assert result.stderr == "Stopped by SIGINT. Go on with: ogc train --resume run\nThen: ogc audit run\n"
@@ -411,7 +411,7 @@ def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch)
 
 def test_of_several_processes_the_first_one_audits(table, monkeypatch):
     shutil.rmtree(table / "audit")
-    monkeypatch.setattr(train_command, "run", lambda request, console: None)
+    monkeypatch.setattr("ogc.cli.train.run", lambda request, console: None)
     for code, rank in ((0, "1"), (1, "0")):  # after training, which others may be done with sooner
         monkeypatch.setenv("RANK", rank)
         assert ogc("audit", "--table", "t.csv", *TABLE, "--out", "new").exit_code == code
@@ -475,10 +475,14 @@ def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        ([], 2, "Parameter `RUN` should be given alone, or else --folder, or --table. Found `RUN = None`."),
-        (["run", "--folder", "x"], 2, "should be given alone"),
-        (["run", "--epochs", "3"], 2, "Parameter `epochs` should be left out with RUN, which is trained already."),
-        (["run", "--set", "lr=1"], 2, "Parameter `set` should be left out with RUN"),
+        (
+            [],
+            2,
+            "Parameter `RUN` should be the only input, or replaced by either --folder or --table. Found `RUN = None`.",
+        ),
+        (["run", "--folder", "x"], 2, "should be the only input"),
+        (["run", "--epochs", "3"], 2, "Parameter `epochs` cannot be combined with RUN, which is already trained."),
+        (["run", "--set", "lr=1"], 2, "Parameter `set` cannot be combined with RUN"),
         (["--folder", "nowhere"], 1, "There is no folder `nowhere`."),
         (["--table", "nowhere.csv", "--label", "y"], 1, "There is no `nowhere.csv`."),
         (["--table", "x.npz", "--label", "y"], 2, "Parameter `table` should be a file that ends in one of .csv"),
@@ -632,7 +636,7 @@ def test_labels_of_digits_can_be_trained_on(digits):
     works("audit", digits)
     for name in ("f.npy", "f.csv"):
         said = works("audit", "apply", digits, "--out", name)
-        assert f"ogc train with --labels {name} trains on them" in said
+        assert f"To train on them: ogc train with --labels {name}" in said
         works("train", "digits", "--labels", name, "--epochs", "1", "--set", "hidden=8", "--out", f"after-{name}")
         facts = json.loads(Path(f"after-{name}/run.json").read_bytes())["facts"]
         told = json.loads((digits / "audit/audit.json").read_bytes())
@@ -689,6 +693,6 @@ def test_noise_that_was_added_is_not_in_the_data(name, kind):
     works("train", name, *options, "--noise", "symmetric:0.2", "--out", "run")
     said = works("audit", "run")
     assert "ogc audit apply" not in said
-    assert "By the true labels" in said
+    assert "Compared with the true labels" in said
     said = f"symmetric:0.2 was added to the labels of run in training: its {kind} none of it to clean."
     fails(2, said, "audit", "apply", "run", "--out", "f.npy")

@@ -9,14 +9,16 @@ import warnings
 import pytest
 from typer.testing import CliRunner
 
-from bench_runs import DIGITS, SMALL, TESTS, app, bench, epochs_done, results, tiny_cifar, wait_for
+from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar, wait_for
 from made_up_results import MADE, made_up
 from ogc._provenance import device_name
-from ogc.bench_command import Request, grid
 from ogc.benchmark import run as here
 from ogc.benchmark.plan import find, tuning
 from ogc.benchmark.result import FOLDER, read_all, write
 from ogc.benchmark.run import tasks_of
+from ogc.cli.app import build
+from ogc.cli.bench import RunOptions
+from ogc.cli.bench_tables import grid_table
 from ogc.training import checkpoint
 
 OWN = """
@@ -91,13 +93,16 @@ def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
     code, said = bench(*args, "--dry-run")
     assert code == 0
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in said.splitlines() if " digits-" in line}
-    assert lines == {"digits-ce-symmetric-0.5-1": "there", "digits-gce-symmetric-0.5-1": "to run"}
-    assert "1 of 2 are there, 1 would run. That takes about 3:25, 0:05 of start-up included, by 1 results of" in said
+    assert lines == {"digits-ce-symmetric-0.5-1": "done", "digits-gce-symmetric-0.5-1": "to run"}
+    assert (
+        "1 of 2 runs are done, 1 missing. Estimated time: 3:25, including 0:05 of start-up, based on 1 result on"
+        in said
+    )
     assert "1,000 images/s per run, 1 side by side" in said
     assert list(tmp_path.iterdir()) == before
-    assert "How long is not known" in bench(*args[:-1], tmp_path / "empty", "--dry-run")[1]
+    assert "Time unknown" in bench(*args[:-1], tmp_path / "empty", "--dry-run")[1]
     assert not (tmp_path / "empty").exists()
-    assert "These are trials" in bench(*args, "--dry-run", "--epochs", "3")[1]
+    assert "These are trial runs" in bench(*args, "--dry-run", "--epochs", "3")[1]
     code, said = bench("bench", "run", "cifar10", "--methods", "ce", "--data", tmp_path, "--out", tmp_path, "--dry-run")
     assert (code, said.count("to run"), "CIFAR-10 is not in `" in said) == (0, 6, True)
 
@@ -110,7 +115,7 @@ def test_a_dry_run_tells_what_there_is_to_go_on_with(tmp_path):
     (work / "metrics.jsonl").write_text("{}\n" * 13)  # of a process that was killed before it saved anything
     assert " to run" in bench(*args)[1]
     checkpoint._write(work / checkpoint.LAST, {}, {"epoch": 7})
-    assert " begun, 7 of 120 epochs" in bench(*args)[1]
+    assert " started, 7 of 120 epochs" in bench(*args)[1]
     (work / checkpoint.LAST).write_text("nonsense")
     assert "is broken" in " ".join(bench(*args)[1].split())
 
@@ -123,12 +128,12 @@ def test_a_dry_run_shows_names_whole_and_folders_as_they_are(columns, tmp_path, 
     arguments += ["--methods", "ce", "--dry-run"]
     out.mkdir(parents=True)
     (out / "digits-ce-symmetric-0.5-1.json").write_text("{}")
-    result = CliRunner().invoke(app(), arguments, env={"COLUMNS": str(columns)})
+    result = CliRunner().invoke(build(), arguments, env={"COLUMNS": str(columns)})
     assert result.exit_code == 0, result.exception
     first = "".join(line.split()[0] for line in result.output.splitlines() if line.strip())
     assert f"digits-{own.name}-Mine-" in first
     assert " to run" in result.output
-    assert "NO RESULT" in result.output
+    assert "INVALID" in result.output
     assert "…" not in result.output
 
 
@@ -136,23 +141,25 @@ def test_which_are_trials(tmp_path, mine):
     def said(*arguments):
         return bench("bench", "run", "digits", *arguments, "--out", tmp_path, "--dry-run")[1]
 
-    assert "are trials" not in said("--method", f"{mine}:Mine", "--set", "power=3"), "a row of its own, which says so"
-    assert "These are trials" in said("--method", f"{mine}:Mine", "--set", "power=3", "--epochs", "2")
-    assert "These are trials" in said("--methods", "gce", "--set", "q=0.123")
-    assert "These are trials" in said("--methods", "gce", "--method", f"{mine}:Mine", "--set", "noise_seed=3")
+    assert "are trial runs" not in said("--method", f"{mine}:Mine", "--set", "power=3"), (
+        "a row of its own, which says so"
+    )
+    assert "These are trial runs" in said("--method", f"{mine}:Mine", "--set", "power=3", "--epochs", "2")
+    assert "These are trial runs" in said("--methods", "gce", "--set", "q=0.123")
+    assert "These are trial runs" in said("--methods", "gce", "--method", f"{mine}:Mine", "--set", "noise_seed=3")
     some = ["--methods", "fl", "--method", f"{mine}:Focal", "--noises", "symmetric:0.5", "--set", "gamma=0.7"]
-    assert "1 of them are trials" in said(*some)
+    assert "1 of these are trial runs" in said(*some)
     for table, method in (("epsilon", "fl+ogc"), ("time", "gce")):
         asked = ["--methods", method, "--data", tmp_path, "--out", tmp_path, "--dry-run"]
-        assert "These are trials" in bench("bench", "run", table, *asked)[1], "a key that no table has"
+        assert "These are trial runs" in bench("bench", "run", table, *asked)[1], "a key that no table has"
     tuned = ["tune", "cifar10", "gce", "--data", tmp_path, "--out", tmp_path, "--dry-run"]
-    assert "are trials" not in bench("bench", *tuned)[1].replace("which_are_trials", "")
+    assert "are trial runs" not in bench("bench", *tuned)[1]
 
 
 def test_a_run_that_no_table_has_is_told_before_it_begins(tmp_path):
     asked = ["digits", "--methods", "gce", "--noises", "symmetric:0.5", "--epochs", "1", "--set", "hidden=8"]
     said = bench("bench", "run", *asked, "--out", tmp_path)[1]
-    assert said.index("These are trials: the tables leave them out.") < said.index(" ...")
+    assert said.index("These are trial runs, which the tables leave out.") < said.index(" ...")
 
 
 @pytest.mark.filterwarnings("default")
@@ -173,7 +180,7 @@ def test_nothing_is_fetched_for_what_is_there(tmp_path):
     write(tmp_path, made_up(cell))
     asked = ["cifar10", "--methods", "ce", "--noises", "human:worse", "--data", tmp_path / "none", "--out", tmp_path]
     code, said = bench("bench", "run", *asked, "--download")
-    assert (code, "1 of 1 runs are there, 0 of them new." in said) == (0, True)
+    assert (code, "1 of 1 runs are done, 0 of them new." in said) == (0, True)
 
 
 def device_name_here():
@@ -195,7 +202,7 @@ def test_only(tmp_path):
     assert [path.stem for path in tmp_path.iterdir()] == [name]
     assert bench(*args, "--only", "digits-ce-2") == (
         2,
-        "Parameter `only` should be names of these runs, as --dry-run shows them. Found `only = 'digits-ce-2'`.\n",
+        "Parameter `only` should be names of selected runs, as shown by --dry-run. Found `only = 'digits-ce-2'`.\n",
     )
 
 
@@ -210,14 +217,14 @@ def test_only(tmp_path):
         (["digits", "--noises", "symmetric:0.3"], 2, "`noises` should be among those of the table digits"),
         (["digits", "--seeds", "one"], 2, "`seeds` should be whole numbers, as in 1,2,3. Found `seeds = 'one'`"),
         (["digits", "--set", "lr"], 2, "`set` should be KEY=VALUE"),
-        (["digits", "--set", "seed=3"], 2, "`set` should be none of what the names of runs do not tell"),
-        (["digits", "--set", "average=none"], 2, "`set` should be none of what the names of runs do not tell"),
-        (["cifar10", "--set", "network=auto"], 2, "`set` should be a network by its name: what auto is, the device"),
+        (["digits", "--set", "seed=3"], 2, "`set` should be a setting that is part of a run's name"),
+        (["digits", "--set", "average=none"], 2, "`set` should be a setting that is part of a run's name"),
+        (["cifar10", "--set", "network=auto"], 2, "`set` should be the name of a network, because auto depends"),
         (["digits", "--set", "lrr=3"], 2, "There is no parameter 'lrr'. Did you mean lr?"),
         (["digits", "--epochs", "3", "--set", "epochs=4"], 2, "`epochs` should be given once"),
         (["digits", "--max-minutes", "0"], 2, "`max-minutes` should be above 0"),
         (["digits", "--engine", "slurm"], 2, "`engine` should be auto or ray"),
-        (["digits", "--address", "1.2.3.4:5"], 2, "`address` should be left out without --engine ray"),
+        (["digits", "--address", "1.2.3.4:5"], 2, "`address` should be omitted without --engine ray"),
         (["digits", "--device", "tpu"], 2, "`device` should be auto, cpu, cuda"),
         (["digits", "--device", "cpu", "--side-by-side", "2"], 2, "`side-by-side` should be 1 without a GPU"),
         (["cifar10", "--data", "nowhere", "--noises", "symmetric:0.5"], 1, "CIFAR-10 is not in"),
@@ -258,7 +265,7 @@ def test_data_that_are_not_there_are_told_of_before(command, tmp_path, monkeypat
 
 
 def test_the_default_folder_is_where_the_tables_look():
-    assert FOLDER == Request.__dataclass_fields__["out"].default
+    assert RunOptions().out == FOLDER
 
 
 # --- a loss of one's own ----------------------------------------------------------------------------------------------
@@ -274,9 +281,9 @@ def test_a_loss_of_ones_own_is_a_row(tmp_path, mine):
     assert {"power": 2.0} in (first.recipe.parameters, second.recipe.parameters)
     assert first.summary != second.summary
     again = bench(*DIGITS, "--method", f"{mine}:Mine", "--method", f"{mine}:Brier+ogc", "--out", out)
-    assert again == (0, "2 of 2 runs are there, 0 of them new.\n")
+    assert again == (0, "2 of 2 runs are done, 0 of them new.\n")
     mine.write_text(OWN + "\n# another\n")
-    assert "0 of 1 are there" in bench(*DIGITS, "--method", f"{mine}:Mine", "--out", out, "--dry-run")[1]
+    assert "0 of 1 runs are done" in bench(*DIGITS, "--method", f"{mine}:Mine", "--out", out, "--dry-run")[1]
     mine.unlink()
     assert len(read_all(out)[0]) == 2  # which nobody needs the file for
 
@@ -294,7 +301,7 @@ def test_it_runs_under_the_noises_that_were_asked_for(tmp_path, mine):
 def test_a_value_and_its_negative_are_two_runs(tmp_path, mine):
     args = [*DIGITS, "--method", f"{mine}:Mine", "--out", tmp_path / "out", "--set"]
     for value in ("power=1", "power=-1"):
-        assert "1 of 1 runs are there, 1 of them new." in bench(*args, value)[1]
+        assert "1 of 1 runs are done, 1 of them new." in bench(*args, value)[1]
     assert {result.recipe.parameters["power"] for result in read_all(tmp_path / "out")[0]} == {1, -1}
 
 
@@ -331,7 +338,7 @@ def test_tune(tmp_path, monkeypatch):
     assert [row[0] for row in rows] == ["100", "50", "20", "10"]
     found = {f"{r.recipe.parameters['epsilon0']:g}": r.measured("test") for r in read_all(tmp_path / "out")[0]}
     assert {row[0]: row[1] for row in rows} == {point: f"{share:.2f}" for point, share in found.items()}
-    assert "the paper's" in " ".join(rows[2])
+    assert "paper" in " ".join(rows[2])
     assert any("best" in row[3] for row in rows if len(row) > 3)
     assert bench("bench", "tune", "cifar10", "ce")[0] == 2
 
@@ -346,14 +353,14 @@ def test_a_point_that_lacks_a_noise_is_not_the_best(tmp_path):
         for cell, percent in zip(at[beta], percents, strict=False):
             write(tmp_path, made_up(cell, 1, percent))
     write(tmp_path, made_up(at[10][0], 2, 60.0))  # a noise counts once, however many runs it has
-    shown = grid(Request(cells=cells, seeds="1,2", out=tmp_path))
+    shown = grid_table(tasks_of(cells, [1, 2]), tmp_path, ["beta"])
     assert shown.title == "ce+linear on cifar10, mean of 5 noises"
     columns = [list(column.cells) for column in shown.columns]
     assert list(zip(*columns, strict=True)) == [
         ("1", "-", "4", ""),
         ("2", "70.00", "5", "best"),
         ("5", "-", "0", ""),
-        ("10", "42.00", "6", "the paper's"),
+        ("10", "42.00", "6", "paper"),
     ]
 
 
@@ -398,7 +405,7 @@ def test_what_is_no_result_is_told(tmp_path):
         args = ["--methods", "ce,gce", "--noises", "symmetric:0.5", "--out", tmp_path, "--script", tmp_path / "x"]
         (tmp_path / f"digits-{name}-symmetric-0.5-1.json").write_text("{}")
         code, said = bench("bench", "export", "--slurm", "digits", *args)
-        assert f"digits-{name}-symmetric-0.5-1 is left out: " in said
+        assert f"digits-{name}-symmetric-0.5-1 is skipped. " in said
         assert "Move it away" in said
         assert code == (0 if name == "ce" else 2)
 
@@ -432,7 +439,7 @@ def test_a_task_saves_when_slurm_says_so_and_is_queued_again(exported, tmp_path)
     assert epochs_done(out)
     for number in (0, 1):
         task = submit(script, number)
-        assert "3 of 3 runs are there" in task.communicate()[0]
+        assert "3 of 3 runs are done" in task.communicate()[0]
         assert task.returncode == 0
     assert len(results(out)) == 6
     assert (tmp_path / "asked").read_text() == "requeue 77_0\n"

@@ -92,7 +92,7 @@ def test_nodes_share_the_work_and_their_results_are_the_same(cluster, over, tmp_
     process = start(*four, *over)
     said = process.communicate()[0]
     assert process.returncode == 0, said
-    assert "4 of 4 runs are there, 4 of them new." in said
+    assert "4 of 4 runs are done, 4 of them new." in said
     assert len(set(re.findall(r"process (\d+)", said))) == 2
     assert "ce+ogc  epoch 6/6" in said  # progress is told
     assert bench(*four, "--out", tmp_path / "here")[0] == 0
@@ -114,7 +114,7 @@ def test_a_node_is_killed_and_another_comes(cluster, over, file, tmp_path):
     assert said.count("is lost: ") == 1
     assert re.search(r"6 epochs of 11 steps, [2-5] of them done", said), said
     assert len(set(re.findall(r"to \S+, process (\d+)", said))) == 3
-    assert "4 of 4 runs are there, 4 of them new." in said
+    assert "4 of 4 runs are done, 4 of them new." in said
     assert bench(*slow, "--out", tmp_path / "here")[0] == 0
     assert results(out) == results(tmp_path / "here")
 
@@ -139,7 +139,7 @@ def test_stopped_in_the_middle_workers_save(cluster, over, file, tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate()[0]
     assert process.returncode == 130, said
-    assert "1 is left: the same command goes on." in said
+    assert "1 left: run the same command again." in said
     [epochs] = epochs_done(out).values()
     code, said = bench(*slow, "--out", out, "--max-minutes", 0.1)
     assert (code, f"40 epochs of 11 steps, {epochs} of them done" in said) == (0, True), said
@@ -151,7 +151,7 @@ def test_max_minutes(cluster, over, file, tmp_path):
     process = start(*slow, *over, "--max-minutes", 0.2)
     said = process.communicate()[0]
     assert process.returncode == 0, said
-    assert re.search(r"[1-4] are left: the same command goes on", said), said
+    assert re.search(r"[1-4] left: run the same command again", said), said
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
 from made_up_results import made_up
-from ogc import OGC, bench_command, figures_command, losses
+from ogc import OGC, losses
 from ogc.benchmark import figures, motivation, motivation_picture
 from ogc.benchmark.figures import FIGURES, FORMATS, encode, ratio, sweep, tau
 from ogc.benchmark.motivation import Settings, moons, name_of, numbers, task_of, tau_of, train
 from ogc.benchmark.motivation_picture import STEEPEST, density, draw, smoothed
 from ogc.benchmark.plan import TABLES, find
 from ogc.benchmark.result import write
-from ogc.figures_command import NAMES, register
+from ogc.cli import figures as command
+from ogc.cli.app import build
+from ogc.cli.figures import NAMES
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = {"samples": 60, "hidden": (16,), "batch_size": 20, "epochs": (4, 8), "look_every": 2}
@@ -29,10 +30,7 @@ SMALL = Settings(**TINY, every=2, queue_size=64)
 
 
 def figures_of(*arguments):
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.callback()(lambda: None)
-    register(app)
-    result = CliRunner().invoke(app, ["figures", *map(str, arguments)], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(build(), ["figures", *map(str, arguments)], env={"COLUMNS": "200"})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -252,7 +250,7 @@ def test_the_command_writes_the_picture_and_its_numbers(tmp_path, tiny):
 def test_a_terminal_has_a_bar_a_run(tmp_path):
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=100, color_system=None)
-    figures_command.motivation(SMALL, tmp_path, ["png"], console)
+    command.motivation(SMALL, tmp_path, ["png"], console)
     for threshold in SMALL.thresholds:
         assert name_of(threshold) in text.getvalue()
     assert "epoch 8/8" in text.getvalue()
@@ -265,7 +263,7 @@ def test_ctrl_c_leaves_no_half_file(tmp_path, tiny, monkeypatch):
     monkeypatch.setattr(motivation, "train", stop)
     result = figures_of("motivation", "--out", tmp_path)
     assert result.exit_code == 130
-    assert result.stderr == f"Stopped before the end. What is in {tmp_path} is whole.\n"
+    assert result.stderr == "Stopped. Files that were already written are complete.\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -291,6 +289,7 @@ def test_a_folder_that_cannot_be_is_found_before_the_work(tmp_path, monkeypatch)
     assert result.stderr == f"Cannot use {tmp_path / 'file'}: File exists.\n"
 
 
+@pytest.mark.filterwarnings("default")
 def test_what_ogc_warns_of_is_a_note(tmp_path, monkeypatch):
     import warnings
 
@@ -300,7 +299,7 @@ def test_what_ogc_warns_of_is_a_note(tmp_path, monkeypatch):
 
     monkeypatch.setattr(motivation, "train", warn)
     text = io.StringIO()
-    figures_command.motivation(SMALL, tmp_path, ["png"], Console(file=text))
+    command.motivation(SMALL, tmp_path, ["png"], Console(file=text))
     assert "Note: the fit is poor\n" in text.getvalue()
 
 
@@ -360,14 +359,11 @@ def test_where_nothing_is_recorded_it_says_what_to_run(name, tmp_path):
     assert result.exit_code == 1
     assert not (tmp_path / "out").exists()
     assert result.stderr.count("\n") == 1
-    sentence, command = result.stderr.strip().split(". To make them: ")
-    assert sentence == f"{name}: there is no run of it in {results}"
+    sentence, command = result.stderr.strip().split(". To run them: ")
+    assert sentence == f"{name}: {results} has no runs of it"
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.callback()(lambda: None)
-    bench_command.register(app)
     ran = CliRunner().invoke(
-        app, [*shlex.split(command)[1:], "--noises", "symmetric:0.8", "--dry-run"], env={"COLUMNS": "200"}
+        build(), [*shlex.split(command)[1:], "--noises", "symmetric:0.8", "--dry-run"], env={"COLUMNS": "200"}
     )
     assert ran.exit_code == 0, f"{command}: {ran.output}"
 
@@ -375,14 +371,14 @@ def test_where_nothing_is_recorded_it_says_what_to_run(name, tmp_path):
 def test_a_folder_that_is_not_there(tmp_path):
     result = figures_of("tau", "--results", tmp_path / "none")
     assert result.exit_code == 1
-    assert result.stderr == f"There is no folder {tmp_path / 'none'}: `ogc bench run` makes one.\n"
+    assert result.stderr == f"There is no folder {tmp_path / 'none'}. Create results with ogc bench run.\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("motivaton",), "There is no figure named 'motivaton'. Did you mean motivation?"),
-        (("tau", "--format", "jpg"), "There is no format 'jpg'. Did you mean png? There are png, svg, pdf."),
+        (("motivaton",), "There is no figure 'motivaton'. Did you mean motivation?"),
+        (("tau", "--format", "jpg"), "There is no format 'jpg'. Did you mean png? Choose from png, svg, pdf."),
         (("motivation", "--seed", "-1"), "Parameter `seed` should be in [0, 2**32). Found `seed = -1`."),
     ],
 )
@@ -498,7 +494,7 @@ def test_what_there_is_is_drawn_and_the_rest_is_named(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["epsilon.svg"]
     assert "Note: " in result.output
     assert "other.json is no result" in result.output
-    assert "epsilon: 1 of the paper's 12 runs are there. For the others: ogc bench run epsilon" in result.output
+    assert "epsilon: 1 of the paper's 12 runs are recorded. To run the others: ogc bench run epsilon" in result.output
 
 
 def test_who_runs_digits_is_not_sent_to_cifar(tmp_path):
@@ -515,7 +511,7 @@ def test_all_draws_what_it_can(tmp_path, tiny):
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["motivation.json", "motivation.png", "tau-cifar10.png"]
     for name in ("epsilon", "queue", "every", "ratio"):
-        assert f"{name}: there is no run of it" in result.stderr
+        assert f"{name}: {tmp_path} has no runs of it" in result.stderr
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -108,7 +108,7 @@ def test_results_are_whole_and_nothing_else_is_left(undisturbed):
 def test_what_is_there_is_not_run_again(undisturbed, epochs):
     before = {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()}
     code, said = bench(*FOUR, "--out", undisturbed)
-    assert (code, said.strip()) == (0, "4 of 4 runs are there, 0 of them new.")
+    assert (code, said.strip()) == (0, "4 of 4 runs are done, 0 of them new.")
     assert {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()} == before
     assert epochs == []
 
@@ -181,7 +181,7 @@ def test_plus(tmp_path, monkeypatch):
     assert result.measured("test") == pytest.approx(100 * sum(averaged) / 3)
     assert result.summary["averaged_last"] == pytest.approx(sum(averaged) / 3)
     assert f"{only}  {result.measured('test'):.2f} %, best {100 * max(averaged):.2f}" in said
-    assert "1 of 1 runs are there, 0 of them new." in bench("bench", "run", *args)[1]
+    assert "1 of 1 runs are done, 0 of them new." in bench("bench", "run", *args)[1]
 
 
 def test_a_result_on_another_draw_is_refused(tmp_path):
@@ -293,7 +293,7 @@ def test_one_broken_run_leaves_the_others_alone(tmp_path):
     code, said = bench(*DIGITS, *own, "--seeds", "1,2", "--out", out)
     assert code == 1
     assert said.count("The loss is nan at step 10 of epoch 2") == 2
-    assert "2 of 4 runs are there, 2 of them new. 2 went wrong." in said
+    assert "2 of 4 runs are done, 2 of them new. 2 failed." in said
     assert {result.method for result in read_all(out)[0]} == {"ce"}
 
 
@@ -317,7 +317,7 @@ def test_what_a_loss_of_ones_own_breaks_with_is_told(tmp_path):
     assert code == 1
     assert "-1: KeyError: 'x'." in said
     assert "-1: SystemExit: 0." in said
-    assert "1 of 3 runs are there, 1 of them new. 2 went wrong." in said
+    assert "1 of 3 runs are done, 1 of them new. 2 failed." in said
 
 
 def test_a_checkpoint_that_cannot_be_gone_on_with(tmp_path):
@@ -364,7 +364,7 @@ def test_max_minutes_saves_and_ends_in_order(tmp_path, undisturbed, epochs, monk
     while len(read_all(tmp_path)[0]) < 4:
         code, said = bench(*FOUR, "--out", tmp_path, "--max-minutes", "0.03")
         assert code == 0
-        assert ("left: the same command goes on" in said) == (len(read_all(tmp_path)[0]) < 4)
+        assert ("left: run the same command again" in said) == (len(read_all(tmp_path)[0]) < 4)
         rounds += 1
         assert rounds < 20
     assert rounds > 2
@@ -378,7 +378,7 @@ def test_no_time_at_all(tmp_path):
     assert code == 0
     assert said.splitlines() == [
         "These are trials: the tables leave them out.",
-        "0 of 4 runs are there, 0 of them new. 4 are left: the same command goes on.",
+        "0 of 4 runs are done, 0 of them new. 4 left: run the same command again.",
     ]
 
 
@@ -395,7 +395,7 @@ def test_stopped_while_data_are_read_nothing_is_trained(number, tmp_path, epochs
     code, said = bench(*DIGITS, "--methods", "ce,gce,mae", "--out", tmp_path)
     assert code == 128 + number
     assert len(epochs) == TRIAL["epochs"]
-    assert "1 of 3 runs are there, 1 of them new. 2 are left: the same command goes on" in said
+    assert "1 of 3 runs are done, 1 of them new. 2 left: run the same command again" in said
     assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
 
 
@@ -435,7 +435,7 @@ def test_ended_in_every_way_it_goes_on(tmp_path, undisturbed):
         said = process.communicate()[0]
         assert process.returncode == code, said
         if code > 0:
-            assert " left: the same command goes on" in said
+            assert " left: run the same command again" in said
         assert read_all(out)[1] == []
     process = start(*FOUR, "--out", out, log=log)
     said = process.communicate()[0]
@@ -473,7 +473,7 @@ def test_the_tasks_of_a_process_that_is_killed_are_taken_over(tmp_path):
     first.communicate()
     said = second.communicate()[0]
     assert second.returncode == 0
-    assert "2 of 2 runs are there, 2 of them new." in said
+    assert "2 of 2 runs are done, 2 of them new." in said
 
 
 # --- estimates --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -14,7 +13,7 @@ from ogc.benchmark.plan import EARLIER, LABELS, TABLES, Cell, Printed, find, tun
 from ogc.benchmark.result import OTHER_DRAWS, read_all, write
 from ogc.benchmark.table import Entry, Shown, fill, ranks
 from ogc.benchmark.table_formats import html, latex, markdown, page, terminal
-from ogc.tables_command import register
+from ogc.cli.app import build
 
 ROOT = Path(__file__).parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "runs"
@@ -483,10 +482,7 @@ def test_the_page_tells_minutes_as_the_table_does():
 
 
 def ogc(*arguments):
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    register(app)
-    return CliRunner().invoke(app, ["tables", *map(str, arguments)])
+    return CliRunner().invoke(build(), ["tables", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -529,7 +525,7 @@ def test_a_table_can_be_looked_at_before_anything_is_run(tmp_path, monkeypatch):
     shown = ogc("gce", "--format", "markdown")
     assert shown.exit_code == 0
     assert "| GCE | ours | - | - |" in shown.stdout
-    note = "Note: benchmarks/results/runs has no run of gce: `ogc bench run` makes them, or give --results.\n"
+    note = "Note: benchmarks/results/runs has no runs of gce. Create them with ogc bench run, or give --results.\n"
     assert shown.stderr == note
     assert ogc("gce").stderr == ogc("gce", "--out", "gce.md").stderr == note
 
@@ -559,14 +555,22 @@ def test_files_that_are_no_results_are_told(folder):
     [
         (("cifar",), 2, "There is no table named 'cifar'. Did you mean cifar10"),
         (("--format", "htm"), 2, "There is no format 'htm'. Did you mean html?"),
-        (("cifar10", "--write", "x.md"), 2, "`write` should be alone"),
+        (("cifar10", "--write", "x.md"), 2, "`write` should be used alone"),
         (("cifar10", "--results", "nowhere"), 1, "There is no folder nowhere"),
         ((), 1, "There is no folder benchmarks/results/runs"),
-        (("--results", "."), 1, "There is no result in ."),
-        (("--results", ".", "--write", "page.md"), 1, "There is no result in ."),
-        (("--results", "trials"), 2, "The results in trials are trials, by --epochs or --set: no table has them."),
+        (("--results", "."), 1, "There are no results in ."),
+        (("--results", ".", "--write", "page.md"), 1, "There are no results in ."),
+        (
+            ("--results", "trials"),
+            2,
+            "The results in trials are trials with --epochs or --set, which no table includes.",
+        ),
         (("gce", "--format", "html", "--out", "no/where.html"), 1, "Cannot use no/where.html: No such file"),
-        (("gce", "--out", "x.pdf"), 2, "`out` should be a file that ends in .md, .tex, .html, .txt, or with --format"),
+        (
+            ("gce", "--out", "x.pdf"),
+            2,
+            "`out` should be a file that ends in one of .txt, .md, .tex, .html, unless --format",
+        ),
         (("gce", "--out", "no/where.txt"), 1, "Cannot use no/where.txt: No such file"),
     ],
 )
@@ -582,4 +586,4 @@ def test_what_goes_wrong_ends_in_a_sentence(tmp_path, monkeypatch, arguments, co
 
 def test_the_help_names_every_table():
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", ogc("--help").stdout).split())
-    assert f"{', '.join(TABLES)}; none: those that have runs." in text
+    assert f"{', '.join(TABLES)}. [default: (all that have runs)]" in text

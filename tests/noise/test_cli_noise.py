@@ -8,7 +8,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from ogc import cli, data
+from ogc import data
+from ogc.cli.app import build
 from ogc.data import Dataset, load_digits
 from ogc.noise import (
     CIFAR10_PAIRS,
@@ -58,7 +59,7 @@ def small_cifar(monkeypatch):
 
 
 def noise(*arguments):
-    return CliRunner().invoke(cli.build(), ["noise", *map(str, arguments)])
+    return CliRunner().invoke(build(), ["noise", *map(str, arguments)])
 
 
 def fails(result, code, *parts):
@@ -108,18 +109,18 @@ def test_the_table_and_the_files():
     rows = [line.split(None, 1) for line in result.output.splitlines()]
     assert [row[0] for row in rows] == [
         "kind",
-        "rate",
-        "rate",
+        "requested",
+        "actual",
         "flips",
         "sha256",
-        "Less",
+        "The",
         "a.csv",
         "a.csv.json",
         "a.png",
     ]
     assert rows[0][1].strip() == "symmetric, seed 0"
-    assert rows[1][1].split() == ["asked", "50", "%"]
-    assert rows[2][1].split() == ["got", f"{100 * wrong / len(TRUE):.2f}", "%"]
+    assert rows[1][1].split() == ["rate", "50", "%"]
+    assert rows[2][1].split() == ["rate", f"{100 * wrong / len(TRUE):.2f}", "%"]
     assert rows[3][1].strip() == f"{wrong:,} of {len(TRUE):,} labels"
     assert rows[4][1].strip() == labels_sha256(given)
     assert (read_labels("a.csv") == given).all()
@@ -214,16 +215,16 @@ def test_human_labels(monkeypatch):
             "Found `kind = 'symmetry'`. Did you mean symmetric",
         ),
         ("mnist symmetric 0.5", "`source` should be one of digits, cifar10, cifar100, or a .npy or .csv file"),
-        ("digits", "`source` should be a .npy or .csv file where no KIND is given"),
+        ("digits", "`source` should be a .npy or .csv file if KIND is missing"),
         ("digits asymmetric 0.5", "`source` should be cifar10 or cifar100 with asymmetric; see pairflip"),
         ("cifar10 blocks 0.5", "`source` should be cifar100 with blocks"),
         ("a.npy instance 0.5", "it needs images"),
         ("digits human:worse --labels x.pt", "`source` should be cifar10 or cifar100 with human:worse"),
-        ("cifar10 human:worse", "`--labels` should be given with human:worse"),
+        ("cifar10 human:worse", "`--labels` should be the file of labels, with human:worse"),
         ("cifar10 human:worse 0.5 --labels x.pt", "`rate` should be left out with human:worse"),
-        ("digits symmetric 0.5 --labels x.npy", "`--labels` should be left out"),
+        ("digits symmetric 0.5 --labels x.npy", "`--labels` should be omitted"),
         ("digits symmetric 0.5 --out a.txt", "`--out` should be a .npy or .csv file"),
-        ("a.npy symmetric 0.5 --out a.npy", "`--out` should be another file than those read"),
+        ("a.npy symmetric 0.5 --out a.npy", "`--out` should be different from the input files"),
     ],
 )
 def test_a_bad_value_gets_one_sentence(tmp_path, arguments, message):
@@ -250,7 +251,7 @@ def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     assert fails(noise("digits", "symmetric", "0.5", "--out", "file/a.npy"), 1, "Cannot use file: File exists.")
     np.save("bad.npy", np.array([-1, 0]))
-    assert fails(noise("bad.npy", "symmetric", "0.5"), 1, "bad.npy has a negative label, -1.")
+    assert fails(noise("bad.npy", "symmetric", "0.5"), 1, "bad.npy contains the negative label -1.")
 
 
 def test_help_has_examples():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from ogc import cli, train_command
+from ogc.cli.app import build
 from ogc.training.recipe import RECIPES, override
 from ogc.training.run import NonFinite
 from ogc.training.source import Source
@@ -26,7 +26,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def train(*arguments):
-    result = CliRunner().invoke(cli.build(), ["train", *map(str, arguments)])
+    result = CliRunner().invoke(build(), ["train", *map(str, arguments)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
@@ -47,8 +47,8 @@ def calls(monkeypatch):
         found.append((jobs, options))
         return []
 
-    monkeypatch.setattr(train_command, "train", note)
-    monkeypatch.setattr(train_command, "table", lambda results: f"{len(results)} results")
+    monkeypatch.setattr("ogc.training.session.train", note)
+    monkeypatch.setattr("ogc.training.table.table", lambda results: f"{len(results)} results")
     return found
 
 
@@ -106,7 +106,7 @@ def test_options_reach_training(calls):
 def test_options_reach_the_source(calls, monkeypatch):
     read = []
     monkeypatch.setattr(
-        train_command, "load", lambda source, recipe, **options: read.append((source, options)) or (0, None)
+        "ogc.training.source.load", lambda source, recipe, **options: read.append((source, options)) or (0, None)
     )
     Path("photos").mkdir()
     Path("t.csv").touch()
@@ -142,7 +142,7 @@ def test_folders_are_new_ones(calls):
     assert train("digits").exit_code == 0
     assert calls[0][0][0].out == Path("runs/digits-ce+ogc-0-3")
     assert fails(
-        train("digits", "--out", "runs/mine"), 2, "runs/mine holds a run already: go on with ogc train --resume"
+        train("digits", "--out", "runs/mine"), 2, "runs/mine already contains a run. Resume it with ogc train --resume"
     )
     assert train("digits", "--out", "runs", "--seeds", 2).exit_code == 0
     assert [job.out for job in calls[1][0]] == [Path("runs/seed-0"), Path("runs/seed-1")]
@@ -151,7 +151,7 @@ def test_folders_are_new_ones(calls):
 
 
 def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
-    monkeypatch.setattr(train_command, "load", None)
+    monkeypatch.setattr("ogc.training.source.load", None)
     result = train("cifar10", "--noise", "symmetric:0.5", "--epochs", 30, "--data", "d", "--seeds", 2, "--print")
     assert result.exit_code == 0
     lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line)
@@ -165,7 +165,7 @@ def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("", 2, "Parameter `SOURCE` should be given"),
+        ("", 2, "Parameter `SOURCE` should be digits, a folder"),
         ("digit", 2, "There is no `digit`. Did you mean digits?"),
         ("no/such.csv", 1, "There is no `no/such.csv`."),
         ("digits --set lrr=1", 2, "There is no parameter 'lrr'. Did you mean lr?"),
@@ -193,10 +193,10 @@ def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
         ("digits --device cpu --engine graph", 2, "Parameter `engine` should be auto or loop without a GPU"),
         ("cifar10 --data nowhere", 1, "CIFAR-10 is not in `"),
         ("--resume nowhere", 1, "nowhere holds no run"),
-        ("digits --resume here", 2, "Parameter `source` should be left out with --resume: the run has a recipe"),
-        ("--resume here --set lr=1", 2, "Parameter `set` should be left out with --resume"),
-        ("--resume here --epochs 9", 2, "Parameter `epochs` should be left out with --resume"),
-        ("--resume here --print", 2, "Parameter `print` should be left out with --resume"),
+        ("digits --resume here", 2, "Parameter `source` cannot be combined with --resume, which uses"),
+        ("--resume here --set lr=1", 2, "Parameter `set` cannot be combined with --resume"),
+        ("--resume here --epochs 9", 2, "Parameter `epochs` cannot be combined with --resume"),
+        ("--resume here --print", 2, "Parameter `print` cannot be combined with --resume"),
     ],
 )
 def test_a_bad_value_gets_one_sentence_before_any_work(calls, arguments, code, message):
@@ -219,9 +219,9 @@ def test_data_that_cannot_be_read_is_trouble_with_a_file(calls):
     [
         (Interrupted(signal.SIGINT, [Path("a")]), 130, "ogc train --resume a"),
         (Interrupted(signal.SIGTERM, [Path("a")]), 143, "ogc train --resume a"),
-        (KeyboardInterrupt(), 130, "Stopped at once. A run that was saved goes on with ogc train --resume RUN."),
+        (KeyboardInterrupt(), 130, "Stopped. To resume a saved run: ogc train --resume RUN"),
         (NonFinite("The loss is nan at step 3."), 1, "The loss is nan at step 3."),
-        (torch.OutOfMemoryError("CUDA out of memory"), 1, "try --set accumulate=2, or a smaller batch_size"),
+        (torch.OutOfMemoryError("CUDA out of memory"), 1, "use --set accumulate=2, or a smaller batch_size"),
         (OSError(28, "No space left on device", "a/last"), 1, "Cannot use a/last: No space left on device."),
         (ImportError("TensorBoard is missing"), 1, "TensorBoard is missing"),
         (ValueError("The engine cannot serve here."), 2, "The engine cannot serve here."),
@@ -232,7 +232,7 @@ def test_how_training_can_end(monkeypatch, error, code, message):
     def stop(*args, **options):
         raise error
 
-    monkeypatch.setattr(train_command, "train", stop)
+    monkeypatch.setattr("ogc.training.session.train", stop)
     assert fails(train("digits"), code, message)
 
 
@@ -240,21 +240,21 @@ def test_what_is_no_users_fault_is_not_hidden(monkeypatch):
     def crash(*args, **options):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(train_command, "train", crash)
-    result = CliRunner().invoke(cli.build(), ["train", "digits"])
+    monkeypatch.setattr("ogc.training.session.train", crash)
+    result = CliRunner().invoke(build(), ["train", "digits"])
     assert isinstance(result.exception, RuntimeError)
 
 
 def test_of_several_runs_those_that_have_begun_get_a_report(monkeypatch):
     written = []
-    monkeypatch.setattr(train_command, "write_report", written.append)
+    monkeypatch.setattr("ogc.training.report.write_report", written.append)
 
     def stop(jobs, **options):
         jobs[0].out.mkdir(parents=True)
         (jobs[0].out / "metrics.jsonl").touch()
         raise NonFinite("The loss is nan.")
 
-    monkeypatch.setattr(train_command, "train", stop)
+    monkeypatch.setattr("ogc.training.session.train", stop)
     assert fails(train("digits", "--seeds", 2, "--out", "a"), 1, "The loss is nan.")
     assert written == [Path("a/seed-0")]
 
@@ -269,8 +269,8 @@ def test_trouble_with_a_report_hides_no_other(monkeypatch, error):
     def full(folder):
         raise error
 
-    monkeypatch.setattr(train_command, "train", stop)
-    monkeypatch.setattr(train_command, "write_report", full)
+    monkeypatch.setattr("ogc.training.session.train", stop)
+    monkeypatch.setattr("ogc.training.report.write_report", full)
     result = train("digits", "--out", "a")
     assert fails(result, 143, "Stopped by SIGTERM. Go on with: ogc train --resume a")
     assert "No report: " in result.stdout
@@ -280,7 +280,7 @@ def test_trouble_with_a_report_is_told(monkeypatch):
     def full(folder):
         raise OSError(28, "No space left on device", "a/report.html")
 
-    monkeypatch.setattr(train_command, "write_report", full)
+    monkeypatch.setattr("ogc.training.report.write_report", full)
     assert fails(train(*SHORT, "--out", "a"), 1, "Cannot use a/report.html: No space left on device.")
 
 
@@ -291,14 +291,14 @@ def test_warnings_are_notes(calls, monkeypatch):
             warnings.warn("a class is small.", stacklevel=1)
         return []
 
-    monkeypatch.setattr(train_command, "train", warn)
+    monkeypatch.setattr("ogc.training.session.train", warn)
     result = train("digits")
     assert "Note: a class is small.\n" in result.output
     assert result.stderr == ""
 
 
 def test_only_the_first_process_speaks_and_reports(calls, monkeypatch):
-    monkeypatch.setattr(train_command, "write_report", None)
+    monkeypatch.setattr("ogc.training.report.write_report", None)
     monkeypatch.setenv("RANK", "1")
     result = train("digits")
     assert (result.exit_code, result.output) == (0, "")
@@ -311,7 +311,7 @@ def test_only_the_first_process_speaks_and_reports(calls, monkeypatch):
         (Interrupted(signal.SIGTERM, [Path("a")]), ""),
         (ValueError("The batch is odd."), ""),
         (OSError(5, "Input/output error", "x.npy"), "Process 1: Cannot use x.npy: Input/output error.\n"),
-        (torch.OutOfMemoryError(), "Process 1: The GPU's memory is not enough: "),
+        (torch.OutOfMemoryError(), "Process 1: Out of GPU memory. "),
         (ImportError("TensorBoard is missing"), "Process 1: TensorBoard is missing\n"),
     ],
     ids=lambda value: type(value).__name__,
@@ -320,7 +320,7 @@ def test_another_process_speaks_of_its_own_trouble(monkeypatch, error, said):
     def stop(*args, **options):
         raise error
 
-    monkeypatch.setattr(train_command, "train", stop)
+    monkeypatch.setattr("ogc.training.session.train", stop)
     monkeypatch.setenv("RANK", "1")
     result = train("digits")
     assert result.exit_code != 0

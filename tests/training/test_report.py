@@ -17,7 +17,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from ogc.cli import build
+from ogc.cli.app import build
 from ogc.data import load_digits
 from ogc.drawing import figure_of, spread, svg
 from ogc.training import RECIPES, Epoch, Job, override, report, train

@@ -13,8 +13,8 @@ from functools import cache, cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
-from .._near import meant
 from .._require import require
+from .._suggestions import did_you_mean
 from ..losses import LOSSES
 from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe, by_name, override
@@ -171,7 +171,9 @@ def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str 
 def by_table(name: str) -> Table:
     """One of TABLES; an unknown name gets the near ones."""
     if name not in TABLES:
-        raise ValueError(f"There is no table named {name!r}.{meant(name, TABLES)} There are {', '.join(TABLES)}.")
+        raise ValueError(
+            f"There is no table named {name!r}.{did_you_mean(name, TABLES)} There are {', '.join(TABLES)}."
+        )
     return TABLES[name]
 
 
@@ -199,7 +201,7 @@ def tuning(dataset: str, method: str) -> list[Cell]:
     require(dataset in TUNING, "dataset", f"one of {', '.join(TUNING)}", dataset)
     grids = TUNING[dataset]
     if method not in grids:
-        near = meant(method, grids)
+        near = did_you_mean(method, grids)
         raise ValueError(f"The paper tunes no {method!r} on {dataset}.{near} There are {', '.join(grids)}.")
     noises: tuple[str | None, ...] = (None,) if dataset == "webvision" else ("symmetric:0.5",)
     if method in ("ce+linear", "ce+ema"):

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .._near import meant
 from .._require import require
+from .._suggestions import did_you_mean
 from .files import LabelFileError, LabelInfo, read_labels
 from .human import KINDS, cifar_n
 from .instance import instance_dependent
@@ -69,7 +69,7 @@ class Kind(NamedTuple):
         if not (self.in_file or self.name in RATED):
             raise ValueError(
                 f"Parameter `kind` should be one of {', '.join(RATED)}, human:KIND, file. "
-                f"Found `kind = {self.name!r}`.{meant(self.name, RATED)}"
+                f"Found `kind = {self.name!r}`.{did_you_mean(self.name, RATED)}"
             )
         if self.name.startswith("human:"):
             human = self.name.removeprefix("human:")

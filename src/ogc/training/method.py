@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from .._near import meant
 from .._require import require
+from .._suggestions import did_you_mean
 from ..clipping import EMA, OGC, Linear
 from ..clipping.clean_edge import EPSILON, FEWEST
 from ..losses import LOSSES, Loss
@@ -150,13 +150,13 @@ def check(method: str, parameters: Iterable[str] = ()) -> None:
     name, plus, rule = split(method)
     if (own_loss(method) is None and name not in LOSSES) or (rule not in RULES if plus else False):
         raise ValueError(
-            f"There is no method named {method!r}.{meant(method, METHODS)} There are {', '.join(METHODS)}."
+            f"There is no method named {method!r}.{did_you_mean(method, METHODS)} There are {', '.join(METHODS)}."
         )
     taken = takes(method)
     for parameter in parameters:
         if parameter not in taken:
             raise ValueError(
-                f"The method {method} has no parameter {parameter!r}.{meant(parameter, taken)} "
+                f"The method {method} has no parameter {parameter!r}.{did_you_mean(parameter, taken)} "
                 f"It takes {', '.join(taken) or 'none'}."
             )
 

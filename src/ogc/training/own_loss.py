@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._near import meant
+from .._suggestions import did_you_mean
 
 _carried: dict[Path, bytes] = {}  # files of another machine
 _modules: dict[str, ModuleType] = {}  # by checksum
@@ -45,7 +45,7 @@ class OwnLoss(NamedTuple):
         try:
             return self.path.read_bytes()
         except OSError as error:
-            near = meant(self.path.name, [path.name for path in self.path.parent.glob("*.py")])
+            near = did_you_mean(self.path.name, [path.name for path in self.path.parent.glob("*.py")])
             why = "There is no" if isinstance(error, FileNotFoundError) else "Nobody can read"
             raise ValueError(f"{why} `{self.path}`, the file of a loss.{near}") from None
 
@@ -72,7 +72,9 @@ class OwnLoss(NamedTuple):
         }
         if self.name not in losses:
             there = f" There are {', '.join(losses)}." if losses else " It has none."
-            raise ValueError(f"`{self.path}` has no torch module {self.name!r}.{meant(self.name, losses)}{there}")
+            raise ValueError(
+                f"`{self.path}` has no torch module {self.name!r}.{did_you_mean(self.name, losses)}{there}"
+            )
         return losses[self.name]
 
     def _run(self, content: bytes, sha256: str) -> ModuleType:

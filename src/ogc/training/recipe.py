@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from .._near import meant
 from .._require import require
+from .._suggestions import did_you_mean
 from ..clipping.clean_edge import FEWEST, period
 from ..models import TIMM, check_name
 from ..noise.by_kind import Kind
@@ -41,11 +41,11 @@ def _sentence(error: ValidationError, fields: list[str]) -> str:
         return str(first["ctx"]["error"])
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])[1:]
     if first["type"] == "extra_forbidden":
-        return f"There is no parameter {name!r}.{meant(name, fields)} There are {', '.join(fields)}."
+        return f"There is no parameter {name!r}.{did_you_mean(name, fields)} There are {', '.join(fields)}."
     if first["type"] == "missing":
         return f"Parameter `{name}` should be given."
     rule = first["msg"].removeprefix("Input should be ").partition(", unable")[0].replace("'", "")
-    near = meant(str(first["input"]), rule.split()) if first["type"] == "literal_error" else ""
+    near = did_you_mean(str(first["input"]), rule.split()) if first["type"] == "literal_error" else ""
     return f"Parameter `{name}` should be {rule}. Found `{name} = {first['input']!r}`.{near}"
 
 
@@ -196,7 +196,7 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     given = {name: value for name, value in changes.items() if name not in fields}
     if unknown := [name for name in given if name not in methods.takes(method)]:
         there = [*Recipe.model_fields, *methods.takes(method)]
-        near = meant(unknown[0], there)
+        near = did_you_mean(unknown[0], there)
         raise ValueError(f"There is no parameter {unknown[0]!r}.{near} There are {', '.join(there)}.")
     inner = fields.pop("parameters", {})
     require(isinstance(inner, Mapping), "parameters", "numbers by name", inner)
@@ -264,7 +264,9 @@ def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str 
 def by_name(name: str) -> Recipe:
     """One of RECIPES; an unknown name gets the near ones."""
     if name not in RECIPES:
-        raise ValueError(f"There is no recipe named {name!r}.{meant(name, RECIPES)} There are {', '.join(RECIPES)}.")
+        raise ValueError(
+            f"There is no recipe named {name!r}.{did_you_mean(name, RECIPES)} There are {', '.join(RECIPES)}."
+        )
     return RECIPES[name]
 
 

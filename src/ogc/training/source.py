@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .. import data
-from .._near import meant
 from .._require import require
+from .._suggestions import did_you_mean
 from ..data import Dataset, Loaded
 from ..data.download import Progress
 from ..data.images import ImageFiles
@@ -111,7 +111,7 @@ def _kind(text: str) -> str:
     if path.exists():
         raise ValueError(f"`{text}` is no data that can be trained on. There are {kinds}.")
     beside = islice(path.parent.iterdir() if path.parent.is_dir() else (), 1000)
-    near = meant(text, [*NAMED, *(str(path.with_name(other.name)) for other in beside)])
+    near = did_you_mean(text, [*NAMED, *(str(path.with_name(other.name)) for other in beside)])
     sentence = f"There is no `{text}`.{near} Data are {kinds}."
     raise FileNotFoundError(sentence) if kind or len(path.parts) > 1 else ValueError(sentence)
 

@@ -1,4 +1,4 @@
-"""What a misspelt name may have meant."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterable
 
 
-def meant(name: str, known: Iterable[str]) -> str:
-    """A question that names what is spelt alike, to end a sentence with, or nothing.
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names similar spellings, to append to an error message; empty if there are none.
 
-    >>> meant("gse", ["ce", "gce", "sce"])
+    >>> did_you_mean("gse", ["ce", "gce", "sce"])
     ' Did you mean sce or gce?'
-    >>> meant("mylos", ["MyLoss", "Brier"])
+    >>> did_you_mean("mylos", ["MyLoss", "Brier"])
     ' Did you mean MyLoss?'
     """
     spelt = {other.lower(): other for other in known}

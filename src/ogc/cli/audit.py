@@ -1,0 +1,287 @@
+"""``ogc audit`` and ``ogc audit apply``: train if needed, find wrong labels, and apply the suggestions to a copy."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .._require import require
+from . import options as shared
+from . import train as training
+from .command import command, given
+from .errors import SIGNALLED, reported
+from .output import make_console, say, warnings_as_notes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..audit.findings import Findings
+
+ITSELF = "audit"  # the name of the group's own command, which users do not type
+PAIRS, WORST = 5, 5  # rows to print
+LONGEST = 40  # characters of an id or a class name
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    run: Annotated[Path | None, typer.Argument(help="Folder of a finished run.", metavar="RUN")] = None
+    folder: Annotated[Path | None, typer.Option(help="Train on this folder of images first.")] = None
+    table: Annotated[Path | None, typer.Option(help="Train on this table first, CSV or Parquet.")] = None
+    label: shared.Label = None
+    true: shared.TrueLabels = None
+    id: shared.Id = None
+    skip_bad: shared.SkipBad = False
+    epochs: shared.Epochs = None
+    seed: shared.Seed = None
+    changes: shared.Set = field(default_factory=list)
+    device: shared.Device = "auto"
+    out: Annotated[Path | None, typer.Option(help="Folder of the new run.", show_default="runs/SOURCE-METHOD-SEED")] = (
+        None
+    )
+
+    def train_options(self) -> training.TrainOptions | None:
+        """Return the options to train with on all samples, or ``None`` with a finished run."""
+        from ..training.source import NAMED, TABLES
+
+        paths = [str(path) for path in (self.run, self.folder, self.table) if path is not None]
+        require(len(paths) == 1, "RUN", "the only input, or replaced by either --folder or --table", paths or None)
+        if self.run is not None:
+            for name in given(self):
+                if name != "run":
+                    raise ValueError(f"Parameter `{name}` cannot be combined with RUN, which is already trained.")
+            return None
+        if self.folder is not None and not self.folder.is_dir():
+            raise FileNotFoundError(f"There is no folder `{self.folder}`.")
+        if self.table is not None:
+            known = self.table.suffix.lower() in TABLES
+            require(known, "table", f"a file that ends in one of {', '.join(TABLES)}", str(self.table))
+        source = str(Path(paths[0]).absolute()) if paths[0] in NAMED else paths[0]
+        names = ("label", "true", "id", "skip_bad", "epochs", "seed", "changes", "device", "out")
+        return training.TrainOptions(source=source, val=0.0, **{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyOptions:
+    run: Annotated[Path, typer.Argument(help="Folder of an audited run.", metavar="RUN")]
+    out: Annotated[Path, typer.Option(help="The file to write.")]
+    decisions: Annotated[
+        Path | None,
+        typer.Option(help="Decisions exported from audit.html: apply the accepted ones.", show_default="all issues"),
+    ] = None
+
+
+class AuditGroup(TyperGroup):
+    """Group that runs its own command unless a sub-command is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args[:1] == ["apply"] else [ITSELF, *args])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return None if name == ITSELF else name, command, rest  # for the usage line
+
+
+def group() -> typer.Typer:
+    """Return ``audit`` with ``apply``."""
+    app = typer.Typer(cls=AuditGroup, add_completion=False)
+    app.command(ITSELF)(audit)
+    app.command()(apply)
+    return app
+
+
+@command()
+def audit(options: AuditOptions) -> None:
+    """Find wrong labels and suggest the right ones, in a finished run, a folder of images or a table.
+
+    \b
+    Examples:
+      ogc audit runs/digits-ce+ogc-pairflip-0.2-0
+      ogc audit --folder photos/
+      ogc audit --table customers.csv --label churned --id customer
+
+    \b
+    Files written to RUN/audit:
+      audit.html                 page for reviewing the issues
+      issues.csv, .parquet       all samples, worst first
+      labels_fixed.csv           all labels, with the suggestions applied
+      audit.json                 the numbers and their provenance
+
+    \b
+    To apply the suggestions to a copy (see ogc audit apply --help):
+      ogc audit apply runs/photos-ce+ogc-0 --out moves.csv
+      ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv
+
+    If training is stopped, resume it with ogc train --resume RUN.
+    """
+    from ..audit.files import write_audit
+    from ..audit.run import AUDIT, findings_of
+
+    console = make_console()
+    to_train = options.train_options()
+    folder = options.run if to_train is None else _train(to_train, console)
+    assert folder is not None
+    if os.environ.get("RANK", "0") != "0":  # torchrun's other processes have nothing to write
+        return
+    with warnings_as_notes(console):
+        findings = findings_of(folder)
+        summary, notes = write_audit(findings, folder / AUDIT)
+    console.print()
+    for sentence in sentences(summary):
+        console.print(sentence, markup=False)
+    if summary["pairs"]:
+        console.print(pairs_table(summary))
+    console.print(worst_table(findings))
+    for note in notes:
+        say(console, f"Note: {note}")
+    _next_steps(folder, findings, console)
+
+
+def _train(options: training.TrainOptions, console: Console) -> Path:
+    """Train as ``ogc train`` does, and return the run's folder. If it is stopped, print how to audit it later."""
+    from ..audit.run import check_size
+
+    options.check()
+    plan = training.Plan.of(options)
+    [folder] = plan.folders
+    surveys = plan.recipes[0].surveys
+    require(surveys > 0, "surveys", "above 0, because an audit is based on them", surveys)
+    check_size(plan.source)
+    try:
+        with reported(**training.HINTS):
+            training.run(replace(options, out=folder), console)
+    except typer.Exit as stop:
+        if stop.exit_code > SIGNALLED and folder.exists():
+            typer.echo(f"Then: ogc audit {shlex.quote(str(folder))}", err=True)
+        raise
+    return folder
+
+
+def sentences(summary: Mapping[str, Any]) -> list[str]:
+    """Describe the result of an audit."""
+    issues, samples, true = summary["issues"], summary["samples"], summary["true_noise_rate"]
+    actual = "" if true is None else f" (actual rate: {_percent(true)})"
+    rate = "" if not samples else f": an estimated noise rate of {_percent(summary['noise_rate'])}{actual}"
+    found = [f"{issues:,} of {samples:,} labels are probably wrong{rate}."]
+    if summary["unsettled"]:
+        found.append(
+            "The estimated rate is probably too high, because training was too short for the network to learn the "
+            "right labels. Train for more epochs."
+        )
+    if summary["memorised_from"] is not None:
+        found.append(
+            f"From epoch {summary['memorised_from']} on, the network fits labels that it contradicted before. Most of "
+            "these are memorised, so later epochs are ignored here. Training for more epochs would not help."
+        )
+    if summary["measures"] is not None:
+        measures = summary["measures"]
+        areas = {name: "-" if value is None else f"{value:.3f}" for name, value in measures.items()}
+        shares = {name: "-" if value is None else _percent(value) for name, value in measures.items()}
+        found.append(
+            f"Compared with the true labels: AUROC {areas['auroc']}, average precision {areas['average_precision']}, "
+            f"precision {shares['precision']}, recall {shares['recall']}. "
+            f"With all suggestions applied, {shares['wrong_after']} of the labels would be wrong."
+        )
+    return found
+
+
+def pairs_table(summary: Mapping[str, Any]) -> Table:
+    """Return the classes that are confused most often."""
+    pairs = summary["pairs"]
+    more = len(pairs) - PAIRS
+    shown = _table("Most frequent confusions", f"and {more:,} more" if more > 0 else None)
+    shown.add_column("given")
+    shown.add_column("suggested")
+    shown.add_column("labels", justify="right")
+    for pair in pairs[:PAIRS]:
+        shown.add_row(_cell(pair["given"]), _cell(pair["suggested"]), f"{pair['count']:,}")
+    return shown
+
+
+def worst_table(findings: Findings) -> Table:
+    """Return the samples whose labels are most likely to be wrong."""
+    issues, names = findings.issues, findings.class_names
+    shown = _table("Worst labels")
+    columns = ["id", "given", "suggested", "P(wrong) %", "score"] + ["true"] * (findings.true is not None)
+    for number, name in enumerate(columns):
+        shown.add_column(name, justify="right" if number in (3, 4) else "left", overflow="fold")
+    for i in issues.worst_first[:WORST].tolist():
+        labels = (issues.given_label, issues.predicted_label)
+        cells = [_cell(findings.ids[i]), *(_cell(names[int(each[i])]) for each in labels)]
+        cells += [f"{100 * float(issues.wrong_probability[i]):.1f}", f"{float(issues.label_score[i]):.2g}"]
+        shown.add_row(*cells, *([] if findings.true is None else [_cell(names[int(findings.true[i])])]))
+    return shown
+
+
+def _table(title: str, caption: str | None = None) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    left: Any = {"title_justify": "left", "caption_justify": "left"}
+    return Table(title=title, caption=caption, **left, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+
+
+def _cell(text: str) -> Any:
+    """Return a table cell without markup or control characters, shortened to ``LONGEST``."""
+    from rich.text import Text
+
+    shown = "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text[: LONGEST + 1])
+    return Text(shown if len(text) <= LONGEST else shown[: LONGEST - 3] + "...")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
+    """Print where the files are, and the command that applies the suggestions."""
+    from ..audit.apply import WAYS
+    from ..audit.files import ISSUES_CSV, PAGE
+    from ..audit.run import AUDIT
+
+    written = folder / AUDIT
+    say(console, f"All labels, worst first: {written / ISSUES_CSV}")
+    if (written / PAGE).exists():
+        say(console, f"Review page: {written / PAGE}")
+    source = findings.run.get("source") or {"kind": "python", "path": None}
+    path, kind = Path(source["path"] or "labels"), source["kind"]
+    if kind in WAYS and findings.run["recipe"]["noise"] is not None:
+        return
+    task, copy = {
+        "table": ("To apply all suggestions to a copy", f"{path.stem}-fixed{path.suffix}"),
+        "folder": ("To list the files to move", f"{path.name}-moves.csv"),
+    }.get(kind, ("To apply all suggestions", "labels-fixed.npy"))
+    say(console, f"{task}: {shlex.join(['ogc', 'audit', 'apply', str(folder), '--out', copy])}")
+    say(console, "To apply only those that you accept on the review page, add --decisions with the exported file.")
+
+
+@command()
+def apply(options: ApplyOptions) -> None:
+    """Apply the suggestions of ogc audit to a copy. The original data is never changed.
+
+    \b
+    Table: a copy with the label column changed.
+    Folder: a CSV list of files to move, from and to.
+    Other data: a file of labels for ogc train --labels.
+
+    \b
+    Examples:
+      ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv
+      ogc audit apply runs/photos --decisions mine.csv --out moves.csv
+      ogc audit apply runs/digits-ce+ogc-pairflip-0.2-0 --out fixed.npy
+    """
+    from ..audit.apply import apply as write
+
+    applied = write(options.run, options.out, options.decisions)
+    what = "files to move" if applied.kind == "folder" else "labels changed"
+    message = f"{applied.path}: {applied.changed:,} of {applied.samples:,} {what}."
+    if applied.kind in ("digits", "cifar10", "cifar100", "arrays"):
+        message += f" To train on them: ogc train with --labels {shlex.quote(str(applied.path))}"
+    say(make_console(), message)

@@ -1,0 +1,128 @@
+"""What ``ogc bench`` prints: the status of all runs before a run, and the results of a tuning grid after it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .output import say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..benchmark.run import Standing, Task
+    from .bench import ExecuteOptions
+
+STATUS = {"there": "done", "refused": "INVALID", "running": "running", "begun": "started", "missing": "to run"}
+
+
+def trials_note(tasks: Sequence[Task]) -> str:
+    """Return a note if the tables leave out some of the runs."""
+    from ..benchmark.table import is_shown
+
+    trials = [task for task in tasks if not is_shown(task.recipe, alone=task.cell.alone)]
+    which = "These" if len(trials) == len(tasks) else f"{len(trials)} of these"
+    return f"{which} are trial runs, which the tables leave out." if trials else ""
+
+
+def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Console, note: str) -> None:
+    """Print the status of each run, and how long the missing ones would take."""
+    from ..benchmark.run import Data, beside, standing
+    from ..training.session import pick_device
+
+    device = pick_device(options.device)
+    side_by_side = beside(device.type, options.side_by_side)
+    stands = [standing(task, options.out) for task in tasks]
+    left = [each for each in stands if each.state in ("begun", "missing")]
+    console.print(status_table(stands))
+    counts = {state: sum(each.state == state for each in stands) for state in STATUS}
+    parts = [f"{counts['there']} of {len(stands)} runs are done, {len(left)} missing"]
+    parts[0] += f", {side_by_side} side by side." if side_by_side > 1 else "."
+    if counts["refused"]:
+        parts.append(f"Invalid results: {counts['refused']}, see above.")
+    if left:
+        parts.append(estimated_time(left, options, side_by_side))
+    try:
+        Data(options.data, options.ilsvrc).check([each.task for each in left])
+    except OSError as error:
+        parts.append(str(error))
+    say(console, " ".join([*parts, *([note] if note else [])]))
+
+
+def status_table(stands: Sequence[Standing]) -> Table:
+    """Return one row per run. Names are shown in full, because ``--only`` takes them."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("run", overflow="fold")
+    shown.add_column("status", overflow="fold", min_width=9)
+    for each in stands:
+        part = f", {each.epochs} of {each.task.recipe.epochs} epochs" if each.state in ("begun", "running") else ""
+        note = f": {each.note}" if each.note else ""
+        shown.add_row(Text(each.task.name), Text(f"{STATUS[each.state]}{part}{note}"))
+    return shown
+
+
+def estimated_time(left: Sequence[Standing], options: ExecuteOptions, side_by_side: int) -> str:
+    """Estimate the time from results on the same device."""
+    from .._provenance import device_name
+    from ..benchmark.result import read_all
+    from ..benchmark.run import estimate
+    from ..training.session import pick_device
+    from ..training.table import clock
+
+    device = pick_device(options.device)
+    name, recorded = device_name(device), read_all(options.out)[0]
+    found = estimate(left, recorded, device=name, kind=device.type, side_by_side=side_by_side)
+    if found is None:
+        return f"Time unknown: {options.out} has no comparable results on this device, {name}."
+    speed = f"{found.images_per_second:,.0f} images/s per run, {found.side_by_side} side by side"
+    basis = f"based on {found.by} result{'' if found.by == 1 else 's'} on {name} ({speed})"
+    total, startup = clock(found.startup + found.seconds), clock(found.startup)
+    return f"Estimated time: {total}, including {startup} of start-up, {basis}."
+
+
+def grid_table(tasks: Sequence[Task], out: Path, names: list[str]) -> Table:
+    """Return one row per point of a tuning grid, with its mean over the noises once all of them have results.
+
+    :param names: the parameters of the grid.
+    """
+    from rich import box
+    from rich.table import Table
+
+    from ..benchmark.result import read
+    from ..benchmark.run import settled
+    from ..training.method import PAPER
+
+    points: dict[tuple[float, ...], dict[str | None, list[float]]] = {}
+    for task in tasks:
+        point = tuple(task.recipe.parameters[name] for name in names)
+        numbers = points.setdefault(point, {}).setdefault(task.recipe.noise, [])
+        stands = settled(task, out)
+        if stands is not None and stands.state == "there":
+            value = read(task.result(out)).measured(task.cell.measure)
+            numbers += [] if value is None else [value]
+    means = {
+        point: statistics.fmean(map(statistics.fmean, by_noise.values()))
+        for point, by_noise in points.items()
+        if all(by_noise.values())
+    }
+    cell, noises = tasks[0].cell, {task.cell.noise for task in tasks}
+    under = f"mean of {len(noises)} noises" if len(noises) > 1 else cell.noise or "no added noise"
+    paper = PAPER[cell.dataset].get(cell.method, {})
+    shown = Table(title=f"{cell.method} on {cell.dataset}, {under}", box=box.SIMPLE_HEAD)
+    for name in (*names, f"{cell.measure}, %", "runs"):
+        shown.add_column(name, justify="right")
+    shown.add_column("")
+    for point, by_noise in points.items():
+        best = point in means and means[point] == max(means.values())
+        chosen = all(paper.get(name) == value for name, value in zip(names, point, strict=True))
+        number, runs = f"{means[point]:.2f}" if point in means else "-", sum(map(len, by_noise.values()))
+        words = [word for word, holds in (("best", best), ("paper", chosen)) if holds]
+        shown.add_row(*(f"{value:g}" for value in point), number, str(runs), ", ".join(words), style="bold" * best)
+    return shown

@@ -1,0 +1,66 @@
+"""Errors and exit codes of all commands: one message on stderr, and one of these codes.
+
+1: a file is missing or broken, a library is missing, or a run failed. 2: a bad argument.
+128 + N: stopped by signal N, so 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+FAILED, USAGE, SIGNALLED = 1, 2, 128
+FAILURES = {  # exceptions about files and runs; other ``ValueError``s are about arguments
+    "ogc.audit.files": "AuditError",
+    "ogc.noise.files": "LabelFileError",
+    "ogc.training.checkpoint": "CheckpointError",
+    "ogc.training.run": "NonFinite",
+    "torch": "OutOfMemoryError",
+}
+
+
+def fail(message: str, code: int, *, every_rank: bool = False) -> typer.Exit:
+    """Print the message to stderr and return the exception to raise.
+
+    :param every_rank: print it in every process of torchrun, not only in the first one.
+    """
+    rank = os.environ.get("RANK", "0")
+    if rank == "0" or every_rank:
+        typer.echo(message if rank == "0" else f"Process {rank}: {message}", err=True)
+    return typer.Exit(code)
+
+
+@contextmanager
+def reported(stopped: str = "Stopped.", out_of_memory: str = "use --device cpu") -> Iterator[None]:
+    """Turn errors that a user can act on into a message and an exit code; other errors pass.
+
+    :param stopped: printed after Ctrl-C, unless the exception has its own message.
+    :param out_of_memory: how to use less GPU memory.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise fail(str(stop) or stopped, SIGNALLED + getattr(stop, "signal", signal.SIGINT)) from None
+    except OSError as error:
+        message = f"Cannot use {error.filename}: {error.strerror}." if error.filename else str(error)
+        raise fail(message, FAILED, every_rank=True) from None
+    except ImportError as error:
+        raise fail(str(error), FAILED, every_rank=True) from None
+    except (RuntimeError, ValueError) as error:
+        if _is(error, "torch"):
+            raise fail(f"Out of GPU memory. To fix this: {out_of_memory}.", FAILED, every_rank=True) from None
+        if any(_is(error, module) for module in FAILURES):
+            raise fail(str(error), FAILED) from None
+        if isinstance(error, RuntimeError):
+            raise
+        raise fail(str(error), USAGE) from None
+
+
+def _is(error: Exception, module: str) -> bool:
+    """Return True if ``error`` is the module's entry in ``FAILURES``. Does not import the module."""
+    return isinstance(error, getattr(sys.modules.get(module), FAILURES[module], ()))

@@ -1,0 +1,175 @@
+"""``ogc figures``: train and draw the paper's first figure, and draw the others from recorded runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .._suggestions import did_you_mean
+from . import options as shared
+from .command import command
+from .errors import FAILED, fail
+from .output import make_console, say, warnings_as_notes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..benchmark.motivation import Moment, Settings
+
+NAMES = ("motivation", "epsilon", "queue", "every", "tau", "ratio")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiguresOptions:
+    names: Annotated[list[str], typer.Argument(help=f"{', '.join(NAMES)}, or all.", metavar="NAME...")]
+    results: shared.Results = None
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("runs/figures")
+    format: Annotated[str, typer.Option("--format", help="png, svg, pdf, or several of them: png,pdf.")] = "png"
+    seed: Annotated[int, typer.Option(help="Seed of motivation: points, noise, weights and batches.")] = 0
+
+    @property
+    def wanted(self) -> list[str]:
+        return list(NAMES if "all" in self.names else dict.fromkeys(self.names))
+
+    @property
+    def formats(self) -> list[str]:
+        return [part.strip() for part in self.format.split(",")]
+
+    def check(self) -> None:
+        from ..benchmark.figures import FORMATS
+
+        for what, names, known in (
+            ("figure", self.names, (*NAMES, "all")),
+            ("format", self.formats, tuple(FORMATS)),
+        ):
+            for name in names:
+                if name not in known:
+                    near = did_you_mean(name, known)
+                    raise ValueError(f"There is no {what} {name!r}.{near} Choose from {', '.join(known)}.")
+
+
+@command(stopped="Stopped. Files that were already written are complete.")
+def figures(options: FiguresOptions) -> None:
+    """Draw the paper's figures. motivation trains for about a minute; the others are drawn from recorded runs.
+
+    \b
+    motivation  gradients of clean and noisy samples, with a fixed threshold and with OGC
+    epsilon     accuracy against a fixed epsilon
+    queue       accuracy and variance of tau against the size of the queue
+    every       the same against the number of steps between updates
+    tau         tau over training, for each noise
+    ratio       r(tau) from the two normals and from the true labels, for each noise
+
+    \b
+    Examples:
+      ogc figures motivation
+      ogc figures tau ratio --results runs/bench --format pdf
+      ogc figures all --out figures --format png,svg
+    """
+    from ..benchmark.motivation import Settings
+
+    options.check()
+    console, settings = make_console(), Settings(seed=options.seed)
+    wanted = options.wanted
+    if "motivation" in wanted:
+        options.out.mkdir(parents=True, exist_ok=True)  # fail before the minute of training
+    missing = draw_recorded([name for name in wanted if name != "motivation"], options, console)
+    if "motivation" in wanted:
+        motivation(settings, options.out, options.formats, console)
+    if missing and "all" in options.names:
+        typer.echo("\n".join(missing), err=True)
+    elif missing:
+        raise fail("\n".join(missing), FAILED)
+
+
+def draw_recorded(names: list[str], options: FiguresOptions, console: Console) -> list[str]:
+    """Draw figures from recorded runs, and return one message per figure that has none."""
+    if not names:
+        return []
+    from ..benchmark.figures import FIGURES, coverage, encode
+    from ..benchmark.result import FOLDER, disagreements, read_all
+
+    folder = options.results or FOLDER
+    if options.results is not None and not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}. Create results with ogc bench run.")
+    found, complaints = read_all(folder)
+    for sentence in (*complaints, *disagreements(found)):
+        say(console, f"Note: {sentence}")
+    missing = []
+    for name in names:
+        drawn = FIGURES[name](found)
+        recorded, wanted, command = coverage(name, found)
+        for picture, figure in drawn:
+            write(options.out, picture, {each: encode(figure, each) for each in options.formats}, console)
+        if not drawn:
+            missing.append(f"{name}: {folder} has no runs of it. To run them: {command}")
+        elif 0 < recorded < wanted:
+            say(console, f"{name}: {recorded} of the paper's {wanted} runs are recorded. To run the others: {command}")
+    return missing
+
+
+def write(out: Path, name: str, files: dict[str, bytes], console: Console) -> None:
+    """Write one file per suffix, and print the paths."""
+    from .._files import write_whole
+
+    out.mkdir(parents=True, exist_ok=True)
+    for suffix, content in files.items():
+        write_whole(out / f"{name}.{suffix}", content)
+        say(console, f"{out / name}.{suffix}")
+
+
+def motivation(settings: Settings, out: Path, formats: list[str], console: Console) -> None:
+    """Train with each threshold, and write the picture and its numbers."""
+    from ..benchmark.figures import encode
+    from ..benchmark.motivation import numbers, task_of, train
+    from ..benchmark.motivation_picture import draw
+
+    task = task_of(settings)
+    with warnings_as_notes(console), progress(settings, console) as update:
+        histories = [
+            train(threshold, settings, task, lambda moment, run=i: update(run, moment))  # type: ignore[misc]
+            for i, threshold in enumerate(settings.thresholds)
+        ]
+    text = json.dumps(numbers(histories, settings, task), indent=1, allow_nan=False)
+    text = re.sub(r"\[[^][{}]*\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), text)  # one list per line
+    figure = draw(histories, task)
+    write(out, "motivation", {each: encode(figure, each) for each in formats} | {"json": text.encode()}, console)
+
+
+@contextmanager
+def progress(settings: Settings, console: Console) -> Iterator[Callable[[int, Moment], None]]:
+    """Yield a callback for the runs: one live bar per run, or one line per epoch that is drawn."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from ..benchmark.motivation import name_of
+
+    names = [f"{name_of(threshold):8}" for threshold in settings.thresholds]
+    total = settings.epochs[-1]
+
+    def facts(moment: Moment) -> str:
+        tau = "-" if moment.tau is None else f"{moment.tau:.2f}"
+        return f"test {100 * moment.test_accuracy:4.1f} %  memorised {100 * moment.memorised:4.1f} %  tau {tau}"
+
+    def print_line(run: int, moment: Moment) -> None:
+        if moment.epoch in settings.epochs:
+            say(console, f"{names[run]}  epoch {moment.epoch:4}/{total}  {facts(moment)}")
+
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield print_line
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        TextColumn("epoch {task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[facts]}"),
+    )
+    with Progress(*columns, console=console) as bars:
+        tasks = [bars.add_task(name, total=total, facts="waiting") for name in names]
+        yield lambda run, moment: bars.update(tasks[run], completed=moment.epoch, facts=facts(moment))

@@ -1,0 +1,52 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._require import require
+
+TABLES = "cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits, q, default, plus, plus100"
+
+Data = Annotated[Path | None, typer.Option(help="Folder with the CIFAR or WebVision files.", show_default="data")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Download = Annotated[bool, typer.Option("--download", help="Download CIFAR into --data if it is missing.")]
+Epochs = Annotated[int | None, typer.Option(help="Number of epochs; the schedule is scaled to it.")]
+Id = Annotated[str | None, typer.Option("--id", help="Column that identifies the rows of a table.")]
+Ilsvrc = Annotated[Path | None, typer.Option(help="Folder with the ILSVRC-12 validation images, for webvision.")]
+Label = Annotated[str | None, typer.Option(help="Label column of a table, or label array of an .npz.")]
+Results = Annotated[
+    Path | None,
+    typer.Option(help="Folder with the results, one JSON per run.", show_default="benchmarks/results/runs"),
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the augmentation.")]
+Set = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe; may be repeated.")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be read.")]
+TrueLabels = Annotated[
+    str | None,
+    typer.Option(help="Column or array with the true labels, for evaluation only; for a folder, a CSV file."),
+]
+
+
+def parse_settings(changes: Iterable[str], given: dict[str, object], example: str) -> dict[str, object]:
+    """Add the ``KEY=VALUE`` pairs of ``--set`` to the settings given by options of their own."""
+    found = dict(given)
+    for change in changes:
+        name, equals, value = (part.strip() for part in change.partition("="))
+        require(bool(equals and name), "set", f"KEY=VALUE, as in {example}", change)
+        require(name not in found, name, "given once", change)
+        found[name] = value
+    return found
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Parse ``1,2,3``."""
+    parts = [part.strip() for part in text.split(",")]
+    require(all(part.isdecimal() for part in parts), "seeds", "whole numbers, as in 1,2,3", text)
+    return [int(part) for part in parts]

@@ -1,0 +1,51 @@
+"""Printing that several commands share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console that prints text as it is given, without highlighting."""
+    from rich.console import Console
+
+    return Console(highlight=False, stderr=stderr)
+
+
+def say(console: Console, message: str) -> None:
+    """Print a message as it is: no markup, and no line breaks inside paths and commands."""
+    console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def warnings_as_notes(console: Console) -> Iterator[None]:
+    """Print each warning as one line that starts with ``Note:``."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: say(console, f"Note: {message}")
+        yield
+
+
+@contextmanager
+def download_bar() -> Iterator[Callable[[int, int | None], None]]:
+    """Yield a callback for a download. The bar appears at the first call."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    bar = Progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), transient=True)
+
+    def update(done: int, total: int | None) -> None:
+        if not bar.task_ids:
+            bar.add_task("download")
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done, total=total)
+
+    try:
+        yield update
+    finally:
+        if bar.task_ids:
+            bar.stop()

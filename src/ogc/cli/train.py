@@ -1,0 +1,244 @@
+"""``ogc train``: check all arguments, load the data, train, and write a report."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from .._require import require
+from . import options as shared
+from .command import command, given
+from .errors import FAILED, fail
+from .output import download_bar, make_console, say, warnings_as_notes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..training.recipe import Recipe
+    from ..training.run import Job
+    from ..training.source import Source
+
+HINTS = {
+    "stopped": "Stopped. To resume a saved run: ogc train --resume RUN",
+    "out_of_memory": "use --set accumulate=2, or a smaller batch_size",
+}
+WITH_RESUME = {"resume", "device", "engine", "tensorboard"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help="digits, cifar10, cifar100, webvision, a folder of images, a table, or an .npz or .npy.",
+        ),
+    ] = None
+    recipe: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE.toml", help="Recipe by name or from a file; see --print.")
+    ] = None
+    method: Annotated[
+        str | None, typer.Option(help="Loss, with or without clipping: ce, gce, fl+ogc, ...", show_default="ce+ogc")
+    ] = None
+    noise: Annotated[
+        str | None,
+        typer.Option(metavar="KIND:RATE", help="Add noise to the training labels: symmetric:0.5, human:worse, ..."),
+    ] = None
+    seed: shared.Seed = None
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds to train, starting at --seed.")] = None
+    epochs: shared.Epochs = None
+    changes: shared.Set = field(default_factory=list)
+    data: shared.Data = None
+    label: shared.Label = None
+    true: shared.TrueLabels = None
+    id: shared.Id = None
+    labels: Annotated[
+        Path | None, typer.Option(help="Read the given labels from a file: a CIFAR-N .pt, .npy or .csv.")
+    ] = None
+    val: Annotated[float | None, typer.Option(help="Fraction of the samples to validate on.", show_default="0.2")] = (
+        None
+    )
+    test: Annotated[Path | None, typer.Option(help="Table to test on.")] = None
+    ilsvrc: shared.Ilsvrc = None
+    skip_bad: shared.SkipBad = False
+    device: shared.Device = "auto"
+    engine: Annotated[str, typer.Option(help="auto, loop, or graph (CUDA graphs, several seeds side by side).")] = (
+        "auto"
+    )
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run.", show_default="runs/SOURCE-METHOD-NOISE-SEED")
+    ] = None
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard events to the run's folder.")
+    ] = False
+    download: shared.Download = False
+    resume: Annotated[list[Path], typer.Option(metavar="RUN", help="Resume a run; may be repeated.")] = field(
+        default_factory=list
+    )
+    show: Annotated[bool, typer.Option("--print", help="Print the recipe and the data source without training.")] = (
+        False
+    )
+
+    def check(self) -> None:
+        """Check what does not depend on the data."""
+        from ..training.session import pick_device
+
+        require(self.engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", self.engine)
+        device = pick_device(self.device)
+        require(self.engine != "graph" or device.type == "cuda", "engine", "auto or loop without a GPU", self.engine)
+        require(bool(self.resume) or self.source is not None, "SOURCE", "digits, a folder, a table, ...", self.source)
+        for name in given(self) if self.resume else ():
+            if name not in WITH_RESUME:
+                raise ValueError(f"Parameter `{name}` cannot be combined with --resume, which uses the run's recipe.")
+
+
+@command(**HINTS)
+def train(options: TrainOptions) -> None:
+    """Train a classifier on noisy labels. Prints a table and writes report.html to the run's folder.
+
+    \b
+    Examples:
+      ogc train digits --noise symmetric:0.5
+      ogc train photos/ --method ce --epochs 20
+      ogc train photos/ --recipe folder-large --set size=160 --set batch_size=32
+      ogc train customers.csv --label churned --id customer
+      ogc train cifar10 --data ~/cifar --noise human:worse --seeds 3
+      ogc train cifar10 --data ~/cifar --recipe mine.toml --print
+      ogc train --resume runs/digits-ce+ogc-symmetric-0.5-0
+
+    Ctrl-C saves the run and prints the command that resumes it.
+    A recipe file is TOML: base = "cifar10", then the settings to change.
+    """
+    run(options, make_console())
+
+
+def run(options: TrainOptions, console: Console) -> None:
+    """Train, and write a report to the folder of every run, finished or not."""
+    from ..training.progress import Progress
+    from ..training.session import train
+    from ..training.table import table
+
+    first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
+    console.quiet = not first
+    with warnings_as_notes(console):
+        options.check()
+        plan = None if options.resume else Plan.of(options)
+        if plan is not None and options.show:
+            _show(plan, console)
+            return
+        jobs = _jobs(options, plan)
+        try:
+            with Progress(console, jobs) as watch:
+                results = train(
+                    jobs,
+                    device=options.device,
+                    engine=options.engine,
+                    tensorboard=options.tensorboard,
+                    watch=watch,
+                    resume=plan is None,
+                )
+        except BaseException:
+            if first:
+                _try_report(jobs, console)
+            raise
+        console.print(table(results))
+        if first:
+            _report(jobs, console)
+
+
+class Plan(NamedTuple):
+    """The runs to train: one recipe and one folder per seed."""
+
+    source: Source
+    recipes: list[Recipe]
+    folders: list[Path]
+
+    @classmethod
+    def of(cls, options: TrainOptions) -> Plan:
+        """Check everything that can be checked without reading data."""
+        from ..models import check_name
+        from ..training.recipe import by_name, from_toml, override
+        from ..training.source import Source, check
+
+        names = ("data", "labels", "label", "true", "id", "val", "test", "skip_bad", "ilsvrc")
+        source = Source.parse(options.source or "", **{name: getattr(options, name) for name in names})
+        named = options.recipe or source.kind
+        recipe = from_toml(named) if named.endswith(".toml") else by_name(named)
+        typed = {name: getattr(options, name) for name in ("method", "noise", "seed", "epochs")}
+        typed = {name: value for name, value in typed.items() if value is not None}
+        recipe = override(recipe, shared.parse_settings(options.changes, typed, "lr=0.05"))
+        if recipe.network != "auto":
+            check_name(recipe.network)
+        check(source, recipe)
+        seeds = 1 if options.seeds is None else options.seeds
+        require(seeds >= 1, "seeds", "at least 1", seeds)
+        recipes = [override(recipe, {"seed": recipe.seed + i}) for i in range(seeds)]
+        return cls(source, recipes, [_folder(options.out, source, each, seeds) for each in recipes])
+
+
+def _folder(out: Path | None, source: Source, recipe: Recipe, seeds: int) -> Path:
+    """Return the folder of a run: ``out``, or a new one under ``runs`` named after what is trained."""
+    from ..training.checkpoint import LAST, RESULT, RUN
+
+    if out is not None:
+        out = out if seeds == 1 else out / f"seed-{recipe.seed}"
+        if any((out / name).exists() for name in (LAST, RESULT)):
+            raise ValueError(
+                f"{out} already contains a run. Resume it with ogc train --resume {out}, or choose another --out."
+            )
+        return out
+    noise = [] if recipe.noise is None else [recipe.noise.replace(":", "-")]
+    name = "-".join([source.name, Path(recipe.method).name, *noise, str(recipe.seed)])
+    numbered = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10**6))
+    return next(folder for folder in numbered if not (folder / RUN).exists())
+
+
+def _show(plan: Plan, console: Console) -> None:
+    """Print the recipe and the source."""
+    from ..training.source import OPTIONS
+
+    names = ("kind", *OPTIONS[plan.source.kind])
+    facts = [(name, value) for name, value in plan.source if name in names and value is not None]
+    lines = [f"{name:<14}{value}" for name, value in [*facts, *(("out", folder) for folder in plan.folders)]]
+    say(console, "\n".join([plan.recipes[0].show(), "", *lines]))
+
+
+def _jobs(options: TrainOptions, plan: Plan | None) -> list[Job]:
+    """Return the jobs to resume, or one per seed; these share the data and its noise."""
+    from ..training.run import Job
+    from ..training.session import jobs_of
+    from ..training.source import load
+
+    try:
+        if plan is None:
+            return jobs_of(tuple(options.resume))
+        with download_bar() as progress:
+            data, info = load(plan.source, plan.recipes[0], download=options.download, progress=progress)
+    except ValueError as error:  # a broken file or a missing column
+        raise fail(str(error), FAILED) from None
+    return [Job(recipe, plan.source, data, info, out) for recipe, out in zip(plan.recipes, plan.folders, strict=True)]
+
+
+def _try_report(jobs: list[Job], console: Console) -> None:
+    """Write the reports after an error, which must not be hidden by another one."""
+    try:
+        _report(jobs, console)
+    except (Exception, KeyboardInterrupt) as error:
+        say(console, f"No report: {error}")
+
+
+def _report(jobs: list[Job], console: Console) -> None:
+    """Write a report for every run that has started, and print where it is."""
+    from ..training.checkpoint import METRICS, REPORT
+    from ..training.report import write_report
+
+    folders = [job.out for job in jobs if job.out is not None and (job.out / METRICS).exists()]
+    for folder in folders:
+        write_report(folder)
+        say(console, f"Report: {folder / REPORT}")
+    if folders:
+        console.print("The report shows the results and the next steps, as commands and code.")
