@@ -55,5 +55,5 @@ def given(options: object) -> list[str]:
     """Return the options that differ from their defaults, by their names on the command line."""
     hints = get_type_hints(type(options), include_extras=True)
     changed = [name for name, default in defaults(type(options)).items() if getattr(options, name) != default]
-    declared = {name: getattr(hints[name].__metadata__[0], "param_decls", None) or (name,) for name in changed}
-    return [names[0].lstrip("-").replace("_", "-") for names in declared.values()]
+    declared = {name: hints[name].__metadata__[0].default for name in changed}  # where typer keeps "--set"
+    return [(text if isinstance(text, str) else name).lstrip("-").replace("_", "-") for name, text in declared.items()]
