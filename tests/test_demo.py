@@ -18,7 +18,7 @@ SHORT = Settings(epochs=7, hidden=(32,))  # the first fit comes in epoch 6
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "new" / "folder"
     text = io.StringIO()
-    histories = demo.demo(out, Settings(epochs=7, seeds=2, hidden=(32,)), Console(file=text, width=80))
+    histories = demo.demo(out, Settings(epochs=7, seeds=(0, 1), hidden=(32,)), Console(file=text, width=80))
     return out, text.getvalue(), histories
 
 
@@ -142,7 +142,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("value", [{"seeds": 0}, {"epochs": 0}, {"seed": -1}])
+@pytest.mark.parametrize("value", [{"seeds": ()}, {"epochs": 0}, {"seeds": (-1,)}])
 def test_settings_name_a_bad_value(value):
     (name,) = value
     with pytest.raises(ValueError, match=f"`{name}` should be"):

@@ -215,7 +215,11 @@ def test_only(tmp_path):
         (["cifar1"], 2, "There is no table named 'cifar1'. Did you mean cifar10"),
         (["digits", "--methods", "cee"], 2, "There is no method named 'cee'. Did you mean ce"),
         (["digits", "--noises", "symmetric:0.3"], 2, "`noises` should be among those of the table digits"),
-        (["digits", "--seeds", "one"], 2, "`seeds` should be whole numbers, as in 1,2,3. Found `seeds = 'one'`"),
+        (
+            ["digits", "--seeds", "one"],
+            2,
+            "`seeds` should be different whole numbers, as in 1,2,3. Found `seeds = 'one'`",
+        ),
         (["digits", "--set", "lr"], 2, "`set` should be KEY=VALUE"),
         (["digits", "--set", "seed=3"], 2, "`set` should be a setting that is part of a run's name"),
         (["digits", "--set", "average=none"], 2, "`set` should be a setting that is part of a run's name"),

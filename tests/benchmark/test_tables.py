@@ -530,6 +530,25 @@ def test_a_table_can_be_looked_at_before_anything_is_run(tmp_path, monkeypatch):
     assert ogc("gce").stderr == ogc("gce", "--out", "gce.md").stderr == note
 
 
+def test_rows_without_runs_are_named_in_the_caption(folder):
+    shown = ogc("cifar10", "--results", folder, "--format", "markdown").stdout
+    rows = [line.split(" | ")[0] for line in shown.splitlines() if " | ours | " in line]
+    assert rows == ["| CE"]
+    assert "Not run: FL, MAE, GCE, SCE" in shown
+    everything = ogc("cifar10", "--results", folder, "--format", "markdown", "--all").stdout
+    assert everything.count(" | ours | ") == len(TABLES["cifar10"].rows)
+    assert "Not run" not in everything
+
+
+def test_a_loss_of_ones_own_stays_below_the_papers_rows(tmp_path):
+    cell = find("cifar10", ["ce"], ["symmetric:0.5"])[0]
+    write(tmp_path, made_up(cell))
+    write(tmp_path, made_up(replace(cell, method="ce+linear")))
+    filled = fill(TABLES["cifar10"], read_all(tmp_path)[0])
+    assert filled.first_extra == len(TABLES["cifar10"].rows)
+    assert filled.without_empty_rows().first_extra == 1
+
+
 def test_where_there_are_runs_nothing_is_noted(folder):
     assert ogc("cifar10", "--results", folder).stderr == ""
 

@@ -89,12 +89,12 @@ def test_resumed_it_goes_on_to_the_end():
 
 
 def test_options_reach_training(calls):
-    result = train(*SHORT, "--seed", 3, "--seeds", 2, "--noise", "pairflip:0.2", "--engine", "loop", "--tensorboard")
+    result = train(*SHORT, "--seeds", "3,7", "--noise", "pairflip:0.2", "--engine", "loop", "--tensorboard")
     assert result.exit_code == 0, result.output
     [(jobs, options)] = calls
     expected = override(RECIPES["digits"], {"epochs": 2, "hidden": "16", "noise": "pairflip:0.2"})
-    assert [job.recipe for job in jobs] == [override(expected, {"seed": seed}) for seed in (3, 4)]
-    assert [job.out for job in jobs] == [Path(f"runs/digits-ce+ogc-pairflip-0.2-{seed}") for seed in (3, 4)]
+    assert [job.recipe for job in jobs] == [override(expected, {"seed": seed}) for seed in (3, 7)]
+    assert [job.out for job in jobs] == [Path(f"runs/digits-ce+ogc-pairflip-0.2-{seed}") for seed in (3, 7)]
     assert jobs[0].data is jobs[1].data
     assert jobs[0].source == Source.parse("digits")
     assert jobs[0].info.rate_asked == 0.2
@@ -144,15 +144,21 @@ def test_folders_are_new_ones(calls):
     assert fails(
         train("digits", "--out", "runs/mine"), 2, "runs/mine already contains a run. Resume it with ogc train --resume"
     )
-    assert train("digits", "--out", "runs", "--seeds", 2).exit_code == 0
+    assert train("digits", "--out", "runs", "--seeds", "0,1").exit_code == 0
     assert [job.out for job in calls[1][0]] == [Path("runs/seed-0"), Path("runs/seed-1")]
     Path("runs/mine/result.json").unlink()
     assert train("digits", "--out", "runs/mine").exit_code == 0  # nothing came of what was there
 
 
+def test_a_folder_has_no_colon_in_its_name(calls):
+    Path("mine.py").write_text("from ogc.losses import CrossEntropy\nclass Mine(CrossEntropy):\n    pass\n")
+    assert train("digits", "--method", "mine.py:Mine", "--noise", "symmetric:0.5").exit_code == 0
+    assert calls[0][0][0].out == Path("runs/digits-mine.py-Mine-symmetric-0.5-0")
+
+
 def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
     monkeypatch.setattr("ogc.training.source.load", None)
-    result = train("cifar10", "--noise", "symmetric:0.5", "--epochs", 30, "--data", "d", "--seeds", 2, "--print")
+    result = train("cifar10", "--noise", "symmetric:0.5", "--epochs", 30, "--data", "d", "--seeds", "0,1", "--print")
     assert result.exit_code == 0
     lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line)
     assert (lines["epochs"], lines["milestones"], lines["epsilon0"]) == ("30", "10, 20", "20.0")
@@ -169,6 +175,8 @@ def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
         ("digit", 2, "There is no `digit`. Did you mean digits?"),
         ("no/such.csv", 1, "There is no `no/such.csv`."),
         ("digits --set lrr=1", 2, "There is no parameter 'lrr'. Did you mean lr?"),
+        ("digits --set learning_rate=1", 2, "There is no parameter 'learning_rate'. Did you mean lr?"),
+        ("digits --method ogc", 2, "There is no method named 'ogc'. Did you mean ce+ogc?"),
         ("digits --set lr", 2, "Parameter `set` should be KEY=VALUE, as in lr=0.05. Found `set = 'lr'`."),
         ("digits --set =3", 2, "Parameter `set` should be KEY=VALUE"),
         (
@@ -178,8 +186,13 @@ def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
         ),
         ("digits --epochs 0", 2, "Parameter `epochs` should be greater than or equal to 1. Found `epochs = 0`."),
         ("digits --seed -1", 2, "Parameter `seed` should be"),
-        ("digits --seeds 0", 2, "Parameter `seeds` should be at least 1. Found `seeds = 0`."),
-        ("digits --seed 4294967295 --seeds 2", 2, "Parameter `seed` should be less than 4294967296"),
+        (
+            "digits --seeds 1-3",
+            2,
+            "Parameter `seeds` should be different whole numbers, as in 1,2,3. Found `seeds = '1-3'`.",
+        ),
+        ("digits --seed 1 --seeds 2", 2, "Parameter `seed` should be omitted with --seeds. Found `seed = 1`."),
+        ("digits --seeds 1,4294967296", 2, "Parameter `seed` should be less than 4294967296"),
         ("digits --method ce+ogx", 2, "There is no method named 'ce+ogx'. Did you mean ce+ogc"),
         ("digits --noise symmetric:2", 2, "Parameter `noise` cannot be 'symmetric:2'. Parameter `rate` should be in"),
         ("digits --set epochs=inf", 2, "Parameter `epochs` should be a valid integer. Found `epochs = 'inf'`."),
@@ -255,7 +268,7 @@ def test_of_several_runs_those_that_have_begun_get_a_report(monkeypatch):
         raise NonFinite("The loss is nan.")
 
     monkeypatch.setattr("ogc.training.session.train", stop)
-    assert fails(train("digits", "--seeds", 2, "--out", "a"), 1, "The loss is nan.")
+    assert fails(train("digits", "--seeds", "0,1", "--out", "a"), 1, "The loss is nan.")
     assert written == [Path("a/seed-0")]
 
 

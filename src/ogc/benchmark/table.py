@@ -76,6 +76,21 @@ class Filled:
     table: Table
     columns: tuple[str, ...]
     rows: tuple[tuple[Row, tuple[Entry, ...]], ...]
+    left_out: tuple[str, ...] = ()  # labels of rows without runs
+
+    def without_empty_rows(self) -> Filled:
+        """Leave out the rows without runs, unless that leaves nothing. The legend names them."""
+        if not self.has_runs:
+            return self
+        rows = tuple(row for row in self.rows if any(entry.ours for entry in row[1]))
+        left_out = tuple(row.label for row, entries in self.rows if not any(entry.ours for entry in entries))
+        return replace(self, rows=rows, left_out=left_out)
+
+    @property
+    def first_extra(self) -> int | None:
+        """The first row that is not in the paper's table, or ``None``."""
+        own = (number for number, (row, _) in enumerate(self.rows) if row not in self.table.rows)
+        return next(own, None)
 
     @property
     def entries(self) -> list[Entry]:
@@ -109,6 +124,8 @@ class Filled:
             parts[0] += "; mean ± standard deviation (number of runs)"
         if any(entry.mean is None and not entry.blank for entry in there):
             parts.append("-: not run")
+        if self.left_out:
+            parts.append(f"not run: {', '.join(self.left_out)}")
         if any(entry.blank for entry in there):
             parts.append("none: run, and without such a number")
         if averaged:

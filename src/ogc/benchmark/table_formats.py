@@ -42,7 +42,7 @@ def terminal(filled: Filled, *, averaged: bool = False, width: int = 100) -> Gro
                 text.append(f" ({count})" if line == lines[-1][0] != "ours" and count else "", "dim")
                 texts.append(text)
             rows.append((named.label if line == "ours" else f"  {line.removesuffix('erence')}", line, texts))
-        if number == len(filled.table.rows) - 1 < len(filled.rows) - 1:
+        if number + 1 == filled.first_extra:
             rows.append(("", "", [Text()] * len(filled.columns)))
 
     label = max(len(name) for name in (filled.table.heading, *(name for name, _, _ in rows)))
@@ -109,7 +109,7 @@ def latex(filled: Filled, *, averaged: bool = False) -> str:
     lines = []
     for row, (named, _) in enumerate(filled.rows):
         if row:
-            rule = row == len(filled.table.rows)
+            rule = row == filled.first_extra
             lines.append(r"    \midrule" if rule else r"    \addlinespace")
         for line, cells in filled.lines(row, averaged=averaged):
             label = named.label if line == "ours" else rf"\quad {line}"
@@ -203,7 +203,7 @@ def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
         labels = "".join(f"<td>{escape(column)}</td>" for column in filled.columns)
         bodies = []
         for row, (named, _) in enumerate(filled.rows):
-            more = ' class="more"' if row == len(filled.table.rows) else ""
+            more = ' class="more"' if row == filled.first_extra else ""
             bodies.append(f'<tbody{more} style="grid-template-rows: repeat({size}, auto)">')
             bodies.append(f'<tr class="labels" aria-hidden="true"><td>{escape(named.label)}</td>{labels}</tr>')
             for line, cells in filled.lines(row, averaged=averaged):

@@ -16,7 +16,7 @@ from .._require import require
 from . import options as shared
 from .bench_tables import grid_table, trials_note
 from .command import command
-from .errors import FAILED, SIGNALLED
+from .errors import FAILED, SIGNALLED, UNFINISHED
 from .output import download_bar, make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ HINTS = {
 class RunOptions:
     """Options of all three commands."""
 
-    seeds: Annotated[str, typer.Option(help="Comma-separated seeds, one run per seed: 1,2,3.")] = "1"
+    seeds: shared.Seeds = "1"
     data: shared.Data = None
     out: Annotated[Path, typer.Option(help="Folder for the results, one JSON per run.")] = Path(
         "benchmarks/results/runs"
@@ -54,7 +54,7 @@ class RunOptions:
         from ..benchmark.run import tasks_of
         from ..training.method import criterion, own_loss
 
-        tasks = tasks_of(cells, shared.parse_seeds(self.seeds), self._trial())
+        tasks = tasks_of(cells, shared.parse_seeds(self.seeds or "1"), self._trial())
         custom = {task.recipe.method: task.recipe for task in tasks if own_loss(task.recipe.method)}
         for recipe in custom.values():
             criterion(recipe, classes=CLASSES[recipe.data], optimizer=None, total_steps=1)
@@ -78,7 +78,9 @@ class RunOptions:
 class ExecuteOptions(RunOptions):
     """Options of the commands that train."""
 
-    max_minutes: Annotated[float | None, typer.Option(help="Save and stop after this many minutes.")] = None
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Save and stop after this many minutes. Exit code 3 if runs are left.")
+    ] = None
     save_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 120.0
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what would run and for how long.")] = False
     engine: Annotated[str, typer.Option(help="auto: this machine. ray: a Ray cluster.")] = "auto"
@@ -280,7 +282,7 @@ def execute(
     note: str = "",
     started: float | None = None,
 ) -> None:
-    """Run what is missing, or show it with ``--dry-run``; raise ``typer.Exit`` if it was stopped or a run failed.
+    """Run what is missing, or show it with ``--dry-run``; raise ``typer.Exit`` unless all runs are done.
 
     :param note: printed before any work.
     :param started: start of the process on the monotonic clock.
@@ -297,6 +299,8 @@ def execute(
         raise typer.Exit(SIGNALLED + books.signal)
     if books.broken:
         raise typer.Exit(FAILED)
+    if books.waiting:
+        raise typer.Exit(UNFINISHED)
 
 
 def _work(tasks: Sequence[Task], options: ExecuteOptions, console: Console, note: str, started: float | None) -> Books:
@@ -338,5 +342,5 @@ def _summarise(books: Books, total: int, console: Console) -> None:
     if books.elsewhere:
         parts.append(f"{len(books.elsewhere)} in progress in other processes.")
     if books.waiting:
-        parts.append(f"{len(books.waiting)} left: run the same command again to continue.")
+        parts.append(f"{len(books.waiting)} left: run the same command again.")
     say(console, " ".join(parts))

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from . import options as shared
 from .command import command
 from .output import make_console
 
@@ -15,8 +16,7 @@ from .output import make_console
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
     out: Annotated[Path, typer.Option(help="Folder for the pictures and result.json.")] = Path("runs/demo")
-    seeds: Annotated[int, typer.Option(help="Number of seeds to average over, starting at --seed.")] = 1
-    seed: Annotated[int, typer.Option(help="First seed of the noise, the weights and the batches.")] = 0
+    seeds: shared.Seeds = "0"
     epochs: Annotated[int, typer.Option(help="Epochs per run. The learning rate drops after 1/3 and 2/3.")] = 120
 
 
@@ -27,9 +27,9 @@ def demo(options: DemoOptions) -> None:
     \b
     Examples:
       ogc demo
-      ogc demo --seeds 3 --out runs/three
+      ogc demo --seeds 0,1,2 --out runs/three
     """
     from .. import demo
 
-    settings = demo.Settings(seed=options.seed, seeds=options.seeds, epochs=options.epochs)
+    settings = demo.Settings(seeds=tuple(shared.parse_seeds(options.seeds or "0")), epochs=options.epochs)
     demo.demo(options.out, settings, make_console())

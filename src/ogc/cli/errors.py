@@ -1,7 +1,7 @@
 """Errors and exit codes of all commands: one message on stderr, and one of these codes.
 
 1: a file is missing or broken, a library is missing, or a run failed. 2: a bad argument.
-128 + N: stopped by signal N, so 130 after Ctrl-C.
+3: ``ogc bench`` reached ``--max-minutes`` with runs left. 128 + N: stopped by signal N, so 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import typer
 
-FAILED, USAGE, SIGNALLED = 1, 2, 128
+FAILED, USAGE, UNFINISHED, SIGNALLED = 1, 2, 3, 128
 FAILURES = {  # exceptions about files and runs; other ``ValueError``s are about arguments
     "ogc.audit.files": "AuditError",
     "ogc.noise.files": "LabelFileError",

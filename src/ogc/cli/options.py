@@ -24,6 +24,7 @@ Results = Annotated[
     typer.Option(help="Folder with the results, one JSON per run.", show_default="benchmarks/results/runs"),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the augmentation.")]
+Seeds = Annotated[str | None, typer.Option(metavar="N,N,...", help="Comma-separated seeds, one run per seed.")]
 Set = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe; may be repeated.")
 ]
@@ -48,5 +49,6 @@ def parse_settings(changes: Iterable[str], given: dict[str, object], example: st
 def parse_seeds(text: str) -> list[int]:
     """Parse ``1,2,3``."""
     parts = [part.strip() for part in text.split(",")]
-    require(all(part.isdecimal() for part in parts), "seeds", "whole numbers, as in 1,2,3", text)
+    numbers = all(part.isdecimal() for part in parts)
+    require(numbers and len(set(parts)) == len(parts), "seeds", "different whole numbers, as in 1,2,3", text)
     return [int(part) for part in parts]

@@ -34,6 +34,7 @@ class TablesOptions:
     averaged: Annotated[bool, typer.Option("--averaged", help="Also show the accuracy of the averaged weights.")] = (
         False
     )
+    all: Annotated[bool, typer.Option("--all", help="Also show rows without runs.")] = False
     write: Annotated[
         Path | None,
         typer.Option(metavar="FILE.md", help="Write the page with all results, docs/results.md in a clone."),
@@ -93,6 +94,7 @@ def tables(options: TablesOptions) -> None:
     filled = [fill(table, found) for table in wanted or TABLES.values()]
     empty = ", ".join(each.table.name for each in filled if not each.has_runs)
     filled = filled if wanted else [each for each in filled if each.has_runs]
+    filled = filled if options.all else [each.without_empty_rows() for each in filled]
     if not filled:
         raise ValueError(
             f"The results in {folder} are trials with --epochs or --set, which no table includes. Run without these."

@@ -49,7 +49,7 @@ class TrainOptions:
         typer.Option(metavar="KIND:RATE", help="Add noise to the training labels: symmetric:0.5, human:worse, ..."),
     ] = None
     seed: shared.Seed = None
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds to train, starting at --seed.")] = None
+    seeds: shared.Seeds = None
     epochs: shared.Epochs = None
     changes: shared.Set = field(default_factory=list)
     data: shared.Data = None
@@ -106,7 +106,7 @@ def train(options: TrainOptions) -> None:
       ogc train photos/ --method ce --epochs 20
       ogc train photos/ --recipe folder-large --set size=160 --set batch_size=32
       ogc train customers.csv --label churned --id customer
-      ogc train cifar10 --data ~/cifar --noise human:worse --seeds 3
+      ogc train cifar10 --data ~/cifar --noise human:worse --seeds 1,2,3
       ogc train cifar10 --data ~/cifar --recipe mine.toml --print
       ogc train --resume runs/digits-ce+ogc-symmetric-0.5-0
 
@@ -170,14 +170,15 @@ class Plan(NamedTuple):
         recipe = from_toml(named) if named.endswith(".toml") else by_name(named)
         typed = {name: getattr(options, name) for name in ("method", "noise", "seed", "epochs")}
         typed = {name: value for name, value in typed.items() if value is not None}
-        recipe = override(recipe, shared.parse_settings(options.changes, typed, "lr=0.05"))
+        settings = shared.parse_settings(options.changes, typed, "lr=0.05")
+        require("seed" not in settings or not options.seeds, "seed", "omitted with --seeds", settings.get("seed"))
+        recipe = override(recipe, settings)
         if recipe.network != "auto":
             check_name(recipe.network)
         check(source, recipe)
-        seeds = 1 if options.seeds is None else options.seeds
-        require(seeds >= 1, "seeds", "at least 1", seeds)
-        recipes = [override(recipe, {"seed": recipe.seed + i}) for i in range(seeds)]
-        return cls(source, recipes, [_folder(options.out, source, each, seeds) for each in recipes])
+        seeds = shared.parse_seeds(options.seeds) if options.seeds else [recipe.seed]
+        recipes = [override(recipe, {"seed": seed}) for seed in seeds]
+        return cls(source, recipes, [_folder(options.out, source, each, len(seeds)) for each in recipes])
 
 
 def _folder(out: Path | None, source: Source, recipe: Recipe, seeds: int) -> Path:
@@ -191,8 +192,8 @@ def _folder(out: Path | None, source: Source, recipe: Recipe, seeds: int) -> Pat
                 f"{out} already contains a run. Resume it with ogc train --resume {out}, or choose another --out."
             )
         return out
-    noise = [] if recipe.noise is None else [recipe.noise.replace(":", "-")]
-    name = "-".join([source.name, Path(recipe.method).name, *noise, str(recipe.seed)])
+    noise = [] if recipe.noise is None else [recipe.noise]
+    name = "-".join([source.name, Path(recipe.method).name, *noise, str(recipe.seed)]).replace(":", "-")
     numbered = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10**6))
     return next(folder for folder in numbered if not (folder / RUN).exists())
 

@@ -22,7 +22,7 @@ def pictures(histories: Sequence[History], settings: Settings) -> dict[str, Figu
 
     drops = dict.fromkeys(settings.milestones, "lr / 10")
     ogc = [history for history in histories if history.method == "CE+OGC"]
-    which = f" (seed {ogc[0].seed})" if settings.seeds > 1 else ""
+    which = f" (seed {ogc[0].seed})" if len(settings.seeds) > 1 else ""
     xlabel = f"H, cross entropy of the given label, at the end{which}"
     panels: dict[str, Callable[[Axes], str]] = {
         "accuracy.png": lambda axes: draw_accuracy(axes, histories, drops),

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
 def train_all(settings: Settings, console: Console) -> list[History]:
     """Every method with every seed, with a live bar per method, or a few plain lines where there is no terminal."""
-    seeds = range(settings.seed, settings.seed + settings.seeds)
     live = console.is_terminal and not console.is_dumb_terminal
     with _bars(console, settings, live) as tell:
         return [
             run(method, seed, settings, lambda number, epoch, m=method, s=seed: tell(m, s, number, epoch))  # type: ignore[misc]
             for method in METHODS
-            for seed in seeds
+            for seed in settings.seeds
         ]
 
 
@@ -38,7 +37,7 @@ def _bars(console: Console, settings: Settings, live: bool) -> Iterator[Callable
         return f"test {100 * epoch.test_accuracy:5.1f} %  memorised {100 * epoch.memorised:5.1f} %  tau {tau}"
 
     def title(method: str, seed: int) -> str:
-        return f"{method:6}" + (f" seed {seed}" if settings.seeds > 1 else "")
+        return f"{method:6}" + (f" seed {seed}" if len(settings.seeds) > 1 else "")
 
     def say(method: str, seed: int, number: int, epoch: Epoch) -> None:
         if number in {*settings.milestones, settings.epochs}:
@@ -54,9 +53,9 @@ def _bars(console: Console, settings: Settings, live: bool) -> Iterator[Callable
         TextColumn("{task.fields[facts]}"),
     )
     with Progress(*columns, console=console) as progress:
-        total = settings.epochs * settings.seeds
+        total = settings.epochs * len(settings.seeds)
         bars = {
-            m: progress.add_task(title(m, settings.seed), total=total, number=0, facts=facts(None)) for m in METHODS
+            m: progress.add_task(title(m, settings.seeds[0]), total=total, number=0, facts=facts(None)) for m in METHODS
         }
 
         def move(method: str, seed: int, number: int, epoch: Epoch) -> None:

@@ -31,8 +31,7 @@ METHODS: dict[str, Callable[[torch.optim.Optimizer], nn.Module]] = {
 class Settings:
     """What a demo is run with; the same for both methods. A seed moves noise, initial weights and batches."""
 
-    seed: int = 0
-    seeds: int = 1
+    seeds: tuple[int, ...] = (0,)
     epochs: int = 120
     noise_rate: float = 0.5
     hidden: tuple[int, ...] = (512, 512)
@@ -42,8 +41,8 @@ class Settings:
     weight_decay: float = 5e-4
 
     def __post_init__(self) -> None:
-        require(self.seeds >= 1, "seeds", "at least 1", self.seeds)
-        require(0 <= self.seed < 2**32, "seed", "in [0, 2**32)", self.seed)
+        require(bool(self.seeds), "seeds", "at least one number", self.seeds)
+        require(all(0 <= seed < 2**32 for seed in self.seeds), "seeds", "in [0, 2**32)", self.seeds)
         require(self.epochs >= 1, "epochs", "at least 1", self.epochs)
 
     @property

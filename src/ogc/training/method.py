@@ -149,9 +149,8 @@ def check(method: str, parameters: Iterable[str] = ()) -> None:
     """Refuse a method that is not there and a parameter that it does not take, naming what may have been meant."""
     name, plus, rule = split(method)
     if (own_loss(method) is None and name not in LOSSES) or (rule not in RULES if plus else False):
-        raise ValueError(
-            f"There is no method named {method!r}.{did_you_mean(method, METHODS)} There are {', '.join(METHODS)}."
-        )
+        near = f" Did you mean ce+{method}?" if method in RULES else did_you_mean(method, METHODS)
+        raise ValueError(f"There is no method named {method!r}.{near} There are {', '.join(METHODS)}.")
     taken = takes(method)
     for parameter in parameters:
         if parameter not in taken:

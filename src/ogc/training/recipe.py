@@ -60,6 +60,13 @@ def _listed(value: object) -> object:
     return [] if _none(value) is None else [part.strip() for part in value.split(",") if part.strip()]
 
 
+ALIASES = {  # what other libraries call these settings, for error messages
+    "batch": "batch_size",
+    "learning_rate": "lr",
+    "loss": "method",
+    "model": "network",
+    "wd": "weight_decay",
+}
 Value = bool | int | float
 Nothing = BeforeValidator(_none)
 Count = Annotated[int, Field(ge=1)]
@@ -196,7 +203,8 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     given = {name: value for name, value in changes.items() if name not in fields}
     if unknown := [name for name in given if name not in methods.takes(method)]:
         there = [*Recipe.model_fields, *methods.takes(method)]
-        near = did_you_mean(unknown[0], there)
+        alias = ALIASES.get(unknown[0])
+        near = f" Did you mean {alias}?" if alias else did_you_mean(unknown[0], there)
         raise ValueError(f"There is no parameter {unknown[0]!r}.{near} There are {', '.join(there)}.")
     inner = fields.pop("parameters", {})
     require(isinstance(inner, Mapping), "parameters", "numbers by name", inner)
