@@ -543,7 +543,7 @@ def test_rows_without_runs_are_named_in_the_caption(folder):
 def test_a_loss_of_ones_own_stays_below_the_papers_rows(tmp_path):
     cell = find("cifar10", ["ce"], ["symmetric:0.5"])[0]
     write(tmp_path, made_up(cell))
-    write(tmp_path, made_up(replace(cell, method="ce+linear")))
+    write(tmp_path, made_up(replace(cell, method="taylor_ce+ogc")))
     filled = fill(TABLES["cifar10"], read_all(tmp_path)[0])
     assert filled.first_extra == len(TABLES["cifar10"].rows)
     assert filled.without_empty_rows().first_extra == 1
