@@ -14,7 +14,7 @@ import torch
 from .._near import meant
 from .._require import require
 from ..clipping import EMA, OGC, Linear
-from ..clipping.clean_edge import EPSILON, FEWEST
+from ..clipping.default_rule import EPSILON, FEWEST
 from ..losses import LOSSES, Loss
 from .own_loss import OwnLoss, try_out
 
