@@ -3,7 +3,9 @@
 import copy
 import gc
 import io
+import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -48,6 +50,28 @@ def test_save_in_mid_window_and_continue(at, arguments):
     for value, again in zip(*(go_on(c, optimizer, range(at, 60)) for c in (criterion, loaded)), strict=True):
         assert torch.equal(value, again)
     assert_same_state(criterion, loaded)
+
+
+RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "states.json").read_text())
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: recorded["rule"])
+def test_a_state_from_before_is_resumed(recorded):
+    """States after 21 steps, saved by commit ade1ded, and what followed by its code."""
+    optimizer = optimizer_with(0.1)
+    rule = {"threshold": EMA(0.9)} if recorded["rule"] == "ema" else {}
+    criterion = OGC(optimizer=optimizer, every=8, queue_size=128, **recorded["arguments"], **rule)
+    extra = recorded["state"]["_extra_state"]
+    tensors = {n: torch.tensor(recorded["state"][n], dtype=b.dtype) for n, b in criterion.named_buffers()}
+    criterion.load_state_dict({**tensors, "_extra_state": extra})
+    values = []
+    for step in range(21, 61):
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + step)
+        logits, labels = noisy_batch(24 + step % 5, seed=step)
+        labels[: step % 3] = -100
+        values.append(float(criterion(logits, labels)))
+    assert values == pytest.approx(recorded["losses"], rel=1e-6)
+    assert criterion.solution.tolist() == pytest.approx(recorded["solution"], rel=1e-9, nan_ok=True)
 
 
 def test_saved_inside_a_larger_module():

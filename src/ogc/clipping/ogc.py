@@ -227,8 +227,8 @@ class OGC(Loss):
         """Move tau by ``threshold``, which takes the place of lines 7 to 12. No host read on CUDA."""
         solution = state.solution
         schedule = cast(Schedule, self.threshold)
-        tau = torch.as_tensor(schedule(state.steps.to(solution.device), solution[1]))
-        tau = tau.to(solution.dtype).clamp(P_MIN, self.slopes.steepest)
+        tau = schedule(state.steps.to(solution.device), solution[1])
+        tau = torch.as_tensor(tau, dtype=solution.dtype, device=solution.device).clamp(P_MIN, self.slopes.steepest)
         solution[:2] = torch.stack([self.slopes.on(solution.device).p0_at(tau), tau])
 
     # --- results -----------------------------------------------------------------------------------------------------
