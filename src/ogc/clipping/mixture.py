@@ -108,7 +108,7 @@ def k_means(H: Tensor) -> Tensor:
     for _ in range(LLOYD_STEPS):
         upper = (H > (low + high) / 2).to(H.dtype)
         size = upper.sum().item()
-        if size == 0:  # all values are equal
+        if size in (0, len(H)):  # all values are equal
             return upper
         centres, above = (low, high), (H @ upper).item()
         low, high = (total - above) / (len(H) - size), above / size

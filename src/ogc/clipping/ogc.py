@@ -187,10 +187,7 @@ class OGC(Loss):
             state.highest_lr.clamp_(min=lr)
 
     def _update(self, state: State, by_clock: bool = False) -> None:
-        """Run Algorithm 1, lines 8 and 9, by the kernel, or on the CPU.
-
-        :param by_clock: for the kernel: update only if that is due by the step number on the device.
-        """
+        """Run Algorithm 1, lines 8 and 9. ``by_clock``: the kernel checks line 7 by the step number on the device."""
         kernels = backends.kernels(state.queue, self.queue_size)
         if kernels is not None:
             kernels.update(self, state, self._epsilon(state.highest_lr), by_clock)
@@ -219,17 +216,17 @@ class OGC(Loss):
         p0, tau = self.slopes.solve(mixture, 1 + epsilon)  # line 9
         if is_default:
             aim = target(mixture, p0, self._num_classes, gives_up)
-            p0 = follow(float(state.solution[0]), aim, self._period(int(state.steps)))
+            p0 = follow(float(Solution.unpack(state.solution).p0), aim, self._period(int(state.steps)))
             tau = self.slopes.at(p0)
         state.accept(p0, tau, mixture)
 
     def _follow_schedule(self, state: State) -> None:
         """Move tau by ``threshold``, which takes the place of lines 7 to 12. No host read on CUDA."""
-        solution = state.solution
-        schedule = cast(Schedule, self.threshold)
-        tau = schedule(state.steps.to(solution.device), solution[1])
-        tau = torch.as_tensor(tau, dtype=solution.dtype, device=solution.device).clamp(P_MIN, self.slopes.steepest)
-        solution[:2] = torch.stack([self.slopes.on(solution.device).p0_at(tau), tau])
+        last, device = Solution.unpack(state.solution), state.solution.device
+        moved = cast(Schedule, self.threshold)(state.steps.to(device), last.tau)
+        tau = torch.as_tensor(moved, dtype=last.tau.dtype, device=device).clamp(P_MIN, self.slopes.steepest)
+        last.p0.copy_(self.slopes.on(device).p0_at(tau))
+        last.tau.copy_(tau)
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -243,12 +240,12 @@ class OGC(Loss):
     @property
     def p0(self) -> Tensor:
         """The probability below which the loss is a straight line; 0-dim."""
-        return self.solution[0].clone()
+        return Solution.unpack(self.solution).p0.clone()
 
     @property
     def tau(self) -> Tensor:
         """The largest gradient with respect to p, slope(p0); 0-dim."""
-        return self.solution[1].clone()
+        return Solution.unpack(self.solution).tau.clone()
 
     @property
     def mixture(self) -> Mixture:

@@ -28,7 +28,7 @@ class Solution(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: Tensor) -> Solution:
-        """Read the buffer ``solution``: (7,) -> Solution."""
+        """Return views of the buffer ``solution``: (7,) -> Solution."""
         p0, tau, *mixture = packed.unbind()
         return cls(p0, tau, Mixture(*mixture))
 

@@ -116,7 +116,7 @@ def _require_falling(base: Pointwise, p: Tensor, slope: Tensor) -> None:
         raise ValueError(
             "OGC needs a loss whose gradient falls strictly as p rises, so that there is a p0 for every tau. That of "
             f"{type(base).__name__}({base.extra_repr()}) does not{where}. If it is constant, like that of MAE, it is "
-            "clipped already: use the loss without OGC."
+            "clipped already: use that loss by itself."
         )
     derived = Pointwise.slope(base, p)
     if not torch.allclose(derived, slope, rtol=1e-4):
