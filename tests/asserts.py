@@ -157,7 +157,7 @@ def takes_any_integer_label(make: Make) -> None:
 
 
 def heeds_every_argument(make: Make) -> None:
-    """OGC's own arguments are tried in clipping/test_wrapper.py."""
+    """OGC's own arguments are tested in clipping/test_ogc.py."""
     logits, labels = batch()
     names = inspect.signature(type(make())).parameters.keys()
     if isinstance(make(), OGC):

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from ogc import losses
 from ogc.given_label import H_MAX, H_MIN, P_MIN, check_input, cross_entropy, pick_quietly
-from samples import batch
+from samples import CRITERIA, batch
 
 
 def test_ends_of_the_range():
@@ -54,3 +55,44 @@ def test_ignored_labels_may_be_classes(ignore_index):
     H = cross_entropy(logits, labels, ignore_index)
     assert (H[labels == ignore_index] == 0).all()
     assert torch.equal(H, pick_quietly(F.log_softmax(logits, 1), labels, ignore_index))
+
+
+SINGLE = [
+    ((8,), (8,), torch.float32),
+    ((8,), (8,), torch.int64),
+    ((8, 1), (8,), torch.int64),
+    ((8, 1), (8, 1), torch.float32),
+    ((1, 1), (1,), torch.int64),
+    ((4, 1, 3, 3), (4, 3, 3), torch.int64),
+    ((4, 1, 3, 3), (4, 1, 3, 3), torch.float32),
+]
+
+
+@pytest.mark.parametrize(("logits", "labels", "dtype"), SINGLE, ids=str)
+@pytest.mark.parametrize("name", CRITERIA)
+def test_a_single_logit_is_refused(name, logits, labels, dtype):
+    criterion = CRITERIA[name]()
+    with pytest.raises(ValueError, match=r"^Logits should have one column per class, .* use two logits: ") as error:
+        criterion(torch.zeros(logits), torch.zeros(labels, dtype=dtype))
+    assert f"Found a single logit per sample: logits {logits} and labels {labels} of type {dtype}." in str(error.value)
+
+
+def test_the_code_in_the_message_is_binary_cross_entropy():
+    logits, labels = torch.linspace(-3, 3, 8)[:, None], torch.tensor([[0.0, 1.0] * 4]).T
+    with pytest.raises(ValueError, match="single logit") as error:
+        losses.CrossEntropy()(logits, labels)
+    code = str(error.value).split("`")[-2]
+    names = {"torch": torch, "criterion": losses.CrossEntropy(), "logits": logits, "labels": labels}
+    *statements, call = code.split("; ")
+    exec("; ".join(statements), names)
+    assert_close(eval(call, names), F.binary_cross_entropy_with_logits(logits, labels))
+
+
+def test_other_shapes_are_not_taken_for_a_single_logit():
+    for logits, labels in (
+        (torch.zeros(10), torch.zeros(4)),
+        (torch.zeros(8, 1), torch.zeros(3)),
+        (torch.zeros(()),) * 2,
+    ):
+        with pytest.raises(ValueError, match=r"^Logits should have the shape"):
+            check_input(logits, labels.long())

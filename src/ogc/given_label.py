@@ -1,4 +1,4 @@
-"""The first arrow: logits and given labels to H = -log p(y), the cross entropy of the given label.
+"""From logits and given labels to H = -log p(y), the cross entropy of the given label: Eq. 7 of Ye et al., 2025.
 
 Shapes: N samples, C classes, and any d1, d2, ... of a dense prediction: logits (N, C, d1, ...), labels (N, d1, ...).
 """
@@ -12,20 +12,34 @@ import torch.nn.functional as F
 from torch import Tensor
 
 P_MIN = 1e-7
-"""Probabilities live in [P_MIN, 1 - P_MIN]; so do the ends of the clipping threshold's grid."""
+"""Probabilities are in [P_MIN, 1 - P_MIN]; these are also the ends of the grid of the clipping threshold."""
 H_MIN = -math.log1p(-P_MIN)
 H_MAX = -math.log(P_MIN)
 
 
 def can_read(tensor: Tensor) -> bool:
-    """Whether values may be looked at: in eager mode on CPU. Elsewhere a look is a synchronisation or a graph break."""
+    """Return True in eager mode on the CPU. Elsewhere reading a value is a synchronisation or a graph break."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 on Apple's MPS, which has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Refuse wrong shapes and types; logits to float32 (float64 stays, halves are too coarse), labels to int64."""
+    """Check shapes and types. Return logits as float32 (or float64, if they are) and labels as int64."""
     if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
         raise ValueError(f"Give tensors, logits first. Found {type(logits).__name__} and {type(labels).__name__}.")
+    if _is_single_logit(logits, labels):
+        raise ValueError(
+            "Logits should have one column per class, two or more. Found a single logit per sample: logits "
+            f"{tuple(logits.shape)} and labels {tuple(labels.shape)} of type {labels.dtype}. For two classes use two "
+            "logits: end the network with `nn.Linear(features, 2)` and call `criterion(logits, labels)` with int64 "
+            "labels 0 and 1 of shape (N,). To keep a network with a single logit, as for nn.BCEWithLogitsLoss, add a "
+            "logit of 0 for class 0: `z = logits.flatten(); criterion(torch.stack([torch.zeros_like(z), z], 1), "
+            "labels.flatten().long())`."
+        )
     if labels.is_floating_point() or labels.is_complex():
         raise ValueError(
             "Labels should be class indices of an integer type; soft labels (probabilities, mixup, label smoothing) "
@@ -41,10 +55,19 @@ def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return logits if logits.dtype == torch.float64 else logits.float(), labels.long()
 
 
-def pick(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
-    """H = -log p(y), zero where ignored: (N, C, ...), (N, ...) -> (N, ...).
+def _is_single_logit(logits: Tensor, labels: Tensor) -> bool:
+    """Return True for the shapes of a binary head: logits (N,) or (N, 1, ...) with as many labels."""
+    if logits.dim() == 1:
+        return logits.shape == labels.shape
+    if logits.dim() == 0 or logits.shape[1] != 1:
+        return False
+    return labels.shape in (logits.shape, logits.shape[:1] + logits.shape[2:])
 
-    Labels out of range and NaN raise where they can; elsewhere they become NaN, and the caller queues nothing.
+
+def pick(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    """Return H = -log p(y), zero where ignored: (N, C, ...), (N, ...) -> (N, ...). Eq. 7 of Ye et al., 2025.
+
+    In eager mode on the CPU, labels out of range and NaN logits raise. Elsewhere they give NaN, which is not queued.
     """
     if not can_read(log_p):
         return pick_quietly(log_p, labels, ignore_index)
@@ -66,7 +89,7 @@ def pick(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
 
 
 def pick_quietly(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
-    """:func:`pick` without a look at the values: NaN for labels out of range."""
+    """Do the same as :func:`pick` without reading values: NaN for labels out of range."""
     ignored = labels == ignore_index
     nearest = labels.clamp(0, log_p.shape[1] - 1)
     H = F.nll_loss(log_p, nearest, reduction="none", ignore_index=-1)
@@ -74,19 +97,19 @@ def pick_quietly(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
-    """H of every sample, straight from checked logits: (N, C, ...), (N, ...) -> (N, ...)."""
+    """Return H of every sample from checked logits: (N, C, ...), (N, ...) -> (N, ...). Algorithm 1, line 4."""
     return pick(F.log_softmax(logits, dim=1), labels, ignore_index)
 
 
 def called_wrong(scores: Tensor, labels: Tensor) -> Tensor:
     """Return where another class scores higher than the given label: (N, C), (N,) -> (N,) bool.
 
-    Scores are probabilities, or rise with them. A tie is no reason to doubt a label.
+    Scores are probabilities or increase with them. A tie does not count.
     """
     return scores.amax(1) > scores.gather(1, labels[:, None])[:, 0]
 
 
 def margin(log_p: Tensor, labels: Tensor) -> Tensor:
-    """The given label against its likeliest rival, log p(y|x) - max log p(j|x), j != y: (N, C), (N,) -> (N,)."""
+    """Return log p(y|x) - max log p(j|x) over j != y: (N, C), (N,) -> (N,)."""
     label = labels.unsqueeze(1)
     return (log_p.gather(1, label) - log_p.scatter(1, label, -torch.inf).amax(1, keepdim=True)).squeeze(1)

@@ -1,4 +1,4 @@
-"""Several processes keep the books of one: queue, counters and solution, bit for bit, uneven batches included."""
+"""Several processes have the state of one: queue, counters and solution, bit for bit, uneven batches included."""
 
 import math
 import socket

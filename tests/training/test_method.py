@@ -7,7 +7,7 @@ from torch import nn
 
 from ogc import OGC
 from ogc.clipping import EMA, Linear
-from ogc.clipping.clean_edge import EPSILON
+from ogc.clipping.default_rule import EPSILON
 from ogc.losses import LOSSES
 from ogc.training.method import METHODS, PAPER, build, check, complete, criterion, takes
 from ogc.training.recipe import RECIPES, override

@@ -1,8 +1,8 @@
-"""The FIFO queue of recent cross entropies, as a ring in one tensor.
+"""The FIFO queue Q of recent cross entropies, a ring buffer in one tensor: Algorithm 1, line 5, of Ye et al., 2025.
 
-``queue`` has one slot more than its size Q: the spare slot at its end takes what is not queued, so that nothing needs
-a boolean mask and no count needs to be known on the host. ``seen`` counts the samples queued so far: ``seen % Q`` is
-the next slot, ``seen >= Q`` means full.
+``queue`` has one slot more than its size. The spare slot at its end takes entries that are not queued, so that a push
+on an accelerator needs no boolean mask and no host read. ``seen`` counts the samples queued so far: ``seen % size`` is
+the next slot, ``seen >= size`` means full.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ..given_label import H_MAX, H_MIN
 
 
 def push(queue: Tensor, seen: Tensor, H: Tensor) -> None:
-    """Append the finite entries of H, (N,) in order, clamped to [H_MIN, H_MAX]; in place."""
+    """Append the finite entries of H, (N,) in order, clamped to [H_MIN, H_MAX]; in place. Algorithm 1, line 5."""
     (push_by_slices if queue.device.type == "cpu" else push_by_scatter)(queue, seen, H)
 
 
 def push_by_slices(queue: Tensor, seen: Tensor, H: Tensor) -> None:
-    """:func:`push` where counts may be read."""
+    """Push on the CPU, where counts may be read."""
     size = queue.numel() - 1
     if not math.isfinite(H.sum().item()):
         H = H[H.isfinite()]
     start = int(seen) % size
     seen.add_(H.numel())
-    if H.numel() > size:  # leaves its last Q, in the slots that pushing one by one would have left them in
+    if H.numel() > size:  # keep the last ones, in the slots where pushing one by one would have put them
         start = (start + H.numel() - size) % size
         H = H[-size:]
     room = size - start
@@ -38,7 +38,7 @@ def push_by_slices(queue: Tensor, seen: Tensor, H: Tensor) -> None:
 
 
 def push_by_scatter(queue: Tensor, seen: Tensor, H: Tensor) -> None:
-    """:func:`push` without a host read: every entry is written, those not kept to the spare slot."""
+    """Push without a host read: every entry is written, those that are not queued to the spare slot."""
     size = queue.numel() - 1
     if H.numel() == 0:
         return
@@ -46,31 +46,31 @@ def push_by_scatter(queue: Tensor, seen: Tensor, H: Tensor) -> None:
     rank = keep.cumsum(0)  # 1 for the first kept entry
     count = rank[-1]
     if H.numel() > size:
-        keep = keep & (rank > count - size)  # a batch larger than the queue leaves its last Q
+        keep = keep & (rank > count - size)  # of a batch larger than the queue, keep the last ones
     slot = torch.where(keep, (rank + (seen - 1)) % size, size)
     queue.scatter_(0, slot, torch.where(keep, H.clamp(H_MIN, H_MAX), 0.0))
     seen.add_(count)
 
 
 def newest(queue: Tensor, seen: int, count: int) -> Tensor:
-    """The last ``count`` samples, in any order; on the CPU."""
+    """Return the last ``count`` samples, in any order; on the CPU."""
     size = queue.numel() - 1
+    if count == size:
+        return queue[:-1]
     start, end = (seen - count) % size, (seen - 1) % size + 1
     return queue[start:end] if start < end else torch.cat([queue[start:size], queue[:end]])
 
 
 def gather_ranks(H: Tensor, process_group: dist.ProcessGroup | bool | None) -> Tensor:
-    """The union of all ranks' H in rank order, so that every rank queues the same: (n,) each -> (N,).
+    """Concatenate all ranks' H in rank order, so that every rank queues the same: (n,) each -> (N,).
 
-    On CPU batches may differ in size: the sizes are exchanged, and the gaps are NaN, which :func:`push` leaves out.
-    On CUDA that would be a host read: there every rank must bring the same number.
+    On the CPU, batches may differ in size: the sizes are exchanged and the gaps filled with NaN, which :func:`push`
+    skips. On CUDA, where that would be a host read, all ranks need batches of the same size.
     """
-    if process_group is False or not (dist.is_available() and dist.is_initialized()):
-        return H
-    group = None if isinstance(process_group, bool) else process_group
-    world = dist.get_world_size(group)
+    world = world_size(process_group)
     if world == 1:
         return H
+    group = None if isinstance(process_group, bool) else process_group
     if H.device.type == "cpu":
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
         dist.all_gather(sizes, torch.tensor([H.numel()]), group=group)
@@ -78,3 +78,10 @@ def gather_ranks(H: Tensor, process_group: dist.ProcessGroup | bool | None) -> T
     union = H.new_empty(world, H.numel())
     dist.all_gather(list(union.unbind()), H.contiguous(), group=group)
     return union.flatten()
+
+
+def world_size(process_group: dist.ProcessGroup | bool | None) -> int:
+    """Return the number of ranks that share the queue."""
+    if process_group is False or not (dist.is_available() and dist.is_initialized()):
+        return 1
+    return dist.get_world_size(None if isinstance(process_group, bool) else process_group)

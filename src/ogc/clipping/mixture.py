@@ -1,7 +1,8 @@
-"""Two normals on recent cross entropies: the clean samples and the noisy ones.
+"""Two normals fitted to recent cross entropies, one for the clean samples and one for the noisy ones.
 
-H_c ~ N(clean_mean, clean_var) and H_n ~ N(noisy_mean, noisy_var), clean_mean < noisy_mean (the paper's "Modeling of
-clean and noisy distributions"). No random numbers: the same queue gives the same mixture.
+H_c ~ N(clean_mean, clean_var) and H_n ~ N(noisy_mean, noisy_var) with clean_mean < noisy_mean: Eqs. 8 and 9 of Ye et
+al., 2025. The fit uses no random numbers, so the same queue always gives the same mixture. It runs on the CPU in
+float64.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from .numbers import Number, Numbers, numbers_on
+from ..given_label import widest_float
 
 LLOYD_STEPS = 10
 EM_STEPS = 10
 TOLERANCE = 1e-3
-"""EM stops once the mean log likelihood moves by less."""
+"""EM stops once the mean log likelihood changes by less."""
 VARIANCE_FLOOR = 1e-3
 """Added to each variance."""
 TINY = 10 * torch.finfo(torch.float64).eps
-"""Added to each component's size, so that an empty one divides nothing by zero."""
+"""Added to the size of each component, so that an empty one does not divide by zero."""
+SAME_MEAN = 1e-6
+"""Two means closer than this are one value: rounding errors decide which of them is the smaller one."""
 
 
 class Mixture(NamedTuple):
@@ -36,12 +38,12 @@ class Mixture(NamedTuple):
 
     @property
     def separation(self) -> Tensor:
-        """Ashman's D: distance of the means over the root mean square width. Below 2 the two are hard to tell apart."""
+        """Ashman's D: distance of the means over the root mean square width. Below 2 they are hard to tell apart."""
         return (self.noisy_mean - self.clean_mean) / ((self.clean_var + self.noisy_var) / 2) ** 0.5
 
     @property
     def overlap(self) -> Tensor:
-        """Bhattacharyya's coefficient of the two normals, in [0, 1]: 1 where they are the same."""
+        """Bhattacharyya coefficient of the two normals, in [0, 1]: 1 if they are equal."""
         var = self.clean_var + self.noisy_var
         width = torch.sqrt(2 * torch.sqrt(self.clean_var * self.noisy_var) / var)
         return width * torch.exp(-((self.noisy_mean - self.clean_mean) ** 2) / (4 * var))
@@ -49,8 +51,8 @@ class Mixture(NamedTuple):
     def noise_probability(self, H: Tensor) -> Tensor:
         """P(noisy | H): (N,) -> (N,), never falling as H rises.
 
-        The log odds are a parabola in H. The branch on which more loss would mean less suspicion is an artefact of
-        unequal variances, so H is held at the vertex there.
+        The log odds are a parabola in H. The branch on which a larger loss would lower the probability is an artefact
+        of unequal variances, so H is replaced by the vertex there.
         """
         H = H.to(self.clean_mean.dtype)
         curve = 1 / self.clean_var - 1 / self.noisy_var  # > 0: the vertex lies left of both means, < 0: right of both
@@ -66,77 +68,77 @@ class Mixture(NamedTuple):
 
 
 def fit_mixture(H: Tensor) -> Mixture:
-    """Fit two normals by EM from one-dimensional k-means: (Q,) -> Mixture of float64.
+    """Fit two normals to cross entropies by EM, starting from one-dimensional k-means: (Q,) -> Mixture of float64.
 
-    On CPU it stops early by looking; elsewhere, where a look would wait for the device, it freezes.
+    Algorithm 1, line 8; Eqs. 8 and 9 of Ye et al., 2025. H on an accelerator is copied to the CPU for the fit, and the
+    result is moved back.
     """
-    N = numbers_on(H.device)
-    mixture, _ = fit_or_doubt(H, N)
-    return Mixture(*N.pack(mixture).unbind())
+    mixture, _ = fit(H.detach().cpu())
+    numbers = torch.stack(mixture)
+    return Mixture(*numbers.to(widest_float(H.device)).to(H.device).unbind())
 
 
-def powers_of(H: Tensor) -> Tensor:
-    """1, H and H^2: (N,) -> (3, N)."""
-    return torch.stack([torch.ones_like(H), H, H * H])
+def fit(H: Tensor) -> tuple[Mixture, bool]:
+    """Fit two normals on the CPU, and report whether the fit is degenerate: (Q,) -> Mixture, bool.
 
-
-class _Normal(NamedTuple):
-    weight: Number
-    mean: Number
-    var: Number
-
-
-def fit_or_doubt(H: Tensor, N: Numbers) -> tuple[Mixture, Number]:
-    """The mixture in numbers, and whether it says nothing: all H alike, or a normal with less than two samples."""
-    H = H.detach().to(torch.float64)
-    samples = H.numel()
-    powers = powers_of(H)  # their sums are all that k-means and EM need
-    sum0, sum1, sum2 = N.unpack(powers.sum(1))
-    belongs = torch.empty_like(H)  # how far each sample belongs to the noisy normal, in [0, 1]
-
-    low, high = N.unpack(torch.stack(torch.aminmax(H)))
-    spread = high - low
-    for _ in range(LLOYD_STEPS):
-        torch.gt(H, (low + high) / 2, out=belongs)
-        size, total, _ = N.unpack(powers @ belongs)
-        before = low, high  # an empty cluster keeps its centre
-        low = (sum1 - total + TINY * low) / (sum0 - size + TINY)
-        high = (total + TINY * high) / (size + TINY)
-        if N.on_host and (low, high) == before:
-            break
-    else:
-        torch.gt(H, (low + high) / 2, out=belongs)
-
-    def maximise() -> tuple[_Normal, _Normal]:
-        size, total, squares = N.unpack(powers @ belongs)
-        return _normal(sum0 - size, sum1 - total, sum2 - squares), _normal(size, total, squares)
-
-    def _normal(size: Number, total: Number, squares: Number) -> _Normal:
-        size = size + TINY
-        mean = total / size
-        return _Normal(size / samples, mean, squares / size - mean * mean + VARIANCE_FLOOR)
-
-    def log_density(normal: _Normal) -> tuple[Number, Number, Number]:
-        """log(weight N(H; mean, var)) = a + b H + c H^2, up to a constant that both normals share."""
-        w, m, v = normal
-        return N.log(w) - 0.5 * N.log(v) - m * m / (2 * v), m / v, -0.5 / v
-
-    clean, noisy = maximise()
-    likelihood: Number = -math.inf
-    done: Number = False
+    A fit is degenerate if both normals have the same mean or if one of them has fewer than two samples.
+    """
+    H = H.to(torch.float64)
+    squares = H * H
+    is_noisy = k_means(H)
+    clean, noisy = m_step(H, squares, 1 - is_noisy), m_step(H, squares, is_noisy)
+    likelihood = -math.inf
     for _ in range(EM_STEPS):
-        (a, b, c), (a_noisy, b_noisy, c_noisy) = log_density(clean), log_density(noisy)
-        log_odds = ((c_noisy - c) * H).add_(b_noisy - b).mul_(H).add_(a_noisy - a)
         before = likelihood
-        likelihood = (a * sum0 + b * sum1 + c * sum2 + N.read(F.softplus(log_odds).sum())) / samples
-        belongs = N.unless(done, torch.sigmoid(log_odds), belongs)
-        clean, noisy = maximise()
-        done = done | (abs(likelihood - before) < TOLERANCE)
-        if N.on_host and done:
+        likelihood, is_noisy = e_step(H, clean, noisy)
+        clean, noisy = m_step(H, squares, 1 - is_noisy), m_step(H, squares, is_noisy)
+        if abs(likelihood - before) < TOLERANCE:
             break
+    if clean.mean > noisy.mean:
+        clean, noisy = noisy, clean
+    degenerate = noisy.mean - clean.mean < SAME_MEAN or min(clean.weight, noisy.weight) < 2 / len(H)
+    numbers = [clean.mean, clean.var, noisy.mean, noisy.var, noisy.weight]
+    return Mixture(*torch.tensor(numbers, dtype=torch.float64).unbind()), degenerate
 
-    few = 2 / samples
-    doubt = (spread < 1e-6) | (clean.weight < few) | (noisy.weight < few)
-    swap = clean.mean > noisy.mean
-    clean, noisy = (_Normal(*map(N.either, (swap,) * 3, b, a)) for a, b in ((clean, noisy), (noisy, clean)))
-    return Mixture(clean.mean, clean.var, noisy.mean, noisy.var, noisy.weight), doubt
+
+def k_means(H: Tensor) -> Tensor:
+    """Split H in two by Lloyd's algorithm, from the minimum and the maximum: (Q,) -> (Q,), 1 in the upper half."""
+    low, high = (end.item() for end in torch.aminmax(H))
+    total = H.sum().item()
+    for _ in range(LLOYD_STEPS):
+        upper = (H > (low + high) / 2).to(H.dtype)
+        size = upper.sum().item()
+        if size in (0, len(H)):  # all values are equal
+            return upper
+        centres, above = (low, high), (H @ upper).item()
+        low, high = (total - above) / (len(H) - size), above / size
+        if (low, high) == centres:
+            return upper
+    return (H > (low + high) / 2).to(H.dtype)
+
+
+class Normal(NamedTuple):
+    """One component of the mixture."""
+
+    weight: float
+    mean: float
+    var: float
+
+    def log_density(self, H: Tensor) -> Tensor:
+        """log(weight N(H; mean, var)) without the constant -log(2 pi) / 2: (Q,) -> (Q,)."""
+        return (H - self.mean).square().div_(-2 * self.var).add_(math.log(self.weight) - math.log(self.var) / 2)
+
+
+def e_step(H: Tensor, clean: Normal, noisy: Normal) -> tuple[float, Tensor]:
+    """Return the mean log likelihood, up to a constant, and P(noisy | H): (Q,) -> float, (Q,)."""
+    log_clean, log_noisy = clean.log_density(H), noisy.log_density(H)
+    log_both = torch.logaddexp(log_clean, log_noisy)
+    return log_both.mean().item(), torch.exp(log_noisy - log_both)
+
+
+def m_step(H: Tensor, squares: Tensor, belongs: Tensor) -> Normal:
+    """Fit one normal to samples that belong to it in part: (Q,), H^2 (Q,), (Q,) in [0, 1] -> Normal."""
+    size = belongs.sum().item() + TINY
+    mean = (belongs @ H).item() / size
+    var = (belongs @ squares).item() / size - mean**2 + VARIANCE_FLOOR
+    return Normal(size / len(H), mean, var)

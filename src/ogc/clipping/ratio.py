@@ -1,20 +1,17 @@
-"""How much noisy samples pull against clean ones once gradients are clipped at tau.
+"""The ratio of noisy to clean gradients after clipping at tau.
 
-r(tau) = E_noisy[min(slope, tau)] / E_clean[min(slope, tau)]; the expectation is the normalised sum over 1000 equally
-spaced H from H_MIN to H_MAX, so the constants of the truncated normals cancel.
+r(tau) = E_noisy[min(slope, tau)] / E_clean[min(slope, tau)], Eq. 10 of Ye et al., 2025. The paper integrates over H.
+Here, as in the authors' code, an expectation is a sum over 1000 equally spaced H from H_MIN to H_MAX.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..given_label import H_MAX, H_MIN
 from ..losses import Pointwise
-from .mixture import Mixture, powers_of
-from .numbers import Number, Numbers, numbers_on
+from .mixture import Mixture
 
 GRID = 1000
 
@@ -24,22 +21,18 @@ def grid() -> Tensor:
     return torch.linspace(H_MIN, H_MAX, GRID, dtype=torch.float64)
 
 
-def normal_weights(powers: Tensor, mixture: Mixture, N: Numbers) -> tuple[Tensor, Sequence[Number]]:
-    """The clean and the noisy normal on the grid, up to a factor each, and their sums: (3, GRID) -> (2, GRID), (2,).
+def normal_weights(H: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """Weights of a normal on the grid, exp(-(H - mean)^2 / (2 var)) divided by their sum: (GRID,) -> (GRID,).
 
-    :param powers: 1, H and H^2 on the grid.
+    They are dP_c and dP_n of Eq. 10. Dividing by the sum truncates the normal to the range of the grid.
     """
-    m, v, mn, vn, _ = mixture
-    exponents = [-m * m / (2 * v), m / v, -0.5 / v, -mn * mn / (2 * vn), mn / vn, -0.5 / vn]
-    log_density = N.pack(exponents).view(2, 3) @ powers
-    density = log_density.sub_(log_density.amax(1, keepdim=True)).exp_()
-    return density, N.unpack(density.sum(1))
+    return torch.softmax(-((H - mean) ** 2) / (2 * var), dim=0)
 
 
 def noisy_to_clean_ratio(base: Pointwise, mixture: Mixture, tau: Tensor | float) -> Tensor:
-    """r(tau), the paper's proxy ratio: () -> ()."""
-    N = numbers_on(mixture.clean_mean.device)
+    """r(tau), the proxy ratio of Eq. 10 of Ye et al., 2025: () -> ()."""
     H = grid().to(mixture.clean_mean.device)
-    density, (clean, noisy) = normal_weights(powers_of(H), Mixture(*map(N.read, mixture)), N)
-    of_clean, of_noisy = density @ base.slope(torch.exp(-H)).clamp(max=tau)
-    return torch.as_tensor((of_noisy / noisy) / (of_clean / clean))
+    clipped = base.slope(torch.exp(-H)).clamp(max=tau)
+    clean = normal_weights(H, mixture.clean_mean, mixture.clean_var)
+    noisy = normal_weights(H, mixture.noisy_mean, mixture.noisy_var)
+    return (noisy @ clipped) / (clean @ clipped)

@@ -1,6 +1,7 @@
-"""Ways to move tau by hand, which the paper compares with the optimised one ("adjusting methods").
+"""Hand-designed schedules for tau: "Comparison with manually designed methods" in Ye et al., 2025.
 
-Each is a function of the step t = 1, 2, ... and the last tau, and moves every step. Pass one as ``OGC(threshold=)``.
+Each is a function of the step t = 1, 2, ... and the last tau, and is evaluated at every step. Pass one as
+``OGC(threshold=...)``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Schedule = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Fixed:
-    """The same tau throughout: over CE, that is PHuber-CE."""
+    """The same tau at every step. With CE this is PHuber-CE."""
 
     tau: float
 
@@ -32,7 +33,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Linear:
-    """tau = beta (1 - t / steps). It ends at 0; OGC holds it at P_MIN from there on.
+    """tau_t = beta (1 - t / steps). It ends at 0; OGC keeps tau at P_MIN or above.
 
     :param steps: T, the number of training steps.
     """
@@ -50,7 +51,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class EMA:
-    """1 / tau_t = alpha / tau_{t-1} + (1 - alpha), starting unclipped and nearing 1, which makes CE into MAE."""
+    """1 / tau_t = alpha / tau_{t-1} + (1 - alpha), starting unclipped and converging to 1, where CE becomes MAE."""
 
     alpha: float = 0.9999
 

@@ -1,10 +1,14 @@
-"""The threshold at which the ratio of noisy to clean gradients is 1 + epsilon, solved exactly.
+"""The threshold tau at which the ratio of noisy to clean gradients is 1 + epsilon: Eq. 12 of Ye et al., 2025.
 
-Write d = noisy - T clean for the weights of the two normals on the grid. Then r(tau) = T where
-D(tau) = sum_i d_i min(slope_i, tau) crosses zero, and D is a broken line in tau with its corners at the grid's slopes:
-two cumulative sums give D at every corner, and on the segment where it changes sign a straight line gives tau.
-There is one such segment at most when D ends above zero: the ratio of two normals is the exponential of a parabola,
-so d changes sign at most twice along the grid.
+The paper minimises r(tau) subject to r(tau) >= 1 + epsilon by binary search. The minimum is where r(tau) = T with
+T = 1 + epsilon, and it can be solved for exactly. Write d = noisy - T clean for the weights of the two normals on the
+grid. Then r(tau) = T where
+
+    D(tau) = sum_i d_i min(slope_i, tau) = 0.
+
+D is piecewise linear in tau with its corners at the slopes of the grid. Two cumulative sums give D at every corner,
+and linear interpolation on the segment where D changes sign gives tau. There is at most one such segment if D ends
+above zero: the ratio of two normals is the exponential of a parabola, so d changes sign at most twice along the grid.
 """
 
 from __future__ import annotations
@@ -12,68 +16,97 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..given_label import P_MIN
 from ..losses import Pointwise
-from .mixture import TINY, Mixture, powers_of
-from .numbers import Number, Numbers, numbers_on
+from .mixture import TINY, Mixture
 from .ratio import GRID, grid, normal_weights
 
 LOGIT_MAX = math.log((1 - P_MIN) / P_MIN)
 TABLE = 65536
-"""Intervals of the table of slopes, over the logit of p: its inverse is then good to about 1e-8, at both ends too."""
+"""Intervals of the table of slopes over the logit of p. Its inverse is accurate to about 1e-8, near 0 and 1 too."""
+LOGIT_STEP = 2 * LOGIT_MAX / TABLE
 
 
-class Slopes(nn.Module):
-    """The slope of a pointwise loss on the grid, and the way back from a slope to p. Constants: nothing of it is saved.
+class Slopes:
+    """The slope of a pointwise loss on the grid, and its inverse, from a slope back to p. All tensors are constants.
 
-    Raises if the slope does not fall strictly as p rises: there is then no p0 for a tau, and nothing to solve.
+    Raise ValueError if the slope does not fall strictly as p rises: there is then no unique p0 for a tau.
     """
 
-    powers: Tensor  # (3, GRID) of H on the grid
-    slope: Tensor  # (GRID,) the slope there, rising
-    width: Tensor  # (GRID,) how far each slope is from the one before it
+    H: Tensor  # (GRID,) the grid
+    slope: Tensor  # (GRID,) the slope there, rising with H
+    width: Tensor  # (GRID,) the distance of each slope from the one before it
     table: Tensor  # (TABLE + 1,) the slope at equally spaced logits of p from LOGIT_MAX down, rising
 
     def __init__(self, base: Pointwise) -> None:
-        super().__init__()
-        H = grid()
-        p = torch.exp(-H)
-        slope = base.slope(p).detach()
-        _require_falling(base, p, slope)
-        table = base.slope(torch.sigmoid(torch.linspace(LOGIT_MAX, -LOGIT_MAX, TABLE + 1, dtype=torch.float64)))
-        self.steepest = float(slope[-1])
-        self.register_buffer("powers", powers_of(H), persistent=False)
-        self.register_buffer("slope", slope, persistent=False)
-        self.register_buffer("width", torch.diff(slope, prepend=slope.new_zeros(1)), persistent=False)
-        self.register_buffer("table", table.detach(), persistent=False)
+        self.H = grid()
+        p = torch.exp(-self.H)
+        self.slope = base.slope(p).detach()
+        _require_falling(base, p, self.slope)
+        self.width = torch.diff(self.slope, prepend=self.slope.new_zeros(1))
+        logits = torch.linspace(LOGIT_MAX, -LOGIT_MAX, TABLE + 1, dtype=torch.float64)
+        self.table = base.slope(torch.sigmoid(logits)).detach()
+        self.steepest = float(self.slope[-1])
+        self._copies: dict[torch.device, Slopes] = {}
 
-    def p0_at(self, tau: Number, N: Numbers) -> Number:
-        """The p0 with slope(p0) = tau, in [P_MIN, 1 - P_MIN], by interpolating log slope over the logit of p."""
-        right = N.clamp(N.read(torch.searchsorted(self.table, tau)), 1, TABLE)
-        low, high = map(N.log, N.pair(self.table, right))
-        part = N.clamp((N.log(tau) - low) / (high - low), 0, 1)
-        return 1 / (1 + N.exp((right - 1 + part) * (2 * LOGIT_MAX / TABLE) - LOGIT_MAX))
+    def on(self, device: torch.device) -> Slopes:
+        """Return a copy on ``device``, made once. The CPU has the original."""
+        if device == self.table.device:
+            return self
+        if device not in self._copies:
+            copy = object.__new__(Slopes)
+            copy.H, copy.slope, copy.width = self.H.to(device), self.slope.to(device), self.width.to(device)
+            copy.table, copy.steepest, copy._copies = self.table.to(device), self.steepest, {}
+            self._copies[device] = copy
+        return self._copies[device]
+
+    def solve(self, mixture: Mixture, target: float) -> tuple[float, float]:
+        """Return p0 and tau at which r(tau) = target; unclipped if r is below target without clipping.
+
+        Eq. 12 of Ye et al., 2025, with target = 1 + epsilon > 1; Algorithm 1, line 9. On the CPU.
+        """
+        clean = normal_weights(self.H, mixture.clean_mean, mixture.clean_var)
+        noisy = normal_weights(self.H, mixture.noisy_mean, mixture.noisy_var)
+        d = noisy - target * clean
+        beyond = d.flip(0).cumsum(0).flip(0)  # sum of d_i from here to the end, the derivative of D
+        D = torch.cumsum(self.width * beyond, 0)
+        if D[-1] < 0:
+            return P_MIN, self.steepest
+        right = min(max(int((D < 0).sum()), 1), GRID - 1)
+        (D0, D1), (slope0, slope1) = D[right - 1 : right + 1].tolist(), self.slope[right - 1 : right + 1].tolist()
+        part = min(max(-D0 / (D1 - D0 + TINY), 0.0), 1.0)
+        tau = slope0 + (slope1 - slope0) * part
+        return self.p0_at(torch.tensor(tau, dtype=torch.float64)).item(), tau
+
+    def p0_at(self, tau: Tensor) -> Tensor:
+        """Return the p0 with slope(p0) = tau, in [P_MIN, 1 - P_MIN], elementwise, on any device.
+
+        Log slope is interpolated over the logit of p.
+        """
+        right = torch.searchsorted(self.table, tau).clamp(1, TABLE)
+        low, high = torch.log(torch.take(self.table, right - 1)), torch.log(torch.take(self.table, right))
+        part = ((torch.log(tau) - low) / (high - low)).clamp(0, 1)
+        return torch.sigmoid(LOGIT_MAX - (right - 1 + part) * LOGIT_STEP)
 
     def at(self, p: float) -> float:
-        """The slope at p, by the same interpolation."""
-        place = (LOGIT_MAX - math.log(p / (1 - p))) * (TABLE / (2 * LOGIT_MAX))
+        """Return the slope at p, by the same interpolation. On the CPU."""
+        place = (LOGIT_MAX - math.log(p / (1 - p))) / LOGIT_STEP
         left = min(max(int(place), 0), TABLE - 1)
         low, high = map(math.log, self.table[left : left + 2].tolist())
         return math.exp(low + (high - low) * min(max(place - left, 0.0), 1.0))
 
-    def solve(self, mixture: Mixture, target: Number, N: Numbers) -> tuple[Number, Number]:
-        """p0 and tau at which r(tau) = target > 1; unclipped where r is below target without clipping."""
-        density, (clean, noisy) = normal_weights(self.powers, mixture, N)
-        d = N.pack([-target / clean, 1 / noisy]) @ density
-        beyond = d.flip(0).cumsum(0).flip(0)  # sum of d_i from here to the end: what a rising tau still moves
-        D = torch.cumsum(self.width * beyond, 0)
-        right = N.clamp(N.read((D < 0).sum()), 1, GRID - 1)
-        (D0, D1), (slope0, slope1) = N.pair(D, right), N.pair(self.slope, right)
-        tau = slope0 + (slope1 - slope0) * N.clamp(-D0 / (D1 - D0 + TINY), 0, 1)
-        clips = N.read(D[-1]) >= 0
-        return N.either(clips, self.p0_at(tau, N), P_MIN), N.either(clips, tau, self.steepest)
+
+def solve_threshold(base: Pointwise, mixture: Mixture, target: Tensor | float) -> Tensor:
+    """Return the p0 at which noisy gradients are ``target`` times as large as clean ones after clipping: () -> ().
+
+    Eq. 12 of Ye et al., 2025, with target = 1 + epsilon. Below p0, ``base`` is continued by its tangent. P_MIN means
+    that nothing needs clipping. A mixture on an accelerator is copied to the CPU.
+    """
+    here = Mixture(*(number.cpu() for number in mixture))
+    p0, _ = Slopes(base).solve(here, float(target))
+    return torch.full_like(mixture.clean_mean, p0)
 
 
 def _require_falling(base: Pointwise, p: Tensor, slope: Tensor) -> None:
@@ -82,7 +115,7 @@ def _require_falling(base: Pointwise, p: Tensor, slope: Tensor) -> None:
         where = f" near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else ", or is not above 0"
         raise ValueError(
             "OGC needs a loss whose gradient falls strictly as p rises, so that there is a p0 for every tau. That of "
-            f"{type(base).__name__}({base.extra_repr()}) does not{where}. Where it is constant, as MAE's, it is "
+            f"{type(base).__name__}({base.extra_repr()}) does not{where}. If it is constant, like that of MAE, it is "
             "clipped already: use that loss by itself."
         )
     derived = Pointwise.slope(base, p)
@@ -92,13 +125,3 @@ def _require_falling(base: Pointwise, p: Tensor, slope: Tensor) -> None:
             f"`{type(base).__name__}.slope` should be |d value/dp|. At p = {float(p[worst]):.3g} it is "
             f"{float(slope[worst]):.6g}, but the gradient of `value` is {float(derived[worst]):.6g}."
         )
-
-
-def solve_threshold(base: Pointwise, mixture: Mixture, target: Tensor | float) -> Tensor:
-    """The p0 below which ``base`` is continued by its tangent, so that noisy samples pull ``target`` times as hard.
-
-    ``target`` is 1 + epsilon. P_MIN where nothing needs clipping.
-    """
-    N = numbers_on(mixture.clean_mean.device)
-    p0, _ = Slopes(base).to(mixture.clean_mean.device).solve(Mixture(*map(N.read, mixture)), target, N)
-    return N.pack([p0])[0]

@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 from .._files import write_whole
 from ..clipping import OGC
-from ..clipping.mixture import Mixture
+from ..clipping.state import Solution
 from ..drawing import draw_histogram, figure_of, png
 from . import never_fitted
 
@@ -134,8 +134,8 @@ def _attach(criterion: OGC, name: str, optimizers: list[torch.optim.Optimizer]) 
 
 def _numbers(criterion: OGC) -> dict[str, float]:
     """tau, and the mixture once there is one; one read of the device."""
-    _, tau, *fit = criterion.solution.tolist()
-    mixture = Mixture(*fit)
+    solved = Solution.unpack(criterion.solution.cpu())
+    tau, mixture = float(solved.tau), solved.mixture
     if math.isnan(mixture.noisy_weight):
         return {"tau": tau}
     return {
@@ -151,7 +151,7 @@ def _numbers(criterion: OGC) -> dict[str, float]:
 def _draw(criterion: OGC, name: str, folder: str, trainer: Trainer) -> None:
     """To ``folder`` where that is a local one, and to the loggers that take figures. It never ends a training."""
     H = criterion.queue[: min(int(criterion.seen), criterion.queue_size)].cpu()
-    mixture = Mixture(*criterion.solution[2:].cpu().unbind())
+    mixture = Solution.unpack(criterion.solution.cpu()).mixture
     fitted = None if mixture.noisy_weight.isnan() else mixture
     xlabel = f"H of the last {len(H):,} training samples"
     try:

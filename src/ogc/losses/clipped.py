@@ -1,4 +1,8 @@
-"""A pointwise loss whose gradient with respect to p is clipped at tau."""
+"""A pointwise loss whose gradient with respect to p is clipped at tau: Eqs. 3 and 5 of Ye et al., 2025.
+
+*Optimized Gradient Clipping for Noisy Label Learning*, AAAI 2025. The loss is described in its section "Implement
+optimized clipping on loss functions".
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,12 @@ from .pointwise import Pointwise
 
 
 def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float, *, p: Tensor | None = None) -> Tensor:
-    """``base``, continued below p0 by a line of slope tau: (N,) -> (N,).
+    """Continue ``base`` below p0 by a line of slope tau: (N,) -> (N,). Algorithm 1, line 13, of Ye et al., 2025.
 
-    value(p) where p > p0, and value(p0) + tau (p0 - p) otherwise; in H = -log p, which keeps p near 1 exact.
+    value(p) where p > p0, and value(p0) + tau (p0 - p) otherwise, as a function of H = -log p, which keeps p near 1
+    exact. For CE the second case is the paper's 1 - tau p + log tau.
 
-    :param p: e^-H, if it is at hand.
+    :param p: e^-H, if it is known.
     """
     H0 = -torch.log(p0) if isinstance(p0, Tensor) else -math.log(p0)
     p = torch.exp(-H) if p is None else p
@@ -28,14 +33,17 @@ def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float,
 
 
 def clipped_slope(base: Pointwise, p: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
-    """The derivative of :func:`clipped` with respect to H, p min(slope(p), tau): (N,) -> (N,)."""
+    """Return the derivative of :func:`clipped` with respect to H, p min(slope(p), tau): (N,) -> (N,).
+
+    min(slope(p), tau) is the norm of the clipped gradient, Eq. 5 of Ye et al., 2025.
+    """
     return p * base.slope(p.clamp(min=p0).clamp(max=1 - P_MIN)).clamp(max=tau)
 
 
 class ByHand(torch.autograd.Function):
-    """A loss whose gradient with respect to the logits is at hand: one node of the graph instead of fifteen.
+    """A loss whose gradient with respect to the logits is known: one node of the graph instead of fifteen.
 
-    To be differentiated twice, the loss is computed ``again`` from the logits, which are kept for that.
+    For a second derivative, the loss is computed ``again`` from the saved logits.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Losses of p = p(y|x) alone: the ones that a threshold on the gradient can be solved for.
+"""Losses of p = p(y|x) alone, the assumption under which Ye et al., 2025, solve for a threshold (section "Method").
 
 To add one, subclass :class:`Pointwise` and write ``value(p)``.
 """
@@ -31,7 +31,7 @@ class Pointwise(Loss):
         """The loss at p, elementwise, for p in (0, 1 - P_MIN]."""
 
     def slope(self, p: Tensor) -> Tensor:
-        """\\|d value / dp\\|, the gradient that clipping bounds. Derived from ``value`` unless a subclass writes it."""
+        """\\|d value / dp\\|, the norm of g_p in Eq. 5 of Ye et al., 2025. Derived from ``value`` unless overridden."""
         with torch.inference_mode(False), torch.enable_grad():
             p = p.detach().clone().requires_grad_()
             value = self.value(p)

@@ -20,7 +20,7 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
 from ..clipping import OGC
-from ..clipping.fused import LARGEST
+from ..clipping.backends.cuda import LARGEST
 from ..data.augment import Statistics
 from ..models.resnet import ResNet
 from . import checkpoint, fused

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..clipping.mixture import Mixture
 from ..clipping.ratio import noisy_to_clean_ratio
+from ..clipping.state import Solution
 from ..data.dataset import Dataset, Inputs
 from ..given_label import P_MIN
 from ..losses import Pointwise
@@ -94,10 +94,10 @@ def clipping_facts(base: Pointwise | None, solution: Tensor | None, H: Tensor, w
     facts: dict[str, Any] = dict.fromkeys(("tau", "p0", "mixture", "ratio", "true_ratio"))
     if base is None or solution is None:
         return facts
-    p0, tau = float(solution[0]), float(solution[1])
+    solved = Solution.unpack(solution)
+    p0, tau, mixture = float(solved.p0), float(solved.tau), solved.mixture
     if p0 > P_MIN:
         facts |= {"tau": tau, "p0": p0}
-    mixture = Mixture(*solution[2:].unbind())
     if not math.isnan(float(mixture.noisy_weight)):
         facts["mixture"] = {name: float(value) for name, value in mixture._asdict().items()}
         facts["ratio"] = float(noisy_to_clean_ratio(base, mixture, tau))

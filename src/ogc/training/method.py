@@ -14,7 +14,7 @@ import torch
 from .._require import require
 from .._suggestions import did_you_mean
 from ..clipping import EMA, OGC, Linear
-from ..clipping.clean_edge import EPSILON, FEWEST
+from ..clipping.default_rule import EPSILON, FEWEST
 from ..losses import LOSSES, Loss
 from .own_loss import OwnLoss, try_out
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from .._require import require
 from .._suggestions import did_you_mean
-from ..clipping.clean_edge import FEWEST, period
+from ..clipping.default_rule import FEWEST, period
 from ..models import TIMM, check_name
 from ..noise.by_kind import Kind
 from . import method as methods

@@ -1,10 +1,11 @@
-"""OGC's step on CUDA in one launch, and an update in one: twins of the torch versions, which are the fallback.
+"""A training step of OGC on CUDA in one kernel launch, and a push and an update in one launch each.
 
-An update is some two hundred dependent little operations, a step with its loss and gradient some forty; as torch
-operators they are nearly all launches. Here one program does the whole: it holds the queue in registers and goes
-through k-means, EM and the solve without leaving the multiprocessor. Updates are float64, the loss is float32.
+An update is about two hundred small dependent operations, and a step with its loss and gradient about forty. As torch
+operators they would take mostly launch time. Here one program does all of it: it holds the queue in registers and runs
+k-means, EM and the solve without leaving the multiprocessor. Updates are float64, the loss is float32.
 
-A program's threads meet at a barrier wherever one reads what another has written.
+The plain versions are in mixture.py, threshold.py, default_rule.py and losses/; tests compare the two. The threads of a
+program meet at a barrier before one reads what another has written.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..given_label import H_MAX, H_MIN, P_MIN
-from ..losses import GCE, CrossEntropy, Focal, Pointwise
-from .books import OCTAVES, UNRELIABLE_SEPARATION, State
-from .clean_edge import EARLY_STEPS, EPSILON, LEARNED, MEMORY, MOST_CLASSES, RECENT, period
-from .mixture import EM_STEPS, LLOYD_STEPS, TINY, TOLERANCE, VARIANCE_FLOOR
-from .ratio import GRID
-from .threshold import LOGIT_MAX, TABLE
+from ...given_label import H_MAX, H_MIN, P_MIN
+from ...losses import GCE, CrossEntropy, Focal, Pointwise
+from ..default_rule import EARLY_STEPS, EPSILON, LEARNED, MEMORY, MOST_CLASSES, RECENT, period
+from ..epsilon import MISSING_OPTIMIZER
+from ..mixture import EM_STEPS, LLOYD_STEPS, SAME_MEAN, TINY, TOLERANCE, VARIANCE_FLOOR
+from ..ratio import GRID
+from ..state import OCTAVES, UNRELIABLE_SEPARATION, State
+from ..threshold import LOGIT_MAX, LOGIT_STEP, TABLE
 
 if TYPE_CHECKING:
-    from .wrapper import OGC
+    from ..ogc import OGC
 
 try:
     import triton
@@ -33,30 +35,31 @@ except ImportError:  # CPU builds of torch come without it
     triton = None
 
 LARGEST = 16384
-"""The most samples that one program holds."""
+"""Largest queue that one program can hold."""
 LARGEST_BATCH = 4096
 LARGEST_LOGITS = 262144
-"""The most samples, and the most logits, of a batch that one program should go through alone."""
+"""Largest batch, in samples and in logits, that one program should process alone."""
 TILE = 4096
-"""Logits that it holds at a time."""
+"""Number of logits that it holds at a time."""
 FORMULAS: dict[type[Pointwise], tuple[str, str | None]] = {
     CrossEntropy: ("ce", None),
     Focal: ("fl", "gamma"),
     GCE: ("gce", "q"),
 }
-"""The losses whose value and slope are written here too, and the names of their parameters."""
+"""The losses that the kernel implements, and the names of their parameters."""
 
 
 def serves(tensor: Tensor, samples: int) -> bool:
-    """Whether the kernels can be used for so many samples on this tensor's device."""
+    """Return True if the kernels can be used for this many samples on the tensor's device."""
     return triton is not None and tensor.is_cuda and torch.version.hip is None and 0 < samples <= LARGEST
 
 
 def serves_batch(logits: Tensor, labels: Tensor) -> bool:
-    """Whether :func:`step` takes this batch: (N, C) of at most 32 bits a number, (N,) of int64, not too large."""
+    """Return True if :func:`step` takes this batch: (N, C) of float32 or less, (N,) of int64, not too large."""
     return (
         isinstance(labels, Tensor)
         and logits.dim() == 2
+        and logits.shape[1] > 1
         and logits.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and labels.dtype == torch.int64
         and labels.shape == logits.shape[:1]
@@ -70,8 +73,8 @@ if triton is not None:
     _GRID, _GRID_BLOCK, _ROW = tl.constexpr(GRID), tl.constexpr(triton.next_power_of_2(GRID)), tl.constexpr(256)
     _H_MIN, _H_MAX, _P_MIN = tl.constexpr(H_MIN), tl.constexpr(H_MAX), tl.constexpr(P_MIN)
     _TINY, _FLOOR, _TOLERANCE = tl.constexpr(TINY), tl.constexpr(VARIANCE_FLOOR), tl.constexpr(TOLERANCE)
-    _LOGIT_MAX, _LOGIT_STEP = tl.constexpr(LOGIT_MAX), tl.constexpr(2 * LOGIT_MAX / TABLE)
-    _TABLE = tl.constexpr(TABLE)
+    _LOGIT_MAX, _LOGIT_STEP = tl.constexpr(LOGIT_MAX), tl.constexpr(LOGIT_STEP)
+    _TABLE, _SAME_MEAN = tl.constexpr(TABLE), tl.constexpr(SAME_MEAN)
     _GRID_STEP = tl.constexpr((H_MAX - H_MIN) / (GRID - 1))
     _LLOYD_STEPS, _EM_STEPS = tl.constexpr(LLOYD_STEPS), tl.constexpr(EM_STEPS)
     _EARLY_STEPS, _MEMORY = tl.constexpr(EARLY_STEPS), tl.constexpr(MEMORY)
@@ -79,11 +82,11 @@ if triton is not None:
     _LEARNED, _MOST_CLASSES = tl.constexpr(LEARNED), tl.constexpr(MOST_CLASSES)
     _UNRELIABLE, _LOWEST = tl.constexpr(UNRELIABLE_SEPARATION), tl.constexpr(torch.finfo(torch.float32).min)
 
-    # --- the books: push and update --------------------------------------------------------------------------------
+    # --- Algorithm 1, lines 5 to 12: push and update ---------------------------------------------------------------
 
     @triton.jit
     def _push(H, queue, seen, old, Q: tl.constexpr):
-        """As loss_queue.push, given how many were ``seen`` before; returns how many are now."""
+        """Do the same as loss_queue.push, given ``old``, the samples seen before. Return the number seen now."""
         keep = tl.abs(H) < float("inf")
         rank = tl.cumsum(keep.to(tl.int64), 0)
         count = tl.sum(keep.to(tl.int64), 0)
@@ -103,7 +106,7 @@ if triton is not None:
 
     @triton.jit
     def _normal(size, total, squares, samples):
-        """The M step: weight, mean, variance, and the log density's a, b, c in a + b H + c H^2."""
+        """Do the M step. Return weight, mean, variance, and a, b, c of the log density a + b H + c H^2."""
         size += _TINY
         mean = total / size
         var = squares / size - mean * mean + _FLOOR
@@ -131,11 +134,11 @@ if triton is not None:
         FEWEST: tl.constexpr,
         BLOCK: tl.constexpr,
     ):
-        """Fit the queue, solve r(tau) = target, and move p0."""
+        """Fit the queue, solve r(tau) = target, and move p0: Algorithm 1, lines 8 and 9."""
         count = tl.minimum(seen, Q)
-        if DEFAULT:  # as in clean_edge.recent
+        if DEFAULT:  # as in default_rule.recent
             count = tl.minimum(tl.maximum(seen // _RECENT, FEWEST), count)
-        # k-means and EM, as in mixture.fit_or_doubt
+        # k-means and EM, as in mixture.fit
         lane = tl.arange(0, BLOCK)
         inside = lane < count
         samples = count.to(tl.float64)
@@ -146,7 +149,6 @@ if triton is not None:
         sum0, sum1, sum2 = _sums(one, H, squares)
         low = tl.min(tl.where(inside, H, _H_MAX + 1.0), 0)
         high = tl.max(tl.where(inside, H, -1.0), 0)
-        spread = high - low
         step = 0
         while step < _LLOYD_STEPS:
             size, total, _ = _sums(tl.where(H > (low + high) / 2, one, 0.0), H, squares)
@@ -171,7 +173,7 @@ if triton is not None:
             w, m, v, a, b, c = _normal(sum0 - s0, sum1 - s1, sum2 - s2, samples)
             wn, mn, vn, an, bn, cn = _normal(s0, s1, s2, samples)
             step = tl.where(tl.abs(likelihood - last) < _TOLERANCE, _EM_STEPS, step + 1)
-        doubt = (spread < 1e-6) | (w < 2.0 / samples) | (wn < 2.0 / samples)
+        is_degenerate = (tl.abs(mn - m) < _SAME_MEAN) | (w < 2.0 / samples) | (wn < 2.0 / samples)
         swap = m > mn
         weight = tl.where(swap, w, wn)
         m, mn = tl.where(swap, mn, m), tl.where(swap, m, mn)
@@ -206,7 +208,7 @@ if triton is not None:
         p0 = tl.where(clips, p0, _P_MIN)
         tau = tl.where(clips, tau, tl.load(slope + _GRID - 1))
 
-        if DEFAULT:  # as in clean_edge.py
+        if DEFAULT:  # as in default_rule.py
             each = tl.arange(0, _MOST_CLASSES)
             of_class = tl.load(by_class + each)
             better = tl.load(by_class + _MOST_CLASSES + each)
@@ -226,7 +228,7 @@ if triton is not None:
             part = tl.minimum(tl.maximum(logit - left.to(tl.float64), 0.0), 1.0)
             tau = tl.exp(below + (above - below) * part)
 
-        good = doubt == 0
+        good = is_degenerate == 0  # the slots of the solution are in the order of state.Solution
         tl.store(solution, p0, mask=good)
         tl.store(solution + 1, tau, mask=good)
         tl.store(solution + 2, m, mask=good)
@@ -238,7 +240,7 @@ if triton is not None:
         octave = tl.minimum(octave, _OCTAVES - 1)
         tl.store(history + octave, tau, mask=good)
         tl.store(history + _OCTAVES + octave, weight, mask=good)
-        tl.store(degenerate, tl.load(degenerate) + 1, mask=doubt)
+        tl.store(degenerate, tl.load(degenerate) + 1, mask=is_degenerate)
         poor = (mn - m) / tl.sqrt((v + vn) / 2) < _UNRELIABLE
         tl.store(unreliable, tl.where(poor, tl.load(unreliable) + 1, 0), mask=good)
 
@@ -268,7 +270,7 @@ if triton is not None:
 
     @triton.jit
     def _clipped(H, p0, tau, k, LOSS: tl.constexpr):
-        """The loss, continued below p0 by a line of slope tau, and its derivative with respect to H; NaN stays NaN."""
+        """Return the loss, continued below p0 by a line of slope tau, and its derivative by H. NaN stays NaN."""
         H0 = -tl.log(p0)
         p = tl.exp(-H)
         line = H > H0
@@ -283,7 +285,7 @@ if triton is not None:
 
     @triton.jit
     def _normalise(logits, of_row, of_class, N, C, top, log_sum, ROWS: tl.constexpr, CLASSES: tl.constexpr):
-        """What makes log_softmax = x - top - log_sum of a row: its maximum, and the log of its sum of exp(x - top)."""
+        """Store top and log_sum of each row, where log_softmax = x - top - log_sum and top is the maximum."""
         for first in range(0, N, ROWS):
             row = first + tl.arange(0, ROWS)
             most = tl.full((ROWS,), _LOWEST, tl.float32)
@@ -311,7 +313,7 @@ if triton is not None:
         ROWS: tl.constexpr,
         CLASSES: tl.constexpr,
     ):
-        """The gradient with respect to the logits: (softmax - one-hot), each row times its ``pull``."""
+        """Store the gradient with respect to the logits: softmax - one-hot, each row times its ``pull``."""
         for first in range(0, N, ROWS):
             row = first + tl.arange(0, ROWS)
             inside = row < N
@@ -369,13 +371,14 @@ if triton is not None:
         ROWS: tl.constexpr,
         CLASSES: tl.constexpr,
     ):
+        """Run Algorithm 1, lines 4 to 13. With ``LOSS=None``, stop after line 12: update the state only."""
         old_seen, step, highest = tl.load(seen), tl.load(steps) + 1, tl.load(highest_lr)
         top, log_sum, pull = scratch, scratch + N, scratch + 2 * N  # (N,) each
 
         _normalise(logits, of_row, of_class, N, C, top, log_sum, ROWS, CLASSES)
         tl.debug_barrier()
 
-        # H, NaN where ignored or out of range, which is not queued
+        # line 4: H, NaN if ignored or out of range, which is not queued
         row = tl.arange(0, SAMPLES)
         inside = row < N
         label = tl.load(labels + row, mask=inside, other=ignore_index)
@@ -385,7 +388,7 @@ if triton is not None:
         shift = tl.load(top + row, mask=inside, other=0.0)
         H = tl.load(log_sum + row, mask=inside, other=0.0) - (x.to(tl.float32) - shift)
 
-        # the books
+        # lines 5 to 12
         now_seen = _push(H, queue, seen, old_seen, Q)
         if DEFAULT:
             counted = valid & (tl.abs(H) < float("inf"))
@@ -425,7 +428,7 @@ if triton is not None:
                 BLOCK,
             )
 
-        # the loss with the new tau, and its gradient
+        # line 13: the loss with the new tau, and its gradient
         if LOSS is not None:
             tl.debug_barrier()
             p0, tau = tl.load(solution).to(tl.float32), tl.load(solution + 1).to(tl.float32)
@@ -440,7 +443,7 @@ if triton is not None:
             tl.debug_barrier()
             _differentiate(logits, of_row, of_class, labels, N, C, top, log_sum, pull, gradient, ROWS, CLASSES)
 
-    # --- the parts on their own ------------------------------------------------------------------------------------
+    # --- a push and an update in a launch of their own -------------------------------------------------------------
 
     @triton.jit
     def _push_alone(H, queue, seen, N, Q: tl.constexpr, BLOCK: tl.constexpr):
@@ -499,21 +502,49 @@ if triton is not None:
             )
 
 
-def step(
-    criterion: OGC, state: State, logits: Tensor, labels: Tensor, lr: Tensor | float
-) -> tuple[Tensor, Tensor, Tensor, Tensor] | tuple[()]:
-    """A training step in one launch: (N, C), (N,) -> value (), gradient (N, C), and the p0 and tau they were taken at.
+def step(criterion: OGC, state: State, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """Run Algorithm 1, lines 4 to 13, in one launch: (N, C), (N,) -> value (), gradient (N, C), p0 and tau.
 
-    Nothing where the loss is not written here, or is weighted or not reduced: then only the books are kept.
+    Return None, and update the state only, if the kernel does not implement the loss or its reduction.
     """
-    N, C = logits.shape
     loss, parameter = formula(criterion)
-    size = criterion.queue_size
+    if loss is None:
+        update_state(criterion, state, logits, labels)
+        return None
+    gradient = logits.new_empty(logits.shape, dtype=torch.float32)
+    outcome = gradient.new_empty(3)
+    _launch_step(criterion, state, logits, labels, loss, parameter, outcome, gradient)
+    value, p0, tau = outcome.unbind()
+    return value, gradient, p0, tau
+
+
+def update_state(criterion: OGC, state: State, logits: Tensor, labels: Tensor) -> None:
+    """Run Algorithm 1, lines 4 to 12, in one launch, without the loss: (N, C), (N,)."""
+    _launch_step(criterion, state, logits, labels, None, 0.0, None, None)
+
+
+def _launch_step(
+    criterion: OGC,
+    state: State,
+    logits: Tensor,
+    labels: Tensor,
+    loss: str | None,
+    parameter: float,
+    outcome: Tensor | None,
+    gradient: Tensor | None,
+) -> None:
+    N, C = logits.shape
+    criterion._num_classes = C
+    criterion._count_step(state)
+    lr = criterion._lr()
+    if lr is None and criterion.follow_lr and criterion._is_due(state):
+        raise RuntimeError(MISSING_OPTIMIZER)
+    lr = 0.0 if lr is None else lr
+    size, slopes = criterion.queue_size, criterion.slopes.on(state.queue.device)
     block, samples = max(triton.next_power_of_2(size), 64), triton.next_power_of_2(N)
     classes = min(triton.next_power_of_2(C), 128)  # a warp's width, four each: no row is shared by two warps
     rows = min(samples, TILE // classes)
-    gradient = logits.new_empty((N, C) if loss else 0, dtype=torch.float32)
-    scratch, outcome = gradient.new_empty(3 * N), gradient.new_empty(3)
+    scratch = logits.new_empty(3 * N, dtype=torch.float32)
     with torch.cuda.device_of(logits):
         _step[(1,)](
             logits,
@@ -523,9 +554,9 @@ def step(
             C,
             criterion.ignore_index,
             *state,
-            criterion.slopes.slope,
-            criterion.slopes.width,
-            criterion.slopes.table,
+            slopes.slope,
+            slopes.width,
+            slopes.table,
             lr if isinstance(lr, Tensor) else None,
             0.0 if isinstance(lr, Tensor) else lr,
             criterion.epsilon or criterion.epsilon0 or EPSILON,
@@ -545,14 +576,10 @@ def step(
             CLASSES=classes,
             num_warps=_warps(max(block, samples, rows * classes)),
         )
-    if loss is None:
-        return ()
-    value, p0, tau = outcome.unbind()
-    return value, gradient, p0, tau
 
 
 def formula(criterion: OGC) -> tuple[str | None, float]:
-    """The name that :func:`step` knows the criterion's loss by, and the loss's parameter."""
+    """Return the kernel's name of the criterion's loss and the loss's parameter; None if it is not implemented."""
     if criterion.weight is not None or criterion.reduction == "none":
         return None, 0.0
     name, parameter = FORMULAS.get(type(criterion.base), (None, None))
@@ -560,7 +587,7 @@ def formula(criterion: OGC) -> tuple[str | None, float]:
 
 
 def push(queue: Tensor, seen: Tensor, H: Tensor) -> None:
-    """:func:`ogc.clipping.loss_queue.push` in one launch."""
+    """Do the same as :func:`ogc.clipping.loss_queue.push` in one launch."""
     size = queue.numel() - 1
     block = triton.next_power_of_2(H.numel())
     with torch.cuda.device_of(queue):
@@ -568,12 +595,12 @@ def push(queue: Tensor, seen: Tensor, H: Tensor) -> None:
 
 
 def update(criterion: OGC, state: State, epsilon: Tensor | float, by_clock: bool) -> None:
-    """The update in one launch, if enough is queued and epsilon is above 0.
+    """Run Algorithm 1, lines 8 and 9, in one launch, if enough samples are queued and epsilon is above 0.
 
-    :param epsilon: a tensor on the device where reading it would wait.
-    :param by_clock: only if it is due by the clock on the device.
+    :param epsilon: a tensor on the device if reading it would wait.
+    :param by_clock: update only if that is due by the step number on the device.
     """
-    size, slopes = state.queue.numel() - 1, criterion.slopes
+    size, slopes = state.queue.numel() - 1, criterion.slopes.on(state.queue.device)
     block = max(triton.next_power_of_2(size), 64)
     with torch.cuda.device_of(state.queue):
         _update_alone[(1,)](
@@ -599,12 +626,12 @@ def update(criterion: OGC, state: State, epsilon: Tensor | float, by_clock: bool
 
 
 def _schedule(criterion: OGC) -> dict[str, Any]:
-    """When an update is due, and of which kind."""
+    """Return the constants that say when an update is due and by which rule."""
     default, every = criterion.rule == "default", criterion.every
     early = period(1, every) if default else every
     return {"DEFAULT": default, "EVERY": every, "EARLY": early, "FEWEST": criterion._fewest}
 
 
 def _warps(block: int) -> int:
-    """About four numbers a thread."""
+    """Return a number of warps that leaves about four numbers per thread."""
     return min(max(block // 128, 1), 32)

@@ -1,4 +1,4 @@
-"""torch.compile: one graph, few compilations, the same books bit for bit."""
+"""torch.compile: one graph, few compilations, the same state bit for bit."""
 
 import math
 

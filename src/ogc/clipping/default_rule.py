@@ -1,4 +1,4 @@
-"""The default rule for the threshold: the paper's bound, a second one, and two conditions for either.
+"""The default rule for the threshold: the bound of the paper, a second bound, and two conditions.
 
 With the two normals of :mod:`ogc.clipping.mixture`, of means mu_c (clean) and mu_n (noisy), and C classes, p0 moves
 towards
@@ -7,16 +7,18 @@ towards
        = max(p_ratio, p_edge)                  otherwise
     p_edge = exp(-max(mu_c, 2 log C - mu_n))   if no class is given up, else 0
 
-p_ratio solves the paper's r(tau) = 1 + epsilon with epsilon = 2 lr / (highest lr so far), which on CIFAR is the paper's
-rule. p_edge clips what is less likely than clean samples typically are: with two or three classes r(tau) hardly ever
-reaches 1 + epsilon, and without a falling learning rate the paper's bound never tightens.
+p_ratio solves r(tau) = 1 + epsilon, Eq. 12 of Ye et al., 2025, with epsilon = 2 lr / (highest lr so far). On CIFAR that
+is the rule of the paper. p_edge clips samples that are less likely than a typical clean sample. It is needed because
+with two or three classes r(tau) hardly ever reaches 1 + epsilon, and because without a falling learning rate the bound
+of the paper never tightens.
 
-log C is the H of a guess. While the noisy samples are better than that, they are as likely to be hard as to be wrong,
-and nothing is clipped; the term 2 log C - mu_n lets the edge come in gradually from there. A class is given up if less
-than a third of its recent samples are better than a guess: it has not been learned yet, and clipping would keep it so.
+log C is the H of a guess. While the noisy samples are better than a guess, they are as likely to be hard as to be
+wrong, and nothing is clipped. The term 2 log C - mu_n makes p_edge grow gradually from there. A class is given up if
+less than a third of its recent samples are better than a guess: it has not been learned yet, and clipping would prevent
+that.
 
-p0 follows p* with a short memory, like the paper's EMA schedule: 1/tau_t = alpha/tau_{t-1} + (1 - alpha) p*.
-``docs/tables.md`` compares the default with the paper's rule.
+p0 follows p* with a short memory, like the EMA schedule of the paper: 1/tau_t = alpha/tau_{t-1} + (1 - alpha) p*.
+``docs/tables.md`` compares the default with the rule of the paper.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import math
 
 from torch import Tensor
 
-from ..given_label import P_MIN
+from ..given_label import P_MIN, widest_float
 from .mixture import Mixture
 
 EPSILON = 2.0
@@ -46,25 +48,25 @@ MOST_CLASSES = 64
 
 
 def recent(seen: int, queue_size: int) -> int:
-    """How many of the newest samples to fit: early in training the queue changes too fast to be used whole."""
+    """Return how many of the newest samples to fit. Early in training the queue changes too fast to use all of it."""
     return min(max(seen // RECENT, FEWEST), seen, queue_size)
 
 
 def count_classes(counts: Tensor, H: Tensor, labels: Tensor, num_classes: int) -> None:
-    """Add a batch's samples, and those better than a guess, to the counts of their classes: (2, MOST_CLASSES).
+    """Count the samples of a batch, and those better than a guess, by class: (2, MOST_CLASSES), (N,), (N,).
 
-    What is not finite is left out. In place, without a host read.
+    Non-finite H are skipped. In place, without a host read.
     """
     if num_classes > MOST_CLASSES:
         return
     label = labels.flatten().clamp(0, num_classes - 1)
     H = H.flatten()
     counts[0].scatter_add_(0, label, H.isfinite().to(counts.dtype))
-    counts[1].scatter_add_(0, label, (H.double() < math.log(num_classes)).to(counts.dtype))
+    counts[1].scatter_add_(0, label, (H.to(widest_float(H.device)) < math.log(num_classes)).to(counts.dtype))
 
 
 def gives_up_a_class(counts: Tensor, num_classes: int) -> bool:
-    """Return True if a class that occurs has not been learned, or if that cannot be told."""
+    """Return True if a class that occurs has not been learned, or if there are too few samples to tell."""
     if num_classes > MOST_CLASSES:
         return True
     seen, good = counts[:, :num_classes].double()
@@ -72,21 +74,22 @@ def gives_up_a_class(counts: Tensor, num_classes: int) -> bool:
 
 
 def target(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -> float:
-    """p*, for a mixture of floats."""
-    chance = math.log(num_classes)
-    if mixture.noisy_mean <= chance:
+    """Return p*, towards which p0 moves."""
+    chance, clean_mean, noisy_mean = math.log(num_classes), float(mixture.clean_mean), float(mixture.noisy_mean)
+    if noisy_mean <= chance:
         return P_MIN
     if gives_up:
         return p_ratio
-    return max(p_ratio, min(math.exp(-max(mixture.clean_mean, 2 * chance - mixture.noisy_mean)), 1 - P_MIN))
+    p_edge = min(math.exp(-max(clean_mean, 2 * chance - noisy_mean)), 1 - P_MIN)
+    return max(p_ratio, p_edge)
 
 
 def follow(p0: float, target: float, steps: int) -> float:
-    """p0 after so many steps of moving towards ``target``."""
+    """Return p0 after it has moved towards ``target`` for this number of steps."""
     alpha = math.exp(-steps / MEMORY)
     return alpha * p0 + (1 - alpha) * target
 
 
 def period(step: int, every: int) -> int:
-    """Steps between updates at this step."""
+    """Return the number of steps between updates at this step."""
     return every if step > EARLY_STEPS else max(1, every // EARLY_UPDATES)

@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 from ogc import OGC
-from ogc.clipping.clean_edge import count_classes, follow, gives_up_a_class, period, recent, target
+from ogc.clipping.default_rule import count_classes, follow, gives_up_a_class, period, recent, target
 from ogc.clipping.loss_queue import newest, push
 from ogc.clipping.mixture import Mixture
 from ogc.given_label import P_MIN

@@ -1,0 +1,37 @@
+"""epsilon, the excess of noisy over clean gradients that Eq. 12 of Ye et al., 2025, allows; it follows the lr."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MISSING_OPTIMIZER = (
+    "OGC follows the learning rate (follow_lr=True), but no optimizer is attached, or it is gone. Call "
+    "criterion.attach(optimizer), or pass follow_lr=False to keep epsilon constant."
+)
+
+
+def learning_rate(optimizer: torch.optim.Optimizer | None, *, may_read: bool) -> Tensor | float | None:
+    """Return the learning rate of the optimizer's first group; None without an optimizer.
+
+    :param may_read: read a tensor on an accelerator, which waits for the device, instead of returning it.
+    """
+    if optimizer is None:
+        return None
+    lr = optimizer.param_groups[0]["lr"]
+    return lr if isinstance(lr, Tensor) and lr.device.type != "cpu" and not may_read else float(lr)
+
+
+def epsilon_at(
+    lr: Tensor | float, highest_lr: Tensor | float, *, epsilon: float, epsilon0: float | None
+) -> Tensor | float:
+    """Return epsilon at a learning rate; 0 while it is 0, or NaN if it is a tensor.
+
+    lr * epsilon0, the rule of the paper (appendix, "Predefined gradient ratio 1 + epsilon"), or
+    epsilon * lr / highest_lr.
+    """
+    if epsilon0 is not None:
+        return epsilon0 * lr
+    if isinstance(highest_lr, float) and highest_lr <= 0:
+        return 0.0
+    return epsilon * lr / highest_lr
