@@ -76,11 +76,9 @@ def gives_up_a_class(counts: Tensor, num_classes: int) -> bool:
 def target(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -> float:
     """Return p*, towards which p0 moves."""
     chance, clean_mean, noisy_mean = math.log(num_classes), float(mixture.clean_mean), float(mixture.noisy_mean)
-    if noisy_mean <= chance:
-        return P_MIN
-    if gives_up:
+    if gives_up or noisy_mean <= chance:
         return p_ratio
-    p_edge = min(math.exp(-max(clean_mean, 2 * chance - noisy_mean)), 1 - P_MIN)
+    p_edge = min(math.exp(-max(clean_mean, 3 * chance - 2 * noisy_mean)), 1 - P_MIN)
     return max(p_ratio, p_edge)
 
 
