@@ -104,7 +104,7 @@ OGCTask(timm.create_model("test_vit", num_classes=4), OGC("ce"))
         net.fit(numpy.zeros((8, 2), numpy.float32), numpy.zeros(8, numpy.int64))
         """,
     "docs": """
-        import mkdocs.__main__, material, mkdocstrings_handlers.python
+        import zensical.main, mkdocstrings_handlers.python
         """,
 }
 
