@@ -26,8 +26,8 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 
 docs: .venv/dev  ## the site, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "The site is there: open site/index.html"
+	$(BIN)/python -m zensical build --strict --clean
+	@echo "Open site/index.html; it needs no server and no network."
 
 bench: .venv/dev
 	$(BIN)/python benchmarks/overhead.py

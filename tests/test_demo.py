@@ -54,6 +54,8 @@ def test_piped_output_is_plain_and_says_what_matters(finished):
     assert "n = 2 seeds" in text
     assert 'criterion = OGC("ce", optimizer)' in text
     assert text.count("epoch   7/7") == 4
+    assert "in noisy normal /" in text
+    assert "noise rate" not in text, "what surveys estimate, and the demo makes none"
     assert max(map(len, demo.PASTE.splitlines())) <= 80
 
 
@@ -73,7 +75,7 @@ def test_both_methods_are_one_until_something_is_clipped():
     assert 1 <= clipped <= 5
     assert [e.test_accuracy for e in ce.epochs[:clipped]] == [e.test_accuracy for e in ogc.epochs[:clipped]]
     assert not torch.equal(ce.H, ogc.H)
-    assert all(e.tau is None and e.estimated_noise is None for e in ce.epochs)
+    assert all(e.tau is None and e.noisy_weight is None for e in ce.epochs)
     assert ce.mixture is None
     assert ogc.last.tau == pytest.approx(1 / ogc.last.p0)
 
@@ -160,4 +162,4 @@ def test_ogc_is_ten_points_ahead_over_three_seeds():
     gain = statistics.fmean(b.last.test_accuracy - a.last.test_accuracy for a, b in zip(ce, ogc, strict=True))
     assert gain >= 0.10
     assert all(b.last.memorised < a.last.memorised / 2 for a, b in zip(ce, ogc, strict=True))
-    assert all(abs(h.last.estimated_noise - h.true_noise) < 0.1 for h in ogc)
+    assert all(abs(h.last.noisy_weight - h.true_noise) < 0.1 for h in ogc)

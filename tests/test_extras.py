@@ -31,6 +31,19 @@ ENOUGH = {
         sys.argv = "ogc train digits --epochs 1 --out run --noise symmetric:0.5".split()
         main()
         """,
+    "plot": """
+        import warnings
+        warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+        import torch
+        import ogc
+        criterion = ogc.OGC("ce", follow_lr=False, queue_size=64, every=1)
+        recorder = ogc.plot.Recorder(criterion)
+        for _ in range(4):
+            criterion(torch.randn(32, 5, requires_grad=True), torch.randint(5, (32,))).backward()
+            recorder.record()
+        ogc.plot.history(recorder, path="history.png")
+        ogc.plot.histogram(criterion, path="histogram.png")
+        """,
     "parquet": """
         import pyarrow, pyarrow.parquet
         from ogc.data import table
@@ -91,7 +104,7 @@ OGCTask(timm.create_model("test_vit", num_classes=4), OGC("ce"))
         net.fit(numpy.zeros((8, 2), numpy.float32), numpy.zeros(8, numpy.int64))
         """,
     "docs": """
-        import mkdocs.__main__, material, mkdocstrings_handlers.python
+        import zensical.main, mkdocstrings_handlers.python
         """,
 }
 

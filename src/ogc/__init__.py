@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import clipping, losses, theory
+    from . import clipping, losses, plot, theory
     from .clipping import OGC
 
 __version__ = "0.1.0"
-__all__ = ["OGC", "clipping", "losses", "theory"]
+__all__ = ["OGC", "clipping", "losses", "plot", "theory"]
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for a public one

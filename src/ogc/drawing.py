@@ -6,17 +6,20 @@ import io
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .clipping.mixture import Mixture
+from .given_label import H_MAX
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from .clipping import OGC
 
 BLUE, RED, GREEN, ORANGE, GREY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#666666"  # safe for the colour-blind
 INK, GRID = "#000000", "#dddddd"
@@ -35,16 +38,38 @@ class Curve(NamedTuple):
 
 def figure_of(draw: Callable[[Axes], str]) -> Figure:
     """One panel, titled with what ``draw`` returns. Small, so that its text can be read on a phone."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.7, 3.3), dpi=200, layout="constrained")
+    figure = _new_figure((4.7, 3.3), dpi=200)
     figure.suptitle(draw(figure.subplots()), x=0.01, ha="left", fontsize=10.5, weight="bold")
     return figure
 
 
+def figure_of_several(panels: Collection[Callable[[Axes], str]]) -> Figure:
+    """Panels side by side, each titled with what it returns."""
+    figure = _new_figure((16 * len(panels) / 3, 4.4), dpi=100)
+    figure.get_layout_engine().set(w_pad=0.15)  # type: ignore[union-attr, call-arg]
+    for axes, draw in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        axes.set_title(draw(axes), loc="left", fontsize=11, weight="bold", pad=16)  # above what marks the lr's falls
+    return figure
+
+
+def _new_figure(size: tuple[float, float], dpi: int) -> Figure:
+    """Make a figure without pyplot, which would keep it alive. Notebooks show it through ``_repr_png_``."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=dpi, layout="constrained")
+    setattr(figure, "_repr_png_", lambda: png(figure))  # noqa: B010
+    return figure
+
+
 def png(figure: Figure) -> bytes:
+    return rendered(figure, "png")
+
+
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The content of a file: png, svg or pdf."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", pil_kwargs={"optimize": True})
+    options: dict[str, Any] = {"pil_kwargs": {"optimize": True}} if kind == "png" else {}
+    figure.savefig(buffer, format=kind, **options)
     return buffer.getvalue()
 
 
@@ -194,10 +219,50 @@ def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mappi
     return f"Gradients above tau are clipped: {statistics.fmean(known):.3g} at the end"
 
 
-def draw_histogram(axes: Axes, H: Tensor, wrong: Tensor | None, mixture: Mixture | None, *, xlabel: str) -> str:
-    """H of the training set, (N,), and how many samples per bin the two normals expect: fitted to the queue.
+def draw_normals(axes: Axes, mixtures: Sequence[Mapping[str, float] | None]) -> str:
+    """Draw the mean of each normal over epochs, in a band of one standard deviation."""
+    curves = []
+    for name, colour, style in (("clean", GREEN, "-"), ("noisy", ORANGE, "--")):
+        means = [None if mixture is None else mixture[f"{name}_mean"] for mixture in mixtures]
+        curves.append(Curve(name, means, colour, style))
+        fits = [(n, m[f"{name}_mean"], math.sqrt(m[f"{name}_var"])) for n, m in enumerate(mixtures, 1) if m is not None]
+        at, centres, widths = zip(*fits, strict=True)
+        low, high = ([c + side * w for c, w in zip(centres, widths, strict=True)] for side in (-1, 1))
+        axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+    draw_curves(axes, curves, ylabel="H, mean and standard deviation", drops={})
+    return "The two normals fitted to recent samples"
+
+
+def draw_noisy_weight(axes: Axes, weights: Sequence[float | None]) -> str:
+    """Draw the share of recent samples in the noisy normal over epochs."""
+    shares = [None if weight is None else 100 * weight for weight in weights]
+    draw_curves(axes, [Curve("", shares, ORANGE)], ylabel="share of recent samples, %", drops={}, bottom=0)
+    last = shares[-1]
+    return "In the noisy normal" + ("" if last is None else f": {last:.1f} % at the end")
+
+
+def draw_queue(axes: Axes, criterion: OGC) -> str:
+    """Draw H of the samples that an OGC has queued, with its last fit."""
+    H = criterion.queue[: min(int(criterion.seen), criterion.queue_size)].cpu()
+    mixture = Mixture(*(number.cpu() for number in criterion.mixture))
+    fitted = None if mixture.noisy_weight.isnan() else mixture
+    xlabel = f"H of the last {len(H):,} samples, at most {H_MAX:.1f}"
+    return draw_histogram(axes, H, None, fitted, xlabel=xlabel, when=f"at step {int(criterion.steps):,}")
+
+
+def draw_histogram(
+    axes: Axes,
+    H: Tensor,
+    wrong: Tensor | None,
+    mixture: Mixture | None,
+    *,
+    xlabel: str,
+    when: str = "at the end",
+) -> str:
+    """H of training samples, (N,), and how many of them per bin the two normals expect: fitted to the queue.
 
     :param wrong: (N,) bool, where the given label is wrong; ``None`` if that is unknown.
+    :param when: the moment, for the title.
     """
     seen = H.isfinite()
     H = H[seen].double()
@@ -214,7 +279,7 @@ def draw_histogram(axes: Axes, H: Tensor, wrong: Tensor | None, mixture: Mixture
         counts = torch.histogram(H[chosen].clamp(0, top), edges).hist
         highest = max(highest, float(counts.max()))
         axes.stairs(counts.tolist(), edges.tolist(), baseline=0.1, fill=True, color=colour, alpha=0.6, label=name)
-    title = "Cross entropies at the end"
+    title = f"Cross entropies {when}"
     if mixture is not None:
         centre = torch.linspace(0, top, 1000, dtype=torch.float64)
         weight = float(mixture.noisy_weight)
@@ -225,7 +290,7 @@ def draw_histogram(axes: Axes, H: Tensor, wrong: Tensor | None, mixture: Mixture
             ends = [torch.special.ndtr((centre + side * width / 2 - mean) / var.sqrt()) for side in (-1, 1)]
             expected = len(H) * share * (ends[1] - ends[0])
             axes.plot(centre.tolist(), expected.tolist(), style, color=INK, linewidth=1.5, label=name)
-        title = f"At the end: {100 * weight:.1f} % in the noisy normal"
+        title = f"{when.capitalize()}: {100 * weight:.1f} % in the noisy normal"
     axes.set(xlabel=xlabel + (f" ({beyond:,} beyond)" if beyond else ""), ylabel="training samples (log scale)")
     axes.set(yscale="log", ylim=(0.7, 10 * highest), xlim=(-width / 2, top))
     entries = len(axes.get_legend_handles_labels()[0])

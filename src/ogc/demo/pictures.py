@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..drawing import BLUE, RED, Curve, draw_curves, draw_histogram, draw_tau, figure_of
+from ..drawing import BLUE, RED, Curve, draw_curves, draw_histogram, draw_tau, figure_of, figure_of_several
 from .training import History, Settings
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ COLOURS = {"CE": RED, "CE+OGC": BLUE}
 
 def pictures(histories: Sequence[History], settings: Settings) -> dict[str, Figure]:
     """File name to figure: the three panels side by side, and each on its own."""
-    from matplotlib.figure import Figure
-
     drops = dict.fromkeys(settings.milestones, "lr / 10")
     ogc = [history for history in histories if history.method == "CE+OGC"]
     which = f" (seed {ogc[0].seed})" if len(settings.seeds) > 1 else ""
@@ -29,11 +27,7 @@ def pictures(histories: Sequence[History], settings: Settings) -> dict[str, Figu
         "tau.png": lambda axes: draw_tau(axes, [[epoch.tau for epoch in h.epochs] for h in ogc], drops=drops),
         "histogram.png": lambda axes: draw_histogram(axes, ogc[0].H, ogc[0].wrong, ogc[0].mixture, xlabel=xlabel),
     }
-    together = Figure(figsize=(16, 4.4), dpi=100, layout="constrained")
-    together.get_layout_engine().set(w_pad=0.15)  # type: ignore[union-attr, call-arg]
-    for axes, draw in zip(together.subplots(1, 3), panels.values(), strict=True):
-        axes.set_title(draw(axes), loc="left", fontsize=11, weight="bold", pad=16)  # above what marks the lr's falls
-    return {"demo.png": together} | {name: figure_of(draw) for name, draw in panels.items()}
+    return {"demo.png": figure_of_several(panels.values())} | {name: figure_of(draw) for name, draw in panels.items()}
 
 
 def draw_accuracy(axes: Axes, histories: Sequence[History], drops: dict[int, str]) -> str:

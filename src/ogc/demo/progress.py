@@ -79,14 +79,14 @@ def table(histories: Sequence[History], *, dash: str = "-") -> Any:
         "test accuracy\nat the end, %",
         "best epoch,\n%",
         "wrong labels\nmemorised, %",
-        "noise rate, %\nestimate / true",
+        "in noisy normal /\nwrong labels, %",
     )
     shown.add_column("")
     for heading in headings:
         shown.add_column(heading, justify="right", no_wrap=True)
     for method in METHODS:
         runs = [history for history in histories if history.method == method]
-        estimates = [h.last.estimated_noise for h in runs if h.last.estimated_noise is not None]
+        estimates = [h.last.noisy_weight for h in runs if h.last.noisy_weight is not None]
         true = statistics.fmean(h.true_noise for h in runs)
         shown.add_row(
             method,

@@ -17,9 +17,9 @@ from .. import OGC, losses
 from .._require import require
 from ..clipping.mixture import Mixture
 from ..data import load_digits
-from ..given_label import P_MIN
 from ..models import mlp
 from ..noise import by_matrix
+from ..plot import record_of
 
 METHODS: dict[str, Callable[[torch.optim.Optimizer], nn.Module]] = {
     "CE": lambda optimizer: losses.CrossEntropy(),
@@ -80,7 +80,7 @@ class Epoch:
     memorised: float  # of the wrong labels, the share that the network predicts
     tau: float | None = None
     p0: float | None = None
-    estimated_noise: float | None = None
+    noisy_weight: float | None = None  # share of recent samples in the noisy normal
 
 
 @dataclass(frozen=True)
@@ -175,15 +175,16 @@ def look(model: nn.Module, criterion: nn.Module, task: Task) -> Epoch:
     hit = model(task.test_inputs).argmax(1) == task.test_labels
     memorised = (model(task.inputs).argmax(1) == task.given)[task.wrong]
     accuracy, share = hit.double().mean().item(), memorised.double().mean().item()
-    fit = last_fit(criterion)
-    if not isinstance(criterion, OGC) or fit is None:
+    if not isinstance(criterion, OGC):
         return Epoch(accuracy, share)
-    p0, noise = float(criterion.p0), float(fit.noisy_weight)
-    return Epoch(accuracy, share, float(criterion.tau) if p0 > P_MIN else None, p0, noise)
+    now = record_of(criterion)
+    if now.mixture is None:
+        return Epoch(accuracy, share)
+    return Epoch(accuracy, share, now.tau if now.clips else None, now.p0, now.noisy_weight)
 
 
 def last_fit(criterion: nn.Module) -> Mixture | None:
-    """The two normals, if there is a fit: OGC's first one needs a full queue, which takes six epochs here."""
+    """The two normals, if there is a fit."""
     if not isinstance(criterion, OGC) or math.isnan(criterion.mixture.noisy_weight):
         return None
     return criterion.mixture

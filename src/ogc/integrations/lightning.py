@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 from .._files import write_whole
 from ..clipping import OGC
 from ..clipping.state import Solution
-from ..drawing import draw_histogram, figure_of, png
+from ..drawing import draw_queue, figure_of, png
 from . import never_fitted
 
 __all__ = ["OGCCallback"]
@@ -150,12 +150,8 @@ def _numbers(criterion: OGC) -> dict[str, float]:
 
 def _draw(criterion: OGC, name: str, folder: str, trainer: Trainer) -> None:
     """To ``folder`` where that is a local one, and to the loggers that take figures. It never ends a training."""
-    H = criterion.queue[: min(int(criterion.seen), criterion.queue_size)].cpu()
-    mixture = Solution.unpack(criterion.solution.cpu()).mixture
-    fitted = None if mixture.noisy_weight.isnan() else mixture
-    xlabel = f"H of the last {len(H):,} training samples"
     try:
-        figure = figure_of(lambda axes: draw_histogram(axes, H, None, fitted, xlabel=xlabel))
+        figure = figure_of(lambda axes: draw_queue(axes, criterion))
         if "://" not in folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
             write_whole(Path(folder) / f"{name}.png", png(figure))
