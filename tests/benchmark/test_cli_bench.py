@@ -9,7 +9,7 @@ import warnings
 import pytest
 from typer.testing import CliRunner
 
-from bench_runs import DIGITS, PATHS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar, wait_for
+from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar, wait_for
 from made_up_results import MADE, made_up
 from ogc._provenance import device_name
 from ogc.benchmark import run as here
@@ -20,6 +20,7 @@ from ogc.cli.app import build
 from ogc.cli.bench import RunOptions
 from ogc.cli.bench_tables import grid_table
 from ogc.training import checkpoint
+from small_runs import python_path
 
 OWN = """
 import torch
@@ -389,7 +390,7 @@ def exported(tmp_path):
 
 
 def submit(script, task, **more):
-    env = {**os.environ, "PATH": f"{script.parent.parent / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": PATHS}
+    env = {**os.environ, "PATH": f"{script.parent.parent / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": python_path()}
     env |= {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "77", "OMP_NUM_THREADS": "1", **more}
     return subprocess.Popen(["bash", str(script)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
