@@ -55,6 +55,7 @@ def kill(folder, rank, size):
 
 
 def main(folder, rank, size):
+    train([job(epochs=1)])  # imports what training needs, once for all forks
     kill(folder, rank, size)
     join(folder, rank, size, "all")
     equal = 0
