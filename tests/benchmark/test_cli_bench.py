@@ -19,7 +19,7 @@ from ogc.benchmark.run import tasks_of
 from ogc.cli.app import build
 from ogc.cli.bench import RunOptions
 from ogc.cli.bench_tables import grid_table
-from ogc.training import checkpoint
+from ogc.training.run_folder import LAST, write_tensors
 from small_runs import python_path
 
 OWN = """
@@ -115,10 +115,10 @@ def test_a_dry_run_tells_what_there_is_to_go_on_with(tmp_path):
     work.mkdir(parents=True)
     (work / "metrics.jsonl").write_text("{}\n" * 13)  # of a process that was killed before it saved anything
     assert " to run" in bench(*args)[1]
-    checkpoint._write(work / checkpoint.LAST, {}, {"epoch": 7})
+    write_tensors(work / LAST, "id", {}, {"epoch": 7})
     assert " started, 7 of 120 epochs" in bench(*args)[1]
-    (work / checkpoint.LAST).write_text("nonsense")
-    assert "is broken" in " ".join(bench(*args)[1].split())
+    (work / LAST).write_text("nonsense")
+    assert "is damaged" in " ".join(bench(*args)[1].split())
 
 
 @pytest.mark.parametrize("columns", [80, 50])
