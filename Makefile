@@ -10,7 +10,7 @@ demo: .venv/cli
 test: lint .venv/aside  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not kill"
 
-test-all: lint .venv/aside  ## and a hundred kills
+test-all: lint .venv/aside  ## and a hundred kills, a thousand damaged files, every resumed run
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: lint .venv/aside  ## format, lint, types and the fast tests

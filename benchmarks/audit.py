@@ -37,8 +37,7 @@ from ogc._files import write_whole
 from ogc.data import Dataset
 from ogc.noise import labels_sha256, pair_flip
 from ogc.training import RECIPES, Job, Source, load, override, train
-from ogc.training.checkpoint import METRICS, RESULT, RUN, SAMPLES
-from ogc.training.checkpoint import read as read_tensors
+from ogc.training.run_folder import METRICS, RESULT, RUN, SAMPLES, read_tensors
 from ogc.training.session import pick_device
 from provenance import provenance
 

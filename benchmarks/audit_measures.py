@@ -14,9 +14,9 @@ from ogc.audit.suspicion import Issues, from_surveys
 from ogc.clipping import fit_mixture
 from ogc.data import Dataset
 from ogc.training import load_network
-from ogc.training.checkpoint import RUN
 from ogc.training.evaluate import EvaluationSet
 from ogc.training.feed import Feed
+from ogc.training.run_folder import RUN
 
 Facts = dict[str, Any]
 

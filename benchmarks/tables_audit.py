@@ -33,8 +33,7 @@ from marks import renewed
 from ogc.audit.suspicion import from_surveys
 from ogc.noise import by_matrix, labels_sha256
 from ogc.training import RECIPES, Job, Source, load, override, train
-from ogc.training.checkpoint import SAMPLES
-from ogc.training.checkpoint import read as read_tensors
+from ogc.training.run_folder import SAMPLES, read_tensors
 from ogc.training.survey import memorised_from, points_of
 from provenance import provenance
 

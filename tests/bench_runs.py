@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from ogc.benchmark import result
 from ogc.cli.app import build
 from ogc.data import cifar
+from small_runs import python_path
 
 TESTS = Path(__file__).parent
-PATHS = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
 SMALL = ("--set", "hidden=16", "--epochs", "6")
 DIGITS = ("bench", "run", "digits", "--noises", "symmetric:0.5", *SMALL)
-TIMES = ("wall_seconds", "seconds", "images_per_second", "provenance", "memory_gib", "startup_seconds")
+TIMES = ("wall_seconds", "seconds", "images_per_second", "provenance", "memory_gib", "startup_seconds", "checksum")
 
 
 def bench(*arguments):
@@ -32,7 +32,7 @@ def bench(*arguments):
 
 def start(*arguments, pause=0.0, log=None, **options):
     """In another process; ``pause`` seconds a step, and a line of ``log`` an epoch."""
-    env = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    env = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     env |= {"PAUSE": str(pause), "LOG": str(log or os.devnull)}
     command = [sys.executable, str(Path(__file__)), *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

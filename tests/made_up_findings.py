@@ -33,5 +33,5 @@ def findings(*, seed=0, true=True, ids=IDS):
         splits=["val" if i % 3 == 0 else "train" for i in range(N)],
         true=torch.where(torch.arange(N) % 4 == 0, (given + 1) % C, given) if true else None,
         key="k",
-        run={"folder": "runs/x", "recipe": {"noise": None}, "source": None, "facts": {"started": "then"}},
+        run={"id": "x", "folder": "runs/x", "recipe": {"noise": None}, "source": None, "sha256": {}},
     )

@@ -13,14 +13,15 @@ from torch import nn
 
 from ogc.data.dataset import Dataset
 from ogc.training import Interrupted, Job, Recipe, train
-from ogc.training.checkpoint import BEST, LAST, METRICS, SAMPLES, read
 from ogc.training.feed import Feed
 from ogc.training.history import Nobody
 from ogc.training.method import METHODS
+from ogc.training.run_folder import BEST, LAST, METRICS, SAMPLES, read_tensors
 
 TESTS = Path(__file__).parent
 CLASSES = 3
-TIMES = ("seconds", "images_per_second")
+TIMES = ("seconds", "images_per_second", "started")
+OF_THE_FILE = ("run", "checksum")
 
 
 def images(n=80, *, seed=0, flipped=0.3):
@@ -118,7 +119,7 @@ def train_in_pieces(make_job, stops, **options):
         try:
             train([one], watch=StopAt(*stop), resume=True, **options)
         except Interrupted:
-            facts = read(one.out / LAST)[1]
+            facts = read_tensors(one.out / LAST)[1]
             stood.append((facts["epoch"], facts["step"]))
     return train([make_job()], resume=True, **options)[0], stood
 
@@ -126,25 +127,25 @@ def train_in_pieces(make_job, stops, **options):
 def assert_equal_runs(one, other):
     """Every tensor of the last, the best and the samples' file, bit for bit, and all that is recorded but times."""
     for name in (LAST, BEST, SAMPLES):
-        tensors, facts = read(one / name)
-        others, other_facts = read(other / name)
+        tensors, facts = read_tensors(one / name)
+        others, other_facts = read_tensors(other / name)
         assert tensors.keys() == others.keys()
         for key, value in tensors.items():
             assert value.dtype == others[key].dtype, (name, key)
             assert value.numpy().tobytes() == others[key].numpy().tobytes(), (str(one), name, key)
-        assert _timeless(facts) == _timeless(other_facts)
+        assert timeless(facts) == timeless(other_facts)
     assert metrics(one) == metrics(other)
 
 
 def metrics(folder):
     lines = (folder / METRICS).read_text().splitlines()
-    return [_timeless(json.loads(line)) for line in lines]
+    return [timeless(json.loads(line)) for line in lines]
 
 
-def _timeless(facts):
-    facts = {name: value for name, value in facts.items() if name not in (*TIMES, "started")}
+def timeless(facts):
+    facts = {name: value for name, value in facts.items() if name not in (*TIMES, *OF_THE_FILE)}
     if "history" in facts:
-        facts["history"] = [_timeless(epoch) for epoch in facts["history"]]
+        facts["history"] = [timeless(epoch) for epoch in facts["history"]]
     return facts
 
 
@@ -176,7 +177,19 @@ def assert_matrix(folder):
     for name, options in variants():
         assert_equal_runs(folder / "whole" / name, folder / "pieces" / name)
         if options["method"].endswith("+ogc"):
-            assert read(folder / "whole" / name / LAST)[0]["criterion.solution"].isfinite().all()  # it was fitted
+            assert (
+                read_tensors(folder / "whole" / name / LAST)[0]["criterion.solution"].isfinite().all()
+            )  # it was fitted
+
+
+def python_path():
+    """The tests, and whatever this process was given."""
+    return os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+
+
+def environment():
+    """For processes that train."""
+    return {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def two_processes(code, folder, *arguments, env=None, fail=False, timeout=240):
@@ -186,7 +199,7 @@ def two_processes(code, folder, *arguments, env=None, fail=False, timeout=240):
         env = {"MEET": f"file://{folder}/meet"}
         start += "import torch.distributed as dist; dist.init_process_group('gloo', init_method=os.environ['MEET'], "
         start += "rank=int(os.environ['RANK']), world_size=2)\n"
-    env = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **env}
+    env = {**environment(), **env}
     command = [sys.executable, "-W", "error", "-c", start + code, str(folder), *map(str, arguments)]
     logs = [Path(folder) / f"said by {rank}" for rank in range(2)]
     processes = []

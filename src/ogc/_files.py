@@ -1,19 +1,33 @@
-"""Writing files that are whole or not there."""
+"""Writing files whole, and noticing when one that is read back has changed.
+
+A file that is read back carries a checksum of its contents. It is part of the file itself, so that the two cannot get
+out of step when the process is killed between two writes.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+CHECKSUM = "checksum"  # key of a JSON object, and of a safetensors header
+MISMATCH = "its contents do not match its checksum."
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """All or nothing: a reader never sees half a file, not even after a crash. An ``OSError`` names ``path``."""
+def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
+    """Replace a file in one step: a reader never sees half of it, not even after a crash.
+
+    An ``OSError`` names ``path``.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -24,8 +38,88 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """What :func:`write_whole` had begun to write under these names when its process was killed."""
+    """Remove the temporary files of :func:`write_whole` that killed processes have left under these names."""
     begun = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.\d+")
     for path in folder.iterdir():
         if begun.fullmatch(path.name):
             path.unlink(missing_ok=True)
+
+
+# --- JSON with a checksum --------------------------------------------------------------------------------------------
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object with a checksum of everything else in it."""
+    return {**content, CHECKSUM: _checksum(content)}
+
+
+def unsealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return an object that :func:`sealed` has made, without its checksum. Raises ``ValueError`` if it has changed."""
+    content = dict(content)
+    if CHECKSUM not in content:
+        raise ValueError("it has no checksum, as files of older versions of ogc have none.")
+    if content.pop(CHECKSUM) != _checksum(content):
+        raise ValueError(MISMATCH)
+    return content
+
+
+def parse_json(text: str | bytes, *, finite: bool = False) -> dict[str, Any]:
+    """Parse a JSON object in which no name occurs twice, and no NaN if ``finite``. Raises ``ValueError`` otherwise."""
+
+    def constant(name: str) -> float:
+        if finite:
+            raise ValueError(f"{name} is no number.")
+        return float(name)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice.")
+        return found
+
+    try:
+        content = json.loads(text, object_pairs_hook=once, parse_constant=constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"it should hold a JSON object, not {type(content).__name__}.")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object with a checksum."""
+    write_whole(path, (json.dumps(sealed(content), indent=2) + "\n").encode())
+
+
+def read_json(path: Path, *, error: type[ValueError], fix: str) -> dict[str, Any]:
+    """Read what :func:`write_json` wrote.
+
+    :param error: raised if the file has changed, with a sentence that names it.
+    :param fix: what to do then, a sentence.
+    """
+    try:
+        return unsealed(parse_json(path.read_bytes()))
+    except ValueError as reason:
+        raise error(f"{path} is damaged: {first_line(reason)} {fix}") from None
+
+
+def json_lines(content: Mapping[str, Any], rows: Iterable[str] = ()) -> bytes:
+    """Write a JSON object with one line per field, and one line per row of the lists named in ``rows``."""
+    lines = []
+    for name, value in content.items():
+        text = json.dumps(value)
+        if name in rows and value:
+            text = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
+        lines.append(f"  {json.dumps(name)}: {text}")
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message as a sentence. Those of torch have many."""
+    return f"{error}".strip().partition("\n")[0].rstrip(":.") + "."
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Hash an object as it is parsed, so that white space does not count."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -13,17 +13,17 @@ import pytest
 import torch
 from PIL import Image
 from pyarrow import parquet
-from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import small_runs
+from edited import edited
 from ogc.audit import run as audit_of
 from ogc.audit.run import audit_run, findings_of
 from ogc.cli.app import build
 from ogc.cli.audit import sentences
 from ogc.training import session, train
-from ogc.training.checkpoint import SAMPLES, read
 from ogc.training.report import write_report
+from ogc.training.run_folder import SAMPLES, read_description, read_tensors, write_tensors
 
 FILES = ["audit.html", "audit.json", "issues.csv", "issues.parquet", "labels_fixed.csv"]
 NAMES = ["plain", "with, comma", '"quoted"']
@@ -104,6 +104,7 @@ def table(table_run, tmp_path):
     run = Path("runs/t-ce+ogc-0")
     for path in (run / "run.json", run / "audit/audit.json"):  # paths in them are absolute
         path.write_text(path.read_text().replace(str(table_run[0]), str(tmp_path)))
+        edited(path)
     return run
 
 
@@ -153,13 +154,14 @@ def test_a_long_training_is_not_called_too_short(tmp_path):
 
 
 def test_one_noise_rate_everywhere(tmp_path):
-    from ogc.training.report import headline, noise_sentences, read_run
+    from ogc.training.report import headline, noise_sentences
+    from ogc.training.run_folder import read
 
     said = works("train", "digits", "--noise", "symmetric:0.4", "--epochs", "8", "--out", tmp_path / "run")
     audited = " ".join(works("audit", tmp_path / "run").split())
     told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
     result = json.loads((tmp_path / "run/result.json").read_bytes())
-    run = read_run(tmp_path / "run")
+    run = read(tmp_path / "run")
     assert told["noise_rate"] == result["noise_rate"] == result["surveys"][-1]["noise_rate"]
     rate = f"{100 * told['noise_rate']:.1f}"
     assert f"{rate}/" in said, "the table at the end of ogc train"
@@ -209,7 +211,7 @@ def test_a_split_table_is_put_together_in_its_order():
     assert list(found.ids) == [f"=c{i}" for i in range(240)]
     assert found.splits.count("val") == 72
     assert found.shown.fields(17)["customer"] == "=c17"
-    samples, _ = read(Path("run") / SAMPLES)
+    samples, _ = read_tensors(Path("run") / SAMPLES)
     for name in ("train", "val"):  # what was asked of each part stands at its samples
         chosen = torch.tensor([split == name for split in found.splits])
         assert torch.equal(found.issues.label_score[chosen], samples[f"survey.{name}.margin"].double().sigmoid())
@@ -371,15 +373,15 @@ def test_runs_that_cannot_be_audited(digits):
     (digits / "result.json").rename("result.json")
     fails(2, f"is not finished: ogc train --resume {digits} goes on with it.", "audit", digits)
     (digits / "run.json").write_text("{}")
-    fails(1, "run.json is broken", "audit", digits)
+    fails(1, "run.json is damaged: it has no checksum", "audit", digits)
     works("train", "digits", "--epochs", "1", "--set", "surveys=0", "--set", "hidden=8", "--out", "none")
     fails(2, "has no surveys, which tell right labels from wrong ones: train it again with --set", "audit", "none")
 
 
 def test_runs_without_surveys_for_other_reasons(digits, monkeypatch):
-    tensors, _ = read(digits / SAMPLES)
+    tensors, _ = read_tensors(digits / SAMPLES)
     old = {name: value for name, value in tensors.items() if not name.startswith("survey.")}
-    save_file(old, digits / SAMPLES, metadata={"ogc": '{"format": 1}'})
+    write_tensors(digits / SAMPLES, read_description(digits).id, old, {})
     fails(2, "it was trained before there were surveys: train it again.", "audit", digits)
     monkeypatch.setattr(audit_of, "LARGEST", 1000)
     fails(2, "it has too many samples and classes.", "audit", digits)
@@ -469,7 +471,7 @@ def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
     at, other = of_one_class()
     lines[at + 1], lines[other + 1] = lines[other + 1], lines[at + 1]
     path.write_text("".join(lines))
-    fails(1, "labels_fixed.csv has changed: its ids", "audit", "apply", table, "--out", "f.csv")
+    fails(1, "labels_fixed.csv has changed since audit.json was written", "audit", "apply", table, "--out", "f.csv")
 
 
 @pytest.mark.parametrize(
@@ -606,10 +608,8 @@ def test_decisions_of_another_audit_are_refused(table):
 
 def test_an_audit_of_an_older_run_is_refused(digits):
     works("audit", digits)
-    told = json.loads((digits / "run.json").read_bytes())
-    told["facts"]["started"] = "later"
-    (digits / "run.json").write_text(json.dumps(told))
-    fails(1, "is of an older run", "audit", "apply", digits, "--out", "f.npy")
+    edited(digits / "run.json", id="another")
+    fails(1, "belongs to another run than", "audit", "apply", digits, "--out", "f.npy")
 
 
 @pytest.mark.parametrize("ending", ["tsv", "parquet"])

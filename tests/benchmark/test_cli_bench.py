@@ -9,7 +9,7 @@ import warnings
 import pytest
 from typer.testing import CliRunner
 
-from bench_runs import DIGITS, PATHS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar, wait_for
+from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar, wait_for
 from made_up_results import MADE, made_up
 from ogc._provenance import device_name
 from ogc.benchmark import run as here
@@ -19,7 +19,8 @@ from ogc.benchmark.run import tasks_of
 from ogc.cli.app import build
 from ogc.cli.bench import RunOptions
 from ogc.cli.bench_tables import grid_table
-from ogc.training import checkpoint
+from ogc.training.run_folder import LAST, write_tensors
+from small_runs import python_path
 
 OWN = """
 import torch
@@ -114,10 +115,10 @@ def test_a_dry_run_tells_what_there_is_to_go_on_with(tmp_path):
     work.mkdir(parents=True)
     (work / "metrics.jsonl").write_text("{}\n" * 13)  # of a process that was killed before it saved anything
     assert " to run" in bench(*args)[1]
-    checkpoint._write(work / checkpoint.LAST, {}, {"epoch": 7})
+    write_tensors(work / LAST, "id", {}, {"epoch": 7})
     assert " started, 7 of 120 epochs" in bench(*args)[1]
-    (work / checkpoint.LAST).write_text("nonsense")
-    assert "is broken" in " ".join(bench(*args)[1].split())
+    (work / LAST).write_text("nonsense")
+    assert "is damaged" in " ".join(bench(*args)[1].split())
 
 
 @pytest.mark.parametrize("columns", [80, 50])
@@ -389,7 +390,7 @@ def exported(tmp_path):
 
 
 def submit(script, task, **more):
-    env = {**os.environ, "PATH": f"{script.parent.parent / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": PATHS}
+    env = {**os.environ, "PATH": f"{script.parent.parent / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": python_path()}
     env |= {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "77", "OMP_NUM_THREADS": "1", **more}
     return subprocess.Popen(["bash", str(script)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench_runs import SMALL, TESTS, bench, epochs_done, results, start, wait_for
+from bench_runs import SMALL, bench, epochs_done, results, start, wait_for
 from ogc.benchmark import cluster as over_ray
 from ogc.benchmark.lock import Lock
 from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all
 from ogc.benchmark.run import Batch, Books, Data, Trained, tasks_of
 from ogc.training.stopping import Stop
+from small_runs import python_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray warns of what it likes
 
@@ -50,7 +51,7 @@ def ray():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # which means: no other address than the loopback's
-        patch.setenv("PYTHONPATH", str(TESTS))
+        patch.setenv("PYTHONPATH", python_path())
         yield pytest.importorskip(
             "ray", reason="Ray cannot be imported: pip install 'torch-ogc[ray]'", exc_type=ImportError
         )

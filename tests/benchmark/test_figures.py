@@ -23,6 +23,7 @@ from ogc.benchmark.result import write
 from ogc.cli import figures as command
 from ogc.cli.app import build
 from ogc.cli.figures import NAMES
+from ogc.training import allow_loss
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = {"samples": 60, "hidden": (16,), "batch_size": 20, "epochs": (4, 8), "look_every": 2}
@@ -463,6 +464,7 @@ def test_methods_of_no_table_are_drawn_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loss = "class Brier(Pointwise):\n    def value(self, p):\n        return (1 - p) ** 2 / 2\n"
     Path("mine.py").write_text(f"from ogc.losses import Pointwise\n{loss}")
+    allow_loss("mine.py:Brier")
     cells = find("digits", ["gce+ogc", "mine.py:Brier+ogc", "mine.py:Brier"], ["symmetric:0.2", "symmetric:0.5"])
     runs = [with_epochs(made_up(cell), lambda e: replace(e, ratio=1.0, true_ratio=2.0)) for cell in cells]
     [(_, figure)] = tau(runs)

@@ -28,8 +28,10 @@ from ogc.benchmark.run import (
     tasks_of,
     train_batch,
 )
-from ogc.training import NonFinite, source
+from ogc.training import NonFinite, allow_loss, source
 from ogc.training.history import Nobody
+from ogc.training.run import described
+from ogc.training.run_folder import write_run
 from ogc.training.stopping import Stop
 
 TRIAL = {"hidden": "16", "epochs": 6}
@@ -67,6 +69,8 @@ FOUR = (*DIGITS, "--methods", "ce,ce+ogc", "--seeds", "1,2")
 
 
 def tasks(*methods, seeds=(1,), noises=("symmetric:0.5",), table="digits", changes=TRIAL):
+    for method in methods:
+        allow_loss(method)
     return tasks_of(find(table, methods, noises), seeds, changes)
 
 
@@ -208,6 +212,7 @@ def test_what_a_session_notes(tmp_path):
 
     def ended(run):
         jobs[run].out.mkdir()
+        write_run(jobs[run].out, "id", described(jobs[run]), None)
         session.ended_epoch(run, last)
         return json.loads((jobs[run].out / SESSION).read_bytes())
 
@@ -326,7 +331,7 @@ def test_a_checkpoint_that_cannot_be_gone_on_with(tmp_path):
     (task.work(tmp_path) / "last.safetensors").write_bytes(b"no checkpoint")
     code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
     assert code == 1
-    assert "last.safetensors is broken" in said
+    assert "last.safetensors is damaged" in said
     assert f"Remove {task.work(tmp_path)} to begin anew." in said
     assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]
 

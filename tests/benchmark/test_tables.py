@@ -14,12 +14,14 @@ from ogc.benchmark.result import OTHER_DRAWS, read_all, write
 from ogc.benchmark.table import Entry, Shown, fill, ranks
 from ogc.benchmark.table_formats import html, latex, markdown, page, terminal
 from ogc.cli.app import build
+from ogc.training import allow_loss
 
 ROOT = Path(__file__).parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "runs"
 
 
 def runs(table, method, noise, *percents):
+    allow_loss(method)
     [cell] = find(table, [method], [noise])
     return [made_up(cell, seed, percent) for seed, percent in enumerate(percents, 1)]
 

@@ -13,11 +13,12 @@ from torch import nn
 
 from ogc.data import Dataset
 from ogc.losses import LOSSES
-from ogc.training import RECIPES, Interrupted, Job, NonFinite, checkpoint, load_network, loop, override, train
+from ogc.training import RECIPES, Interrupted, Job, NonFinite, load_network, loop, override, train
 from ogc.training.engine import Lane
 from ogc.training.history import Epoch, Nobody
 from ogc.training.ranks import Ranks
 from ogc.training.run import Run
+from ogc.training.run_folder import BEST, LAST, RESULT, SAMPLES, read_tensors
 
 pytestmark = [
     pytest.mark.gpu,
@@ -176,7 +177,7 @@ def test_a_stopped_engine_goes_on(then: str, tmp_path: Path) -> None:
     [expected] = train([whole], device="cuda", engine="graph")
     with pytest.raises(Interrupted):
         train([stopped], device="cuda", engine="graph", watch=StopAfter(64))
-    _, facts = checkpoint.read(tmp_path / "run" / checkpoint.LAST)
+    _, facts = read_tensors(tmp_path / "run" / LAST)
     assert (facts["epoch"], facts["step"]) == (0, 65)
     [found] = train([stopped], device="cuda", engine=then, resume=True)
     assert abs(expected["epochs"][0]["loss"] - found["epochs"][0]["loss"]) < 0.05
@@ -188,7 +189,7 @@ def test_a_stopped_engine_goes_on(then: str, tmp_path: Path) -> None:
 def test_the_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     a_job = job(tmp_path, epochs=4)
     [result] = train([a_job], device="cuda", engine="graph")
-    _, facts = checkpoint.read(tmp_path / checkpoint.BEST)
+    _, facts = read_tensors(tmp_path / BEST)
     scores = [epoch["averaged"]["test"] for epoch in result["epochs"]]
     assert facts["epoch"] == 1 + scores.index(max(scores))
     network = load_network(tmp_path, "best").cuda().to(memory_format=torch.channels_last)
@@ -201,7 +202,7 @@ def test_the_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
 def test_surveys_ask_the_weights_that_were_copied_aside(tmp_path: Path, average: float | None) -> None:
     jobs = [job(tmp_path / str(n), surveys=n, average=average, epochs=4) for n in (1, 4)]
     train(jobs, device="cuda", engine="graph")
-    means = [checkpoint.read(tmp_path / str(n) / checkpoint.SAMPLES)[0]["survey.train.probabilities"] for n in (1, 4)]
+    means = [read_tensors(tmp_path / str(n) / SAMPLES)[0]["survey.train.probabilities"] for n in (1, 4)]
     network = load_network(tmp_path / "1").cuda().to(memory_format=torch.channels_last)
     run = Run(jobs[0], device=DEVICE)
     parts = run.surveys.parts["train"].data.logits(network, {}, "bf16")
@@ -214,9 +215,9 @@ def test_one_broken_run_leaves_the_others_alone(tmp_path: Path) -> None:
     jobs = [job(tmp_path / "good"), job(tmp_path / "bad", lr=1e30), job(tmp_path / "longer", epochs=4, method="ce")]
     with pytest.raises(NonFinite, match=r"s\d"):
         train(jobs, device="cuda", engine="graph")
-    assert (tmp_path / "good" / checkpoint.RESULT).exists()
-    assert (tmp_path / "longer" / checkpoint.RESULT).exists()
-    assert not (tmp_path / "bad" / checkpoint.RESULT).exists()
+    assert (tmp_path / "good" / RESULT).exists()
+    assert (tmp_path / "longer" / RESULT).exists()
+    assert not (tmp_path / "bad" / RESULT).exists()
 
 
 class Sentences(Nobody):

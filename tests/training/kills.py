@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from ogc.training import Interrupted, train
-from ogc.training.checkpoint import read
+from ogc.training.run_folder import read_tensors
 from small_runs import assert_equal_runs, job, network
 
 STOPPED = 3
@@ -41,7 +41,7 @@ def require_whole(folder):
         if path.name.startswith("."):
             continue  # begun by a process that was killed
         if path.suffix == ".safetensors":
-            read(path)
+            read_tensors(path)
         elif path.suffix == ".json":
             json.loads(path.read_text())
         elif path.suffix == ".jsonl":

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 
 from ogc._files import remove_leftovers, write_whole
+from ogc._tensors import write_tensors
 from ogc.training import CheckpointError, Interrupted, train
-from ogc.training.checkpoint import BEST, LAST, METRICS, RESULT, RUN, SAMPLES, read
 from ogc.training.report import write_report
-from ogc.training.run import NONFINITE
+from ogc.training.run_folder import BEST, LAST, METRICS, NONFINITE, RESULT, RUN, SAMPLES, read_description, read_tensors
 from small_runs import StopAt, assert_equal_runs, features, job, network
 
 
@@ -32,6 +32,10 @@ def refusal(folder, **changes):
     assert said.startswith(str(folder / LAST))
     assert "\n" not in said
     return said.removeprefix(str(folder / LAST)).strip()
+
+
+def rewrite(path, tensors, facts):
+    write_tensors(path, tensors, json.dumps(facts))
 
 
 def test_another_recipe(stopped):
@@ -63,34 +67,35 @@ def test_another_network(stopped):
 def test_cut_off(stopped, share):
     content = (stopped / LAST).read_bytes()
     (stopped / LAST).write_bytes(content[: int(share * len(content))])
-    assert refusal(stopped).startswith("is broken: ")
+    assert refusal(stopped).startswith("is damaged: ")
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04N.", b"PK\x03\x04" + bytes(200), bytes(1000), b"\xff" * 1000])
 def test_something_else(stopped, content):
     (stopped / LAST).write_bytes(content)
-    assert refusal(stopped).startswith("is broken: ")
+    assert refusal(stopped).startswith("is damaged: ")
 
 
 def test_of_another_program(stopped):
-    save_file({"a": torch.zeros(3)}, stopped / LAST)
-    assert refusal(stopped) == "was not written by ogc."
-    save_file({"a": torch.zeros(3)}, stopped / LAST, metadata={"ogc": "{"})
-    assert refusal(stopped).startswith("is broken: ")
-    save_file({"a": torch.zeros(3)}, stopped / LAST, metadata={"ogc": '{"format": 99}'})
-    assert refusal(stopped) == "has format 99; this version of ogc reads 1."
-    save_file({"a": torch.zeros(3)}, stopped / LAST, metadata={"ogc": '{"format": 1}'})
+    fix = "Restore it from a backup, or train again."
+    for metadata in (None, {"ogc": "{"}, {"ogc": '{"format": 1}'}):
+        save_file({"a": torch.zeros(3)}, stopped / LAST, metadata=metadata)
+        assert refusal(stopped) == f"is damaged: it was not written by this version of ogc. {fix}"
+    rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 99})
+    assert refusal(stopped) == f"has format 99; this version of ogc reads 2. {fix}"
+    rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2})
+    assert refusal(stopped) == f"belongs to another run than run.json beside it. {fix}"
+    rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2, "run": read_description(stopped).id})
     assert refusal(stopped).startswith("does not fit this run: ")
 
 
 @pytest.mark.parametrize("lost", ["optimizer.0.momentum_buffer", "criterion.queue", "books.H", "rng.0"])
 def test_a_part_is_missing_or_misshapen(stopped, lost):
-    tensors, facts = read(stopped / LAST)
-    whole = {"ogc": json.dumps(facts)}
+    tensors, facts = read_tensors(stopped / LAST)
     if not lost.startswith("optimizer"):
-        save_file({name: value for name, value in tensors.items() if name != lost}, stopped / LAST, metadata=whole)
+        rewrite(stopped / LAST, {name: value for name, value in tensors.items() if name != lost}, facts)
         assert refusal(stopped).startswith("does not fit this run: ")
-    save_file({**tensors, lost: torch.zeros(7, 7, 7)}, stopped / LAST, metadata=whole)
+    rewrite(stopped / LAST, {**tensors, lost: torch.zeros(7, 7, 7)}, facts)
     if lost != "rng.0":
         assert refusal(stopped).startswith("does not fit this run: ")
 
@@ -165,7 +170,7 @@ def test_a_disk_that_fills_up_in_training(tmp_path, monkeypatch):
         train([job(tmp_path / "run")], watch=Fills(2, 4), save_every=0)
     assert info.value.filename == str(tmp_path / "run" / LAST)
     monkeypatch.undo()
-    facts = read(tmp_path / "run" / LAST)[1]
+    facts = read_tensors(tmp_path / "run" / LAST)[1]
     assert (facts["epoch"], facts["step"]) == (1, 3)
     train([job(tmp_path / "run")], resume=True)
     assert_equal_runs(tmp_path / "whole", tmp_path / "run")
@@ -187,7 +192,7 @@ def test_metrics_are_rewritten_as_far_as_the_checkpoint_goes(stopped):
 
 def test_the_best_epoch_is_kept(tmp_path):
     [result] = train([job(tmp_path, epochs=12, average=None, lr=0.3)])
-    tensors, facts = read(tmp_path / BEST)
+    tensors, facts = read_tensors(tmp_path / BEST)
     assert facts["epoch"] == result["summary"]["best_epoch"]
     assert facts["score"] == result["summary"]["best"]
     assert all(name.startswith("network.") for name in tensors)
@@ -223,7 +228,7 @@ def test_the_samples_file_tells_the_data_apart(tmp_path):
     def told(name, change=lambda data: data):
         one = job(tmp_path / name, epochs=1)
         train([one._replace(data=(change(one.data[0]), {"val": one.data[1]["again"]}))])
-        return read(tmp_path / name / SAMPLES)[1]["sha256"]
+        return read_tensors(tmp_path / name / SAMPLES)[1]["sha256"]
 
     before = told("one")
     parts = ("labels", "classes", "ids")

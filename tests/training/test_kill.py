@@ -1,6 +1,5 @@
 """SIGKILL, SIGTERM and Ctrl-C at random moments: what is on the disk is whole, and going on gives the same bits."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from ogc.training import Interrupted, train
-from ogc.training.checkpoint import LAST, read
-from small_runs import TESTS, StopAt, assert_equal_runs, job
+from ogc.training.run_folder import LAST, read_tensors
+from small_runs import StopAt, assert_equal_runs, environment, job
 
 
 def disturb(folder, number, times, seed=0):
     """How often a run was ended, and how often it saved and ended by itself."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
     script = Path(__file__).with_name("kills.py")
     command = [sys.executable, "-W", "error", str(script), str(folder), str(int(number)), str(times), str(seed)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     return [int(count) for count in done.stdout.split()]
 
@@ -48,7 +46,7 @@ def test_the_exception_says_how_to_go_on(tmp_path, number):
         train([job(out)], watch=StopAt(2, 3, number))
     assert info.value.folders == [out]
     assert info.value.signal == number
-    facts = read(out / LAST)[1]
+    facts = read_tensors(out / LAST)[1]
     assert (facts["epoch"], facts["step"]) == (1, 3)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ogc.losses import CrossEntropy, Pointwise
-from ogc.training import RECIPES, CheckpointError, Interrupted, Recipe, load_network, override, train
+from ogc.training import RECIPES, CheckpointError, Interrupted, Recipe, allow_loss, load_network, override, train
 from ogc.training.method import anywhere, build, criterion, own_loss, split
 from ogc.training.own_loss import OwnLoss
 from small_runs import StopAt, assert_equal_runs, job, train_in_pieces
@@ -47,11 +47,16 @@ class Helper:
 """
 
 
+def allowed(path, content=FILE):
+    """Write a file that may run."""
+    path.write_text(content)
+    allow_loss(f"{path}:Mine")
+    return path
+
+
 @pytest.fixture
 def file(tmp_path):
-    path = tmp_path / "my_loss.py"
-    path.write_text(FILE)
-    return path
+    return allowed(tmp_path / "my_loss.py")
 
 
 def test_names():
@@ -77,7 +82,7 @@ def test_a_recipe_has_the_whole_path_and_the_checksum(file, monkeypatch):
 
 def test_reading_a_recorded_recipe_runs_nothing(file):
     recipe = override(RECIPES["digits"], {"method": f"{file}:Mine"})
-    file.write_text("raise SystemExit")
+    allowed(file, "raise SystemExit")
     assert Recipe(**recipe.model_dump(mode="json")) == recipe
     assert override(recipe, {"seed": 3}).method_sha256 == recipe.method_sha256
     with pytest.raises(ValueError, match=r"my_loss.py` has changed since this run began: its sha256 was"):
@@ -107,8 +112,10 @@ def test_the_copy_that_is_tried_out_is_another(file):
 def test_a_file_that_is_carried_here(tmp_path):
     own = OwnLoss(tmp_path / "elsewhere.py", "Mine")
     with pytest.raises(ValueError, match="There is no"):
+        own.allow()
+    with pytest.raises(ValueError, match="runs only if you name it yourself"):
         own.load()
-    own.carry(FILE.encode())
+    own.allow(FILE.encode())
     assert own.load().__name__ == "Mine"
     sha256 = hashlib.sha256(FILE.encode()).hexdigest()
     assert own.sha256() == sha256
@@ -118,12 +125,11 @@ def test_a_file_that_is_carried_here(tmp_path):
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_file_that_leaves_is_told(status, file):
-    file.write_text(f"import sys\nsys.exit({status})")
+    allowed(file, f"import sys\nsys.exit({status})")
     with pytest.raises(ValueError, match=rf"my_loss.py` cannot be loaded: SystemExit: {status}\."):
         OwnLoss(file, "Mine").load()
-    file.write_text(
-        f"{FILE}\n\nclass Leaving(Mine):\n    def forward(self, logits, labels):\n        raise SystemExit(1)"
-    )
+    leaving = "class Leaving(Mine):\n    def forward(self, logits, labels):\n        raise SystemExit(1)"
+    allowed(file, f"{FILE}\n\n{leaving}")
     recipe = override(RECIPES["digits"], {"method": f"{file}:Leaving"})
     with pytest.raises(ValueError, match=r"fails on logits \(4, 10\) and labels \(4,\): SystemExit: 1"):
         criterion(recipe, classes=10, optimizer=None, total_steps=1)
@@ -133,12 +139,12 @@ def test_it_goes_on_where_its_file_lies_elsewhere(file, tmp_path):
     """On another machine of a cluster; its checksum says that it is the same."""
     other = tmp_path / "elsewhere" / file.name
     other.parent.mkdir()
-    other.write_bytes(file.read_bytes())
+    allowed(other)
     with pytest.raises(Interrupted):
         train([job(tmp_path / "run", method=f"{file}:Mine")], watch=StopAt(1, 2))
     [result] = train([job(tmp_path / "run", method=f"{other}:Mine")], resume=True)
     assert result["recipe"]["method"] == f"{other}:Mine"
-    other.write_text(other.read_text() + "\n")
+    allowed(other, FILE + "\n")
     with pytest.raises(CheckpointError, match="method_sha256 is"):
         train([job(tmp_path / "run", method=f"{other}:Mine")], resume=True)
 
@@ -160,7 +166,7 @@ def test_a_changed_file_is_noticed(file, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         train([make()], watch=StopAt(2, None))
-    file.write_text(FILE + "\n")
+    allowed(file, FILE + "\n")
     with pytest.raises(CheckpointError, match="is of another run: method_sha256 is"):
         train([make()], resume=True)
     file.unlink()

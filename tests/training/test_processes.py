@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from ogc.training import Interrupted, NonFinite, train
-from ogc.training.checkpoint import LAST, METRICS, SAMPLES, read
 from ogc.training.history import Nobody
-from ogc.training.run import NONFINITE
+from ogc.training.run_folder import LAST, METRICS, NONFINITE, SAMPLES, read_tensors
 from small_runs import StopAt, job, metrics, network, two_processes
 
 pytestmark = pytest.mark.slow
@@ -92,7 +91,7 @@ def test_the_same_numbers_as_one_process(pair, tmp_path, method):
     folder, seen = pair
     train([job(tmp_path, method, net=network(normed=False, drop=0), **VARIANTS[method])])
     for name in (LAST, SAMPLES):
-        tensors, others = read(tmp_path / name)[0], read(folder / method / name)[0]
+        tensors, others = read_tensors(tmp_path / name)[0], read_tensors(folder / method / name)[0]
         for key, value in tensors.items():
             if not key.startswith("rng"):
                 assert torch.allclose(value, others[key], rtol=1e-6, atol=1e-6, equal_nan=True), key
@@ -103,7 +102,7 @@ def test_the_same_numbers_as_one_process(pair, tmp_path, method):
 
 
 def test_dropout_draws_other_numbers_on_every_rank(pair):
-    tensors = read(pair[0] / "drawn" / LAST)[0]
+    tensors = read_tensors(pair[0] / "drawn" / LAST)[0]
     assert not torch.equal(tensors["rng.0"], tensors["rng.1"])
 
 
@@ -118,7 +117,7 @@ def test_a_signal_to_one_stops_all_at_one_step(pair):
     first, second = (seen["stopped"] for seen in pair[1])
     assert first == second
     assert first.startswith("Interrupted: Stopped by SIGTERM. Go on with: ogc train --resume")
-    assert read(pair[0] / "stopped" / LAST)[1]["epoch"] > 0
+    assert read_tensors(pair[0] / "stopped" / LAST)[1]["epoch"] > 0
 
 
 def test_it_goes_on_with_as_many_processes(pair):
@@ -156,7 +155,7 @@ def test_torchrun(tmp_path):
     finally:
         started.kill()
     assert f"Go on with: ogc train --resume {out}" in complaint
-    assert 0 < read(out / LAST)[1]["epoch"] < 10
+    assert 0 < read_tensors(out / LAST)[1]["epoch"] < 10
     again = torchrun("--resume", str(out))
     said, complaint = again.communicate(timeout=120)
     assert again.returncode == 0, complaint

@@ -14,18 +14,18 @@ from html.parser import HTMLParser
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from edited import edited
 from ogc.cli.app import build
 from ogc.data import load_digits
 from ogc.drawing import figure_of, spread, svg
 from ogc.training import RECIPES, Epoch, Job, override, report, train
-from ogc.training.checkpoint import FORMAT
 from ogc.training.history import summary
 from ogc.training.next_steps import train_command
 from ogc.training.pictures import lr_drops
-from ogc.training.report import class_rows, read_run, sentences, table, write_report
+from ogc.training.report import class_rows, sentences, table, write_report
+from ogc.training.run_folder import read, write_part, write_run, write_tensors
 from ogc.training.source import Source
 
 MIXTURE = {"clean_mean": 0.4, "clean_var": 0.2, "noisy_mean": 4.0, "noisy_var": 2.0, "noisy_weight": 0.46}
@@ -100,11 +100,11 @@ def run_folder(
         "commit": None,
         "started": "today",
     }
-    run = {"recipe": recipe.model_dump(mode="json"), "source": {"kind": "digits"}, "facts": facts}
+    described = {"recipe": recipe.model_dump(mode="json"), "source": {"kind": "digits"}}
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "metrics.jsonl").write_text("".join(each.to_json() + "\n" for each in history))
+    write_run(folder, "id", described, facts)
     if done < epochs:
+        write_tensors(folder / "last.safetensors", "id", {}, {"history": [asdict(each) for each in history]})
         return folder
     told = {
         "summary": summary(history, 10),
@@ -112,7 +112,7 @@ def run_folder(
         "seconds": 75.0,
         "noise_rate": 0.46,
     }
-    (folder / "result.json").write_text(json.dumps(run | told))
+    write_part(folder / "result.json", "id", {**described, "facts": facts, **told})
     generator = torch.Generator().manual_seed(0)
     label = torch.randint(len(classes), (4, samples), generator=generator)
     wrong = torch.rand(samples, generator=generator) < 0.45
@@ -123,7 +123,7 @@ def run_folder(
     tensors = {"H": H, "predicted": predicted, "given": given}
     tensors |= {"true": label[0]} if kinds.get("true", 1) else {}
     tensors |= {"survey.history": survey_history(epochs, memorised)}
-    save_file(tensors, folder / "samples.safetensors", metadata={"ogc": json.dumps({"format": FORMAT})})
+    write_tensors(folder / "samples.safetensors", "id", tensors, {})
     return folder
 
 
@@ -224,7 +224,7 @@ def test_a_class_is_named_by_any_bytes(tmp_path):
 
 
 def test_the_outcome_is_said_in_sentences(finished):
-    said = " ".join(sentences(read_run(finished[0])))
+    said = " ".join(sentences(read(finished[0])))
     assert "for 30 of 30 epochs in 0:45" in said
     assert "Accuracy on test over the last 10 epochs: 60.2 % (standard deviation 1.1)" in said
     assert "with the averaged weights 62.2 %" in said
@@ -252,7 +252,7 @@ def test_memorisation_is_said_once_with_what_to_do(tmp_path, method, remedy):
 
 
 def test_the_classes_are_suspected_by_the_surveys_where_there_are_any(tmp_path):
-    run = read_run(run_folder(tmp_path / "run"))
+    run = read(run_folder(tmp_path / "run"))
     given, C = run.samples["given"], len(NAMES)
     other = torch.nn.functional.one_hot((given + 1) % C, C).float()
     right = torch.nn.functional.one_hot(given, C).float()
@@ -293,25 +293,22 @@ def test_a_run_of_any_kind_has_a_report(tmp_path, monkeypatch, kinds, missing, s
 
 def test_a_run_that_clipped_nothing_says_so(tmp_path):
     folder = run_folder(tmp_path / "run", epochs=5)
-    run = json.loads((folder / "run.json").read_text())
-    run["facts"] |= {"samples": 50, "batch": 16, "steps": 3}
-    (folder / "run.json").write_text(json.dumps(run))
-    assert "ce+ogc clips nothing in 15 steps of 16 samples" in " ".join(sentences(read_run(folder)))
-    assert ("an epoch", "3 steps of 16 samples") in report.provenance_rows(read_run(folder))
-    run["facts"]["steps"] = 30
-    (folder / "run.json").write_text(json.dumps(run))
-    assert "clips nothing" not in " ".join(sentences(read_run(folder)))
+    edited(folder / "run.json", lambda run: run["facts"].update(samples=50, batch=16, steps=3))
+    assert "ce+ogc clips nothing in 15 steps of 16 samples" in " ".join(sentences(read(folder)))
+    assert ("an epoch", "3 steps of 16 samples") in report.provenance_rows(read(folder))
+    edited(folder / "run.json", lambda run: run["facts"].update(steps=30))
+    assert "clips nothing" not in " ".join(sentences(read(folder)))
 
 
 def test_a_run_that_broke_says_where(tmp_path):
     folder = run_folder(tmp_path / "run", done=3)
-    assert "broke" not in " ".join(sentences(read_run(folder)))
-    (folder / "nonfinite.json").write_text('{"epoch": 4, "step": 2, "samples": ["7"]}')
-    assert "It broke at step 2 of epoch 4" in " ".join(sentences(read_run(folder)))
+    assert "broke" not in " ".join(sentences(read(folder)))
+    write_part(folder / "nonfinite.json", "id", {"epoch": 4, "step": 2, "samples": ["7"], "epochs": [asdict(epoch(1))]})
+    assert "It broke at step 2 of epoch 4" in " ".join(sentences(read(folder)))
 
 
 def test_classes_are_counted_as_by_hand(tmp_path):
-    run = read_run(run_folder(tmp_path / "run", classes="abcd", nan=20))
+    run = read(run_folder(tmp_path / "run", classes="abcd", nan=20))
     H, predicted, given, true = (run.samples[name].tolist() for name in ("H", "predicted", "given", "true"))
     rows = {row.name: row for row in class_rows(run)}
     assert set(rows) == set("abcd")
@@ -349,23 +346,21 @@ def test_a_real_run_from_python(tmp_path):
 
 def test_a_run_whose_turn_never_came(tmp_path):
     folder = run_folder(tmp_path / "run", done=0)
-    run = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(run | {"facts": None}))
-    (folder / "metrics.jsonl").unlink()
+    edited(folder / "run.json", facts=None)
+    (folder / "last.safetensors").unlink()
     assert f"ogc train --resume {folder}" in Page(write_report(folder)[-1].read_text()).text
 
 
 def test_accuracy_by_doubtful_labels_is_called_that(tmp_path):
     folder = run_folder(tmp_path / "run", noise=None, true=False)
-    run = json.loads((folder / "run.json").read_text())
     doubt = "where they are wrong, a right prediction counts as an error"
     for source, doubtful in (
         ({"kind": "digits"}, False),
         ({"kind": "table", "path": "a.csv", "label": "y"}, True),
         ({"kind": "table", "path": "a.csv", "label": "y", "true": "z"}, False),
     ):
-        (folder / "run.json").write_text(json.dumps(run | {"source": source}))
-        assert (doubt in " ".join(sentences(read_run(folder)))) == doubtful
+        edited(folder / "run.json", source=source)
+        assert (doubt in " ".join(sentences(read(folder)))) == doubtful
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

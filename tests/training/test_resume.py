@@ -1,9 +1,23 @@
 """Resumed equals uninterrupted, bit for bit: every method, any position, float32 and bf16, one process and two."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from ogc.training import train
-from small_runs import assert_equal_runs, assert_matrix, job, network, resume_matrix, train_in_pieces, two_processes
+from ogc.training.method import METHODS
+from small_runs import (
+    assert_equal_runs,
+    assert_matrix,
+    environment,
+    job,
+    network,
+    resume_matrix,
+    train_in_pieces,
+    two_processes,
+)
 
 
 @pytest.mark.slow
@@ -40,3 +54,22 @@ def test_results_are_those_of_one_run(tmp_path):
     assert pieces["summary"] == whole["summary"]
     assert pieces["recipe"] == whole["recipe"]
     assert len(pieces["epochs"]) == 4
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("size", [1, 2])
+def test_every_way_to_stop(tmp_path, capsys, size):
+    """Every method in both precisions, at the start, in mid-epoch, at an epoch's end, twice, killed, with surveys."""
+    script = Path(__file__).with_name("resume_matrix.py")
+    command = [sys.executable, "-W", "error", str(script), str(tmp_path)]
+    pipes = {"env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([*command, str(rank), str(size)], **pipes) for rank in range(size)]
+    try:
+        said = [process.communicate(timeout=3600) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * size, said
+    with capsys.disabled():
+        print(f"\n{said[0][0].strip()} resumed runs equal the uninterrupted ones, with {size} process(es)")
+    assert int(said[0][0]) == len(METHODS) * 2 * 6

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from edited import edited
 from ogc import _provenance
 from ogc.training import (
     RECIPES,
@@ -25,11 +26,11 @@ from ogc.training import (
     train,
 )
 from ogc.training import engine as graph
-from ogc.training.checkpoint import BEST, LAST, RESULT, RUN, SAMPLES, read
 from ogc.training.evaluate import EvaluationSet
 from ogc.training.history import Nobody
 from ogc.training.ranks import Ranks
-from ogc.training.run import NONFINITE, NonFinite
+from ogc.training.run import NonFinite
+from ogc.training.run_folder import BEST, LAST, NONFINITE, RESULT, RUN, SAMPLES, read_part, read_tensors
 from ogc.training.session import jobs_of, pick_device
 from small_runs import StopAt, feed, job, metrics, network, train_in_pieces
 
@@ -50,9 +51,11 @@ def accuracy(net, one, name="test"):
 def test_what_is_left_in_the_folder(tmp_path):
     one = digits(tmp_path)
     [result] = train([one])
-    assert result == json.loads((tmp_path / RESULT).read_text())
+    assert result == read_part(tmp_path / RESULT)
     run = json.loads((tmp_path / RUN).read_text())
-    assert {name: run[name] for name in run} == {name: result[name] for name in ("recipe", "source", "facts")}
+    assert {name: run[name] for name in ("recipe", "source", "facts")} == {
+        name: result[name] for name in ("recipe", "source", "facts")
+    }
     assert run["facts"]["noise"]["rate_got"] == one.info.rate_got
     assert "confusion" not in run["facts"]["noise"]
     assert (run["facts"]["samples"], run["facts"]["batch"], run["facts"]["steps"]) == (1437, 128, 11)
@@ -61,7 +64,7 @@ def test_what_is_left_in_the_folder(tmp_path):
     assert run["facts"]["commit"] == _provenance.commit()
     assert [epoch["epoch"] for epoch in result["epochs"]] == [1, 2]
     assert result["summary"]["set"] == "test"
-    samples = read(tmp_path / SAMPLES)[0]
+    samples = read_tensors(tmp_path / SAMPLES)[0]
     assert torch.equal(samples["given"], one.data[0].given)
     assert torch.equal(samples["true"], one.data[0].true)
     assert int(samples["H"].isnan().sum()) < 100  # those that sat both epochs out
@@ -84,7 +87,7 @@ def test_resume_by_folder_alone(tmp_path):
 def test_networks_come_back_as_they_were_measured(tmp_path, average):
     one = job(tmp_path, net=network(), epochs=8, lr=0.2, average=average)
     [result] = train([one])
-    last, facts = result["epochs"][-1], read(tmp_path / BEST)[1]
+    last, facts = result["epochs"][-1], read_tensors(tmp_path / BEST)[1]
     for name in ("test", "again"):
         assert accuracy(load_network(tmp_path, "last", network(seed=1)), one, name) == last["accuracy"][name]
         averaged = last["averaged" if average else "accuracy"][name]
@@ -100,7 +103,7 @@ def test_networks_by_name_are_built(tmp_path):
     [result] = train([one])
     assert accuracy(load_network(tmp_path, "last"), one) == result["epochs"][-1]["accuracy"]["test"]
     assert accuracy(load_network(tmp_path), one) == result["epochs"][-1]["averaged"]["test"]
-    assert accuracy(load_network(tmp_path, "best"), one) == read(tmp_path / BEST)[1]["score"]
+    assert accuracy(load_network(tmp_path, "best"), one) == read_tensors(tmp_path / BEST)[1]["score"]
 
 
 @pytest.mark.slow
@@ -142,15 +145,13 @@ def test_what_came_from_python_goes_on_from_python(tmp_path):
 def test_a_broken_description(tmp_path, content):
     (tmp_path / RUN).write_text(content)
     for use in (lambda folder: jobs_of([folder]), load_network):
-        with pytest.raises(CheckpointError, match=f"{RUN} is broken: "):
+        with pytest.raises(CheckpointError, match=f"{RUN} is damaged: "):
             use(tmp_path)
 
 
 def test_a_description_with_another_recipe(tmp_path):
     train([digits(tmp_path)])
-    run = json.loads((tmp_path / RUN).read_text())
-    run["recipe"]["lr"] = -1
-    (tmp_path / RUN).write_text(json.dumps(run))
+    edited(tmp_path / RUN, lambda run: run["recipe"].update(lr=-1))
     with pytest.raises(CheckpointError, match="`lr` should be greater than 0"):
         jobs_of([tmp_path])
 

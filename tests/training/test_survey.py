@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ogc.training import Interrupted, load_network, run, train
-from ogc.training.checkpoint import LAST, SAMPLES, read
 from ogc.training.evaluate import EvaluationSet
+from ogc.training.run_folder import LAST, SAMPLES, read_tensors
 from ogc.training.survey import EARLY, KEPT, Point, Survey, Surveys, memorised_from, moments, points_of, unsettled
 from small_runs import CLASSES, StopAt, features, feed, images, job, network, recipe
 
@@ -150,7 +150,7 @@ def test_means_over_surveys_by_hand(batch):
 def test_the_averaged_weights_are_asked_where_there_are_any(tmp_path, average):
     one = job(tmp_path, net=network(), average=average, surveys=1)
     train([one], device="cpu")
-    found = read(tmp_path / SAMPLES)[0]
+    found = read_tensors(tmp_path / SAMPLES)[0]
     net = load_network(tmp_path, "averaged" if average else "last", network=network())
     with torch.no_grad():
         p = net(feed(one.data[0]).plain(one.data[0].inputs)).softmax(1)
@@ -159,7 +159,7 @@ def test_the_averaged_weights_are_asked_where_there_are_any(tmp_path, average):
 
 def test_asking_changes_nothing_but_what_is_known(tmp_path):
     results = [train([job(tmp_path / str(n), surveys=n)], device="cpu")[0] for n in (0, 3)]
-    plain, asked = (read(tmp_path / str(n) / SAMPLES)[0] for n in (0, 3))
+    plain, asked = (read_tensors(tmp_path / str(n) / SAMPLES)[0] for n in (0, 3))
     means = {f"survey.train.{name}" for name in ("H", "margin", "probabilities")}
     assert asked.keys() - plain.keys() == {*means, "survey.history"}
     assert results[0]["noise_rate"] is None
@@ -172,7 +172,7 @@ def test_the_validation_part_is_asked_too_and_the_test_set_is_not(tmp_path):
     one = job(tmp_path)
     sets = {"val": features(23, seed=4), "test": features(9, seed=5)}
     train([one._replace(data=(one.data[0], sets))], device="cpu")
-    found = read(tmp_path / SAMPLES)[0]
+    found = read_tensors(tmp_path / SAMPLES)[0]
     assert found["survey.val.probabilities"].shape == (23, CLASSES)
     assert not any(name.startswith("survey.test") for name in found)
     assert json.loads((tmp_path / "run.json").read_text())["recipe"]["surveys"] == 10
@@ -182,12 +182,12 @@ def test_a_run_goes_on_with_other_surveys_than_it_began_with(tmp_path):
     """As one does whose checkpoint is older than surveys are."""
     with pytest.raises(Interrupted):
         train([job(tmp_path, surveys=0)], device="cpu", watch=StopAt(2, 1))
-    assert not any("survey" in name for name in read(tmp_path / LAST)[0])
+    assert not any("survey" in name for name in read_tensors(tmp_path / LAST)[0])
     train([job(tmp_path, surveys=10)], device="cpu", resume=True)
-    assert int(read(tmp_path / LAST)[0]["books.survey.train.count"]) == EPOCHS - 1
-    found = read(tmp_path / SAMPLES)[0]
+    assert int(read_tensors(tmp_path / LAST)[0]["books.survey.train.count"]) == EPOCHS - 1
+    found = read_tensors(tmp_path / SAMPLES)[0]
     train([job(tmp_path / "whole", surveys=10)], device="cpu")
-    whole = read(tmp_path / "whole" / SAMPLES)[0]
+    whole = read_tensors(tmp_path / "whole" / SAMPLES)[0]
     assert torch.equal(found["H"], whole["H"])
     assert not torch.equal(found["survey.train.margin"], whole["survey.train.margin"])
     assert found["survey.train.probabilities"].sum(1).sub(1).abs().max() < 1e-5
@@ -196,7 +196,7 @@ def test_a_run_goes_on_with_other_surveys_than_it_began_with(tmp_path):
 def test_what_does_not_fit_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "LARGEST", 80 * CLASSES - 1)
     train([job(tmp_path)], device="cpu")
-    assert not any(name.startswith("survey") for name in read(tmp_path / SAMPLES)[0])
+    assert not any(name.startswith("survey") for name in read_tensors(tmp_path / SAMPLES)[0])
 
 
 def test_a_resumed_run_has_the_surveys_of_one_that_was_never_stopped(tmp_path):
@@ -207,5 +207,5 @@ def test_a_resumed_run_has_the_surveys_of_one_that_was_never_stopped(tmp_path):
     assert len(cut["surveys"]) == EPOCHS
     assert cut["surveys"] == whole["surveys"]
     assert cut["noise_rate"] == whole["noise_rate"] == whole["surveys"][-1]["noise_rate"]
-    one, other = (read(tmp_path / name / SAMPLES)[0] for name in ("cut", "whole"))
+    one, other = (read_tensors(tmp_path / name / SAMPLES)[0] for name in ("cut", "whole"))
     assert all(torch.equal(value, other[name]) for name, value in one.items() if name.startswith("survey.train"))

@@ -6,7 +6,6 @@ The original is read, compared with what was audited, and never written to.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,11 +14,10 @@ from .._files import write_whole
 from .._require import require
 from ..noise.files import SUFFIXES as LABEL_FILES
 from ..noise.files import LabelInfo, labels_sha256, write_labels
-from ..training.checkpoint import RUN
 from ..training.digests import file_sha256
+from ..training.run_folder import AUDIT, RUN, read_description
 from ..training.source import Source
 from .files import SUMMARY, Audit, AuditError, csv, decided, read_audit
-from .run import AUDIT
 from .table_file import read_table
 
 if TYPE_CHECKING:
@@ -40,9 +38,10 @@ def apply(folder: Path, out: Path, decisions: Path | None = None) -> Applied:
     if not (folder / AUDIT / SUMMARY).is_file():
         raise FileNotFoundError(f"There is no audit of {folder}: ogc audit {folder} makes one.")
     audit = read_audit(folder / AUDIT)
-    run = json.loads((folder / RUN).read_bytes()) if (folder / RUN).is_file() else {}
-    if (run.get("facts") or {}).get("started") != audit.started:
-        raise AuditError(f"The audit in {audit.folder} is of an older run: ogc audit {folder} makes a new one.")
+    if read_description(folder).id != audit.run:
+        raise AuditError(
+            f"{audit.folder / SUMMARY} belongs to another run than {folder / RUN}. To fix this: ogc audit {folder}."
+        )
     source = None if audit.source is None else Source(**audit.source)
     _check_out(out, folder, decisions, source)
     labels = audit.fixed if decisions is None else decided(audit, decisions)

@@ -6,20 +6,19 @@ for a formula does. ``ogc audit`` says so where there are such ids.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from .. import __version__
-from .._files import remove_leftovers, write_whole
+from .._files import json_lines, read_json, remove_leftovers, sealed, write_whole
 from .._provenance import commit
 from ..noise.files import labels_sha256
 from ..training.digests import ids_sha256
@@ -35,7 +34,7 @@ ISSUES, ISSUES_CSV, FIXED, SUMMARY, PAGE = (
     "audit.json",
     "audit.html",
 )
-FORMAT = 1
+FORMAT = 2  # of audit.json
 DECISIONS = ("accept", "keep", "skip")
 COLUMNS = ("id", "decision", "given_label", "suggested_label")  # of a file of decisions, as the page exports it
 
@@ -61,11 +60,13 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
         texts([old != new for old, new in zip(given, suggested, strict=True)]),
         strict=True,
     )
-    write_whole(folder / FIXED, csv(("id", "label", "given_label", "changed"), fixed))
+    content = csv(("id", "label", "given_label", "changed"), fixed)
+    told["fixed_sha256"] = hashlib.sha256(content).hexdigest()
+    write_whole(folder / FIXED, content)
     notes = write_parquet(columns, folder / ISSUES)
     notes += formula_notes([*findings.ids, *findings.class_names])
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
-    write_whole(folder / SUMMARY, as_json(told))
+    write_whole(folder / SUMMARY, json_lines(sealed(told), ("confusion", "true_confusion", "pairs", "surveys")))
     return told, notes
 
 
@@ -209,17 +210,6 @@ def measures(findings: Findings) -> dict[str, float | None]:
     }
 
 
-def as_json(told: Mapping[str, Any]) -> bytes:
-    """One line a field, and one line a row of a matrix."""
-    lines = []
-    for name, value in told.items():
-        text = json.dumps(value)
-        if name in ("confusion", "true_confusion", "pairs", "surveys") and value:
-            text = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
-        lines.append(f"  {json.dumps(name)}: {text}")
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
-
-
 # --- reading back ----------------------------------------------------------------------------------------------------
 
 
@@ -232,32 +222,25 @@ class Audit:
     ids: list[str]
     given: list[str]
     fixed: list[str]
-    started: str  # when the run was
+    run: str  # the identifier of the audited run
     noise: str | None  # that was added to the labels
     source: dict[str, Any] | None
     sha256: dict[str, str]  # of the data, as when they were trained on
 
 
 def read_audit(folder: Path) -> Audit:
-    """From ``audit.json`` and ``labels_fixed.csv``, which have to belong together."""
-    path = folder / SUMMARY
-    try:
-        told = json.loads(path.read_bytes())
-        if told["format"] != FORMAT:
-            raise AuditError(f"{path} has format {told['format']}; this version of ogc reads {FORMAT}.")
-        index = {name: i for i, name in enumerate(told["classes"])}
-        there = told["given_sha256"], told["ids_sha256"]
-        of = told["run"]
-        run = of["facts"]["started"], of["recipe"]["noise"], of["source"], of.get("sha256", {})
-    except (ValueError, TypeError, KeyError) as error:
-        raise error if isinstance(error, AuditError) else AuditError(f"{path} is broken: {error!r}.") from None
+    """Read ``audit.json`` and ``labels_fixed.csv``, which have to belong together."""
+    path, fix = folder / SUMMARY, "Audit the run again."
+    told = read_json(path, error=AuditError, fix=fix)
+    if told.get("format") != FORMAT:
+        raise AuditError(f"{path} has format {told.get('format')}; this version of ogc reads {FORMAT}. {fix}")
     path = folder / FIXED
+    if hashlib.sha256(path.read_bytes()).hexdigest() != told["fixed_sha256"]:
+        raise AuditError(f"{path} has changed since {SUMMARY} was written. {fix}")
     rows = [cells for _, cells in read_rows(path, ("id", "label", "given_label", "changed"))]
     ids, fixed, given = ([row[i] for row in rows] for i in range(3))
-    known = all(name in index for name in (*given, *fixed))
-    if not known or (labels_sha256(np.array([index[name] for name in given])), ids_sha256(ids)) != there:
-        raise AuditError(f"{path} has changed: its ids and given labels are not those of {SUMMARY}. Audit anew.")
-    return Audit(folder, told, ids, given, fixed, *run)
+    run = told["run"]
+    return Audit(folder, told, ids, given, fixed, run["id"], run["recipe"]["noise"], run["source"], run["sha256"])
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

@@ -16,9 +16,8 @@ from torch import Tensor
 from ..data import Dataset, Loaded
 from ..data.images import SUFFIXES, ImageFiles
 from ..data.split import stratified_split
-from ..training.checkpoint import RUN, SAMPLES, CheckpointError, read
 from ..training.digests import digests, ids_sha256
-from ..training.report import Finding, read_run
+from ..training.run_folder import AUDIT, SAMPLES, StoredRun, read
 from ..training.source import Source, load
 from ..training.survey import LARGEST, points_of
 from .files import write_audit
@@ -26,7 +25,6 @@ from .findings import Findings
 from .suspicion import from_surveys
 from .table_file import TableFile, read_table
 
-AUDIT = "audit"  # the folder in a run's
 THUMBNAIL = 64  # pixels a side, of images read from their files
 
 
@@ -54,7 +52,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         added = info is not None
     train, sets = data
     asked = {"train": train, **{name: part for name, part in sets.items() if f"survey.{name}.margin" in run.samples}}
-    before, now = read(folder / SAMPLES)[1].get("sha256", {}), digests(run.source, asked)
+    before, now = run.digests, digests(run.source, asked)
     same = torch.equal(run.samples["given"], train.given) and all(
         len(run.samples[f"survey.{name}.margin"]) == len(part) for name, part in asked.items()
     )
@@ -92,6 +90,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         key=_key(run, ids, given, issues.predicted_label),
         surveys=points_of(run.samples.get("survey.history")),
         run={
+            "id": run.id,
             "folder": str(folder),
             "recipe": run.recipe.model_dump(mode="json"),
             "source": None if run.source is None else run.source.model_dump(mode="json"),
@@ -101,16 +100,9 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
     )
 
 
-def _finished(folder: Path) -> Finding:
+def _finished(folder: Path) -> StoredRun:
     """A run with surveys, read; else one sentence."""
-    if not (folder / RUN).is_file():
-        raise FileNotFoundError(f"{folder} holds no run: there is no {RUN} in it. ogc train makes one.")
-    try:
-        run = read_run(folder)
-    except (CheckpointError, OSError):
-        raise
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{folder / RUN} is broken: {error}") from None
+    run = read(folder)
     if not run.finished or not run.samples:
         foreign = bool(run.facts["from_python"])
         go_on = "ogc.training.train(jobs, resume=True)" if foreign else f"ogc train --resume {folder}"
@@ -186,7 +178,7 @@ def _unlike(ids: Sequence[str]) -> list[str]:
     return found
 
 
-def _key(run: Finding, ids: Sequence[str], given: Tensor, predicted: Tensor) -> str:
+def _key(run: StoredRun, ids: Sequence[str], given: Tensor, predicted: Tensor) -> str:
     """The same for the same samples, labels and predictions of a run."""
     digest = hashlib.sha256(str(run.facts["started"]).encode())
     digest.update(ids_sha256(ids).encode())

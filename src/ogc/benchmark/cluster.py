@@ -8,7 +8,6 @@ that comes from a device of another precision.
 from __future__ import annotations
 
 import io
-import json
 import logging
 import math
 import os
@@ -28,13 +27,14 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from .._files import first_line
 from .._require import require
 from ..data import Loaded
 from ..noise import LabelInfo
 from ..training import Job, Recipe, Source
-from ..training.checkpoint import RESULT, RUN, first_line
 from ..training.method import own_loss
 from ..training.own_loss import OwnLoss
+from ..training.run_folder import RESULT, read_description
 from ..training.session import pick_device, resolve
 from ..training.stopping import Stop, stopping
 from .lock import Lock
@@ -121,7 +121,7 @@ class Parcel(NamedTuple):
 
     def job(self, images: Loaded, device: torch.device) -> Job:
         if self.own is not None:
-            self.own[0].carry(self.own[1])
+            self.own[0].allow(self.own[1])
         train, sets = images
         labelled = replace(train, given=self.given, true=self.true), sets
         return Job(self.recipe, self.source, labelled, self.info, self.folder(device))
@@ -130,7 +130,7 @@ class Parcel(NamedTuple):
         """Within its own, if what is there has another precision than ``auto`` means here: neither could go on."""
         here = resolve(self.recipe, device).precision
         with suppress(FileNotFoundError):
-            there = json.loads((self.out / RUN).read_bytes())["recipe"]["precision"]
+            there = read_description(self.out).recipe.precision
             return self.out if there == here else self.out / here
         return self.out
 

@@ -35,7 +35,8 @@ from torch import Tensor, nn
 
 from .. import OGC, __version__, _provenance, losses
 from .._require import require
-from ..demo.training import one_thread, shuffled
+from .._threads import one_thread
+from ..demo.training import shuffled
 from ..given_label import P_MIN
 from ..models import mlp
 from ..noise import symmetric

@@ -6,7 +6,6 @@ import json
 import math
 import reprlib
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from .._files import write_whole
+from .._files import CHECKSUM, parse_json, sealed, unsealed, write_whole
 from .._require import require
 from ..training.history import Epoch, summary
 from ..training.method import RULES, own_loss, split
@@ -37,7 +36,7 @@ class Provenance(Checked):
 class Result(Checked):
     """A run that came to its end. Shares are in [0, 1], as in ``result.json``."""
 
-    version: Literal[1] = 1  # of this schema
+    version: Literal[1, 2] = 2  # of this schema; 1 has no checksum
     key: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
     dataset: str
     method: str
@@ -174,29 +173,25 @@ def path_of(folder: Path, key: str, seed: int) -> Path:
 
 
 def write(folder: Path, result: Result) -> Path:
-    """The file, an epoch a line; whole, or not there."""
+    """Write the file, with one line per epoch and a checksum."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = json.dumps(result.model_dump(mode="json", exclude={"epochs"}), indent=1, allow_nan=False)
-    epochs = ",\n".join(f"  {json.dumps(asdict(epoch), allow_nan=False)}" for epoch in result.epochs)
+    facts = result.model_copy(update={"version": 2}).model_dump(mode="json", exclude={"epochs"})
+    epochs = [asdict(epoch) for epoch in result.epochs]
+    checksum = sealed({**facts, "epochs": epochs})[CHECKSUM]
     path = path_of(folder, result.key, result.seed)
-    write_whole(path, f'{facts[:-2]},\n "epochs": [\n{epochs}\n ]\n}}\n'.encode())
+    above = json.dumps(facts, indent=1, allow_nan=False)[:-2]
+    lines = ",\n  ".join(json.dumps(epoch, allow_nan=False) for epoch in epochs)
+    write_whole(path, f'{above},\n "epochs": [\n  {lines}\n ],\n "{CHECKSUM}": "{checksum}"\n}}\n'.encode())
     return path
 
 
 def read(path: Path) -> Result:
-    """A result; a file that is not one is refused in a sentence."""
-
-    def refuse(text: str) -> float:
-        raise ValueError(f"{text} is no number.")
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        for name, count in Counter(name for name, _ in pairs).items():
-            require(count == 1, name, "there once", f"{count} of them")
-        return dict(pairs)
-
+    """Read a result. A file that is damaged, or is no result, is refused in a sentence that names it."""
     try:
-        found = json.loads(path.read_bytes(), parse_constant=refuse, object_pairs_hook=once)
-        require(isinstance(found, dict), "result", "an object", type(found).__name__)
+        found = parse_json(path.read_bytes(), finite=True)
+        if found.get("version") != 1 or CHECKSUM in found:  # which had none
+            found = unsealed(found)
+            require(found.get("version") == 2, "version", "2 with a checksum", found.get("version"))
         result = Result(**found)
         dumped = result.model_dump(mode="json")
         for place, told, known in (("", found, dumped), ("recipe.", found["recipe"], dumped["recipe"])):
@@ -204,7 +199,7 @@ def read(path: Path) -> Result:
                 require(told[name] == known[name], place + name, "written as it is read", reprlib.repr(told[name]))
         named = path_of(path.parent, result.key, result.seed).name
         require(path.name == named, "name", f"{named} by what is in it", path.name)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is no result: {error}") from None
     return result
 

@@ -7,7 +7,6 @@ last checkpoint, and no more.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import signal
@@ -22,18 +21,26 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from .._files import remove_leftovers, write_whole
+from .._files import remove_leftovers
 from .._require import require
 from ..data import Loaded
 from ..data.cifar import CIFAR10, CIFAR100, look_for
 from ..data.download import Progress as Transfer
 from ..noise import LabelInfo
 from ..training import CheckpointError, Interrupted, Job, NonFinite, Recipe, Source, load, train
-from ..training.checkpoint import LAST, METRICS, RESULT
-from ..training.checkpoint import read as read_checkpoint
 from ..training.history import Epoch, Watch
 from ..training.method import own_loss
 from ..training.progress import Progress
+from ..training.run_folder import (
+    LAST,
+    METRICS,
+    RESULT,
+    is_finished,
+    read_description,
+    read_part,
+    read_tensors,
+    write_part,
+)
 from ..training.session import pick_device
 from ..training.source import Known, check
 from ..training.stopping import Stop, stopping
@@ -156,7 +163,7 @@ def standing(task: Task, out: Path) -> Standing:
         metrics = task.work(out) / METRICS
         return Standing(task, "running", who, metrics.read_bytes().count(b"\n") if metrics.exists() else 0)
     try:
-        _, facts = read_checkpoint(task.work(out) / LAST, header_only=True)
+        _, facts = read_tensors(task.work(out) / LAST)
     except FileNotFoundError:  # after a kill there may be metrics, and nothing to go on with
         return Standing(task, "missing")
     except CheckpointError as error:
@@ -323,9 +330,13 @@ def train_batch(
 
 def _trained(job: Job, trouble: str | None = None) -> Trained:
     assert job.out is not None
-    if not (job.out / RESULT).exists():
+    if not is_finished(job.out):
         return Trained(trouble=trouble)
-    return Trained(*(json.loads((job.out / name).read_bytes()) for name in (RESULT, SESSION)))
+    fix = f"Remove {job.out} to begin anew."
+    try:
+        return Trained(read_part(job.out / RESULT, fix=fix), read_part(job.out / SESSION, fix=fix))
+    except CheckpointError as error:
+        return Trained(trouble=str(error))
 
 
 class Session:
@@ -386,7 +397,7 @@ class Session:
             "startup_seconds": self.startup,
         }
         assert job.out is not None
-        write_whole(job.out / SESSION, json.dumps(facts).encode())
+        write_part(job.out / SESSION, read_description(job.out).id, facts)
 
 
 # --- the books --------------------------------------------------------------------------------------------------------

@@ -122,7 +122,8 @@ def audit(options: AuditOptions) -> None:
     If training is stopped, resume it with ogc train --resume RUN.
     """
     from ..audit.files import write_audit
-    from ..audit.run import AUDIT, findings_of
+    from ..audit.run import findings_of
+    from ..training.run_folder import AUDIT
 
     console = make_console()
     to_train = options.train_options()
@@ -244,7 +245,7 @@ def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
     """Print where the files are, and the command that applies the suggestions."""
     from ..audit.apply import WAYS
     from ..audit.files import ISSUES_CSV, PAGE
-    from ..audit.run import AUDIT
+    from ..training.run_folder import AUDIT
 
     written = folder / AUDIT
     say(console, f"All labels, worst first: {written / ISSUES_CSV}")

@@ -115,9 +115,12 @@ class TableOptions:
 
     def cells(self) -> list[Cell]:
         from ..benchmark.plan import find
+        from ..training.method import allow_loss
 
         listed = [] if self.methods in (None, "all") else [name.strip() for name in str(self.methods).split(",")]
         noises = None if self.noises == "all" else [noise.strip() for noise in self.noises.split(",")]
+        for method in (*listed, *self.method):
+            allow_loss(method)  # typed in this command
         if self.methods == "all":
             return find(self.table, None, noises) + (find(self.table, self.method, noises) if self.method else [])
         return find(self.table, [*listed, *self.method] or None, noises)

@@ -18,7 +18,7 @@ FAILED, USAGE, UNFINISHED, SIGNALLED = 1, 2, 3, 128
 FAILURES = {  # exceptions about files and runs; other ``ValueError``s are about arguments
     "ogc.audit.files": "AuditError",
     "ogc.noise.files": "LabelFileError",
-    "ogc.training.checkpoint": "CheckpointError",
+    "ogc.training.run_folder": "CheckpointError",
     "ogc.training.run": "NonFinite",
     "torch": "OutOfMemoryError",
 }

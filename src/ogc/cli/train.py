@@ -26,7 +26,7 @@ HINTS = {
     "stopped": "Stopped. To resume a saved run: ogc train --resume RUN",
     "out_of_memory": "use --set accumulate=2, or a smaller batch_size",
 }
-WITH_RESUME = {"resume", "device", "engine", "tensorboard"}
+WITH_RESUME = {"resume", "method", "device", "engine", "tensorboard"}  # method: of a loss from a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,12 @@ class TrainOptions:
 
     def check(self) -> None:
         """Check what does not depend on the data."""
+        from ..training.method import allow_loss
         from ..training.session import pick_device
 
+        for change in (f"method={self.method}", *self.changes):  # a file that was typed here may run, and no other
+            name, _, value = change.partition("=")
+            allow_loss(value.strip() if name.strip() == "method" else "")
         require(self.engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", self.engine)
         device = pick_device(self.device)
         require(self.engine != "graph" or device.type == "cuda", "engine", "auto or loop without a GPU", self.engine)
@@ -183,7 +187,7 @@ class Plan(NamedTuple):
 
 def _folder(out: Path | None, source: Source, recipe: Recipe, seeds: int) -> Path:
     """Return the folder of a run: ``out``, or a new one under ``runs`` named after what is trained."""
-    from ..training.checkpoint import LAST, RESULT, RUN
+    from ..training.run_folder import LAST, RESULT, RUN
 
     if out is not None:
         out = out if seeds == 1 else out / f"seed-{recipe.seed}"
@@ -216,7 +220,7 @@ def _jobs(options: TrainOptions, plan: Plan | None) -> list[Job]:
 
     try:
         if plan is None:
-            return jobs_of(tuple(options.resume))
+            return jobs_of(options.resume, loss=options.method)
         with download_bar() as progress:
             data, info = load(plan.source, plan.recipes[0], download=options.download, progress=progress)
     except ValueError as error:  # a broken file or a missing column
@@ -234,8 +238,8 @@ def _try_report(jobs: list[Job], console: Console) -> None:
 
 def _report(jobs: list[Job], console: Console) -> None:
     """Write a report for every run that has started, and print where it is."""
-    from ..training.checkpoint import METRICS, REPORT
     from ..training.report import write_report
+    from ..training.run_folder import METRICS, REPORT
 
     folders = [job.out for job in jobs if job.out is not None and (job.out / METRICS).exists()]
     for folder in folders:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from .. import OGC, losses
 from .._require import require
+from .._threads import one_thread
 from ..clipping.mixture import Mixture
 from ..data import load_digits
 from ..models import mlp
@@ -104,17 +104,6 @@ class History:
     @property
     def best_accuracy(self) -> float:
         return max(epoch.test_accuracy for epoch in self.epochs)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """With layers so small a second thread saves little on an idle machine; on a busy one it cost 10 times and more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @one_thread()

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .._files import write_whole
 from .._require import require
+from .._tensors import part_of, read_tensors, write_tensors
 from ..clipping import OGC
 from ..given_label import margin
 from ..losses import LOSSES, Pointwise
@@ -31,8 +31,7 @@ from ..models import mlp
 
 try:
     import numpy as np
-    import safetensors
-    import safetensors.torch
+    import safetensors.torch  # noqa: F401, for saving
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets, unique_labels
@@ -449,18 +448,17 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             header = json.dumps(facts, default=_plain)
         except TypeError as error:
             raise ValueError(f"Labels and parameters should be numbers or text, to be saved: {error}.") from None
-        write_whole(Path(path), safetensors.torch.save(tensors, {"ogc": header}))
+        write_tensors(Path(path), tensors, header)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """What :meth:`save` wrote."""
         try:
-            with _apart(), safetensors.safe_open(path, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no dict
-                facts = json.loads(file.metadata()["ogc"])
+            with _apart():
+                tensors, facts = read_tensors(Path(path), error=ValueError, fix="Fit and save the classifier again.")
                 require(facts["format"] == FORMAT, "format", f"{FORMAT}", facts["format"])
                 return cls._from(tensors, facts)
-        except (safetensors.SafetensorError, KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{path} was not saved by this version of OGCClassifier: {error}") from error
 
     @classmethod
@@ -483,10 +481,10 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.criterion_.epsilon = facts["epsilon"]
         self._optimizer.param_groups[0]["weight_decay"] = facts["weight_decay"]
         self._rng = tensors["rng"]  # where it was, and not where building has left it
-        self.network_.load_state_dict(_part(tensors, "network"))
-        self.criterion_.load_state_dict(_part(tensors, "criterion") | {"_extra_state": facts["criterion"]})
+        self.network_.load_state_dict(part_of(tensors, "network"))
+        self.criterion_.load_state_dict(part_of(tensors, "criterion") | {"_extra_state": facts["criterion"]})
         slots: dict[int, dict[str, Tensor]] = {}
-        for key, value in _part(tensors, "optimizer").items():
+        for key, value in part_of(tensors, "optimizer").items():
             slot, name = key.split(".")
             slots.setdefault(int(slot), {})[name] = value
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": slots})
@@ -558,7 +556,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{value!r} is neither")
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__
-from .._files import write_whole
+from .._files import json_lines, write_whole
 from .._require import require
 
 SUFFIXES = (".npy", ".csv")
@@ -99,7 +99,7 @@ def write_labels(path: str | Path, given: NDArray[Any], info: LabelInfo) -> None
     require(info.sha256 == labels_sha256(given), "info", "about the labels given, with their checksum", info.sha256)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, _npy(given) if path.suffix == ".npy" else _csv(given))
-    write_whole(info_path(path), _json(info))
+    write_whole(info_path(path), json_lines(asdict(info), ("confusion",)))
 
 
 def read_labels(path: str | Path, column: str | None = None) -> NDArray[np.int64]:
@@ -144,17 +144,6 @@ def _npy(labels: NDArray[Any]) -> bytes:
 def _csv(labels: NDArray[Any]) -> bytes:
     rows = (f"{index},{label}\n" for index, label in enumerate(labels.tolist()))
     return "".join((f"index,{COLUMNS[0]}\n", *rows)).encode()
-
-
-def _json(info: LabelInfo) -> bytes:
-    """One line a field, and one line a row of the confusion matrix."""
-    lines = []
-    for name, value in asdict(info).items():
-        text = json.dumps(value)
-        if name == "confusion" and value:
-            text = "[\n    " + ",\n    ".join(json.dumps(row) for row in value) + "\n  ]"
-        lines.append(f"  {json.dumps(name)}: {text}")
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def _from_npy(path: Path, content: bytes, column: str | None) -> NDArray[np.int64]:

@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
-from .checkpoint import CheckpointError
 from .history import Epoch, Watch
+from .method import allow_loss
 from .recipe import RECIPES, Recipe, from_toml, override
 from .run import Job, NonFinite
+from .run_folder import CheckpointError
 from .session import Result, load_network, resume, train
 from .source import Source, load
 from .stopping import Interrupted
@@ -28,6 +29,7 @@ __all__ = [
     "Result",
     "Source",
     "Watch",
+    "allow_loss",
     "from_toml",
     "load",
     "load_network",

@@ -6,7 +6,9 @@ A loss of one's own is ``my_loss.py:MyLoss``; one that is a ``Pointwise`` can be
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -201,6 +203,31 @@ def split(method: str) -> tuple[str, str, str]:
 def own_loss(method: str) -> OwnLoss | None:
     """The file and the class of a loss of one's own."""
     return OwnLoss.parse(split(method)[0])
+
+
+def allow_loss(method: str) -> None:
+    """Let the file of a loss, ``my_loss.py:MyLoss``, run in this process. Other methods need no permission."""
+    if (own := own_loss(method)) is not None:
+        own.allow()
+
+
+def confirmed(method: str, sha256: str | None, named: str | None, *, of: Path) -> str:
+    """Return ``named``, the method as the caller gave it, if it is the recorded ``method`` of the run in ``of``.
+
+    The two may lie at different paths. The file that runs is the one that the caller named.
+    """
+    recorded = own_loss(method)
+    assert recorded is not None
+    if named is None:
+        raise ValueError(
+            f"{of} was trained with a loss from a file, {str(recorded.path)!r}. Code that a folder names runs only if "
+            f"you name it, too. If you trust the file, add --method {shlex.quote(method)}."
+        )
+    own = own_loss(named)
+    if own is None or (own.name, split(named)[1:]) != (recorded.name, split(method)[1:]):
+        raise ValueError(f"Parameter `method` should be that of {of}, {method}. Found `method = {named!r}`.")
+    own.load(sha256 or "")
+    return anywhere(named)
 
 
 def anywhere(method: str) -> str:

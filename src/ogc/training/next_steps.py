@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from .method import own_loss
 from .recipe import RECIPES, Recipe, override
 from .source import NAMED, OPTIONS, Source
 
@@ -30,7 +31,8 @@ def next_steps(
     """
     steps = []
     if not finished:
-        command = f"ogc train --resume {shlex.quote(str(folder))}"
+        named = ["--method", recipe.method] if own_loss(recipe.method) is not None else []
+        command = shlex.join(["ogc", "train", "--resume", str(folder), *named])
         code = "ogc.training.train(jobs, resume=True)  # the same jobs"
         steps.append(("Go on where it stopped:", code if from_python else command))
     if finished and recipe.surveys:

@@ -1,10 +1,16 @@
-"""A loss of one's own, from a Python file: ``my_loss.py:MyLoss``, a module that is called with logits and labels."""
+"""A loss from a Python file: ``my_loss.py:MyLoss``, a module that is called with logits and labels.
+
+Such a file runs only if the person at this process has named it: with ``--method`` in the command that is running, or
+with :func:`ogc.training.allow_loss` in Python. That it is named in a run's folder, a result or a recipe is not enough,
+since those may come from anyone.
+"""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import inspect
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +21,7 @@ from torch import Tensor, nn
 
 from .._suggestions import did_you_mean
 
-_carried: dict[Path, bytes] = {}  # files of another machine
+_allowed: dict[Path, bytes] = {}  # files that may run, by absolute path, as they were when they were allowed
 _modules: dict[str, ModuleType] = {}  # by checksum
 
 
@@ -38,26 +44,34 @@ class OwnLoss(NamedTuple):
     def __str__(self) -> str:
         return f"{self.path}:{self.name}"
 
+    def allow(self, content: bytes | None = None) -> None:
+        """Let the file run in this process, as it is now.
+
+        :param content: of the file where it was allowed, on another machine of a cluster.
+        """
+        if content is None:
+            try:
+                content = self.path.read_bytes()
+            except OSError as error:
+                near = did_you_mean(self.path.name, [path.name for path in self.path.parent.glob("*.py")])
+                why = "There is no" if isinstance(error, FileNotFoundError) else "Cannot read"
+                raise ValueError(f"{why} `{self.path}`, the file of a loss.{near}") from None
+        _allowed[self.path.absolute()] = content
+
     def content(self) -> bytes:
-        """The file's; of one that was carried here, as it was there, whatever lies at its place on this machine."""
-        if self.path in _carried:
-            return _carried[self.path]
-        try:
-            return self.path.read_bytes()
-        except OSError as error:
-            near = did_you_mean(self.path.name, [path.name for path in self.path.parent.glob("*.py")])
-            why = "There is no" if isinstance(error, FileNotFoundError) else "Nobody can read"
-            raise ValueError(f"{why} `{self.path}`, the file of a loss.{near}") from None
+        """Return the file as it was allowed."""
+        if self.path.absolute() not in _allowed:
+            raise ValueError(
+                f"`{self}` is a loss from a file, which runs only if you name it yourself. If you trust the file, add "
+                f"--method {shlex.quote(str(self))}, or in Python call ogc.training.allow_loss({str(self)!r}) first."
+            )
+        return _allowed[self.path.absolute()]
 
     def sha256(self) -> str:
         return hashlib.sha256(self.content()).hexdigest()
 
-    def carry(self, content: bytes) -> None:
-        """Make the file known on a machine that may not have it."""
-        _carried[self.path] = content
-
     def load(self, sha256: str | None = None) -> type[nn.Module]:
-        """The class. What is run is what ``sha256`` is the checksum of, if one is given."""
+        """Run the file and return the class. The file must have the checksum ``sha256``, if one is given."""
         content = self.content()
         found = hashlib.sha256(content).hexdigest()
         if sha256 not in (None, found):

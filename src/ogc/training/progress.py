@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from .checkpoint import RESULT
 from .history import Epoch
+from .run_folder import is_finished
 from .table import clock, tell_apart
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Progress:
         self.milestones = [job.recipe.milestones for job in jobs]
         self.rows = [Row(title, job.recipe.epochs) for title, job in zip(titles, jobs, strict=True)]
         for row, job in zip(self.rows, jobs, strict=True):
-            if job.out is not None and (job.out / RESULT).exists():  # it is gone on with, and waits for nothing
+            if job.out is not None and is_finished(job.out):  # it is gone on with, and waits for nothing
                 row.epoch = row.epochs
         self.told: list[set[int]] = [set() for _ in jobs]  # the epochs after which a line is due
         self.live: Live | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +12,11 @@ from torch import Tensor
 from .._files import write_whole
 from ..drawing import png, svg
 from ..given_label import called_wrong
-from .checkpoint import METRICS, REPORT, RESULT, RUN, SAMPLES, read
-from .history import Epoch, summary
 from .next_steps import next_steps
 from .pictures import Picture, mixture_of, pictures
 from .recipe import Recipe, never_clips, shown
-from .run import NONFINITE
-from .source import NAMED, OPTIONS, Source
+from .run_folder import REPORT, StoredRun, read
+from .source import NAMED, OPTIONS
 from .survey import memorised_from, points_of, unsettled
 from .table import clock, table
 
@@ -27,42 +24,12 @@ __all__ = ["table", "write_report"]
 
 TEMPLATE = Path(__file__).with_name("report.html")
 LONGEST_NAME = 40  # of a class, in characters
-NOT_BEGUN: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
-NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # facts of a run whose turn never came
 FIRST_CLASSES = 20  # of the table of classes, that are shown unfolded
-
-
-class Finding(NamedTuple):
-    """A run folder, read."""
-
-    folder: Path
-    recipe: Recipe
-    source: Source | None
-    facts: dict[str, Any]
-    epochs: list[Epoch]
-    samples: dict[str, Tensor]
-    summary: dict[str, Any]
-    finished: bool
-    broken: dict[str, Any] | None  # the batch after which nothing was finite
-
-
-def read_run(folder: Path) -> Finding:
-    """What is in a run folder, finished or not."""
-    run = json.loads((folder / RUN).read_text(encoding="utf-8"))
-    lines = (folder / METRICS).read_text(encoding="utf-8").splitlines() if (folder / METRICS).exists() else []
-    epochs = [Epoch(**json.loads(line)) for line in lines]
-    facts = run["facts"] or NOT_BEGUN | {"from_python": ["data"] if run["source"] is None else []}
-    recipe, source = Recipe(**run["recipe"]), None if run["source"] is None else Source(**run["source"])
-    finished = (folder / RESULT).exists() and len(epochs) >= recipe.epochs
-    samples = read(folder / SAMPLES)[0] if finished and (folder / SAMPLES).exists() else {}
-    told = summary(epochs, recipe.report_epochs)
-    broken = json.loads((folder / NONFINITE).read_bytes()) if (folder / NONFINITE).exists() else None
-    return Finding(folder, recipe, source, facts, epochs, samples, told, finished, broken)
 
 
 def write_report(folder: Path) -> list[Path]:
     """Pictures as PNG, and ``report.html``, which holds them too and needs no other file: -> what was written."""
-    run = read_run(folder)
+    run = read(folder)
     written = []
 
     def write(name: str, content: bytes) -> None:
@@ -76,7 +43,7 @@ def write_report(folder: Path) -> list[Path]:
     return written
 
 
-def page(run: Finding, drawn: Sequence[Picture]) -> str:
+def page(run: StoredRun, drawn: Sequence[Picture]) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -107,7 +74,7 @@ def page(run: Finding, drawn: Sequence[Picture]) -> str:
     return html.replace(" %", "\u00a0%")  # a number stays with its sign
 
 
-def headline(run: Finding) -> list[tuple[str, str]]:
+def headline(run: StoredRun) -> list[tuple[str, str]]:
     """The few numbers that stand on top: number and name."""
     if not run.epochs:
         return []
@@ -122,7 +89,7 @@ def headline(run: Finding) -> list[tuple[str, str]]:
     return [(f"{100 * share:.1f} %", name) for share, name in numbers if share is not None]
 
 
-def sentences(run: Finding) -> list[str]:
+def sentences(run: StoredRun) -> list[str]:
     """The outcome in words."""
     recipe, told, epochs = run.recipe, run.summary, run.epochs
     what = f"{run.facts['network']}, trained with {recipe.method}"
@@ -165,7 +132,7 @@ def sentences(run: Finding) -> list[str]:
     return said + noise_sentences(run)
 
 
-def noise_sentences(run: Finding) -> list[str]:
+def noise_sentences(run: StoredRun) -> list[str]:
     """The estimated noise rate, and a warning if it or the training is not to be trusted."""
     surveys = points_of(run.samples.get("survey.history"))
     if not surveys:
@@ -199,7 +166,7 @@ def _mean(told: Mapping[str, Any], kind: str, epochs: int) -> str:
     return f"{100 * told[f'{kind}last']:.1f} %{deviation}"
 
 
-def _true_rate(run: Finding) -> float | None:
+def _true_rate(run: StoredRun) -> float | None:
     if "true" in run.samples:
         return float((run.samples["given"] != run.samples["true"]).double().mean())
     noise = run.facts["noise"]
@@ -217,7 +184,7 @@ class ClassRow(NamedTuple):
     instead: str  # the class most often predicted instead
 
 
-def class_rows(run: Finding) -> Iterator[ClassRow]:
+def class_rows(run: StoredRun) -> Iterator[ClassRow]:
     """Those with the largest share of suspected labels (if there is none: of other predictions) first."""
     if not run.samples:
         return
@@ -255,7 +222,7 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."
 
 
-def class_notes(run: Finding) -> list[str]:
+def class_notes(run: StoredRun) -> list[str]:
     as_seen = "as it was last seen" if run.recipe.augment == "none" else "as it was last seen, augmented"
     notes = [f"Predictions and cross entropies are those of training: each sample {as_seen}."]
     if run.samples and (unseen := int(run.samples["H"].isnan().sum())):
@@ -269,7 +236,7 @@ def recipe_rows(recipe: Recipe) -> list[tuple[str, str]]:
     return [(name, shown(value)) for name, value in fields.items()]
 
 
-def noise_rows(run: Finding) -> list[tuple[str, str]]:
+def noise_rows(run: StoredRun) -> list[tuple[str, str]]:
     noise = run.facts["noise"]
     if noise is None:
         true = _true_rate(run)
@@ -284,7 +251,7 @@ def noise_rows(run: Finding) -> list[tuple[str, str]]:
     ]
 
 
-def provenance_rows(run: Finding) -> list[tuple[str, str]]:
+def provenance_rows(run: StoredRun) -> list[tuple[str, str]]:
     facts = run.facts
     rows: list[tuple[str, str]] = [("data", "from Python" if run.source is None else run.source.kind)]
     for option in () if run.source is None else OPTIONS[run.source.kind]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from .feed import Feed
 from .feed import check as check_data
 from .history import Epoch, summary
 from .method import criterion as make_criterion
+from .run_folder import NONFINITE
 from .survey import LARGEST, Survey, Surveys, points_of
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from .source import Source
 
 
-NONFINITE = "nonfinite.json"  # where training broke
 FIRST_IDS = 10  # of the samples there, in the sentence
 
 
@@ -156,6 +157,7 @@ class Run:
             samples=self.feed.samples,
         ).to(device)
 
+        self.id = secrets.token_hex(8)  # in all files of the run, so that no other run's is taken for one of them
         self.epoch = self.step = 0
         self.history: list[Epoch] = []
         self.seconds = 0.0  # of training in this epoch so far

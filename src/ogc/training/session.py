@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -13,18 +12,24 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import nn
 
+from .._files import first_line
 from .._require import require
+from .._tensors import part_of
+from .._threads import one_thread
 from ..models import build
-from . import checkpoint, loop, source
+from . import checkpoint, loop, run_folder, source
 from . import engine as graph
 from .history import Epoch, Nobody, Watch
+from .method import allow_loss, confirmed, own_loss
 from .ranks import Ranks, ranks
 from .recipe import Recipe, never_clips
-from .run import NONFINITE, Job, NonFinite, Run, check, described
+from .run import Job, NonFinite, Run, check, described
+from .run_folder import BEST, LAST, NONFINITE, RESULT, CheckpointError
 from .stopping import Interrupted, Stop, stopping
 
 Result = dict[str, Any]
 """What ``result.json`` holds."""
+IN_PYTHON = "ogc.training.train(jobs, resume=True)"
 
 
 def train(
@@ -86,14 +91,15 @@ def _one_by_one(jobs: Sequence[Job], go: Going) -> list[Result]:
     for number, job in enumerate(jobs):
         run = _begin(job, number, run, go)
         try:
-            with _threads(run):
+            small = run.device.type == "cpu" and job.network is None and job.recipe.network == "mlp"
+            with one_thread() if small else nullcontext():
                 loop.train(run, ranks=go.world, watch=go.watch, stop=go.stop, save_every=go.save_every)
         except NonFinite as error:
             trouble = trouble or error.with_traceback(None)  # whose frames hold the run's memory
             _finish(run, go.world)
             continue
         if not run.done:
-            raise Interrupted(go.stop.signal, [each.out for each in jobs[number:] if each.out is not None], trouble)
+            raise _interrupted(jobs[number:], go, trouble)
         results.append(_finish(run, go.world))
     if trouble is not None:
         raise trouble
@@ -119,10 +125,15 @@ def _side_by_side(jobs: Sequence[Job], go: Going) -> list[Result]:
     trouble = graph.train(lanes, stop=go.stop, save_every=go.save_every)
     results = [_finish(run, go.world) for run in runs]
     if stopped := [run for run in runs if not run.finished and run.broken is None]:
-        raise Interrupted(go.stop.signal, [run.job.out for run in stopped if run.job.out is not None], trouble)
+        raise _interrupted([run.job for run in stopped], go, trouble)
     if trouble is not None:
         raise trouble
     return results
+
+
+def _interrupted(jobs: Sequence[Job], go: Going, trouble: Exception | None) -> Interrupted:
+    own = [job.recipe.method for job in jobs if own_loss(job.recipe.method) is not None]
+    return Interrupted(go.stop.signal, [job.out for job in jobs if job.out is not None], trouble, own[:1])
 
 
 def _with_images_of(job: Job, runs: Sequence[Run]) -> Run | None:
@@ -135,15 +146,16 @@ def _with_images_of(job: Job, runs: Sequence[Run]) -> Run | None:
 
 
 def _is_saved(job: Job, go: Going) -> bool:
-    return go.resume and job.out is not None and (job.out / checkpoint.LAST).exists()
+    return go.resume and job.out is not None and run_folder.is_saved(job.out)
 
 
 def _claim(job: Job, go: Going) -> None:
-    """Take the job's folder, and note there what it is for: it can be gone on with even if its turn never comes."""
+    """Take the job's folder, and note there what it is for: it can be resumed even if its turn never comes."""
     if job.out is not None and go.world.first:
-        checkpoint.claim(job.out, resume=go.resume)
-        if not _is_saved(job, go):
-            checkpoint.write_json(job.out / checkpoint.RUN, {**described(job), "facts": None})
+        saved = _is_saved(job, go)
+        run_folder.claim(job.out, resume=saved)
+        if not saved:
+            run_folder.write_run(job.out, "", described(job), None)
 
 
 def _begin(job: Job, number: int, like: Run | None, go: Going) -> Run:
@@ -151,8 +163,8 @@ def _begin(job: Job, number: int, like: Run | None, go: Going) -> Run:
     if _is_saved(job, go):
         checkpoint.load(run, go.world)
     if job.out is not None and go.world.first:
-        checkpoint.write_json(job.out / checkpoint.RUN, {**described(job), "facts": run.facts()})
-        checkpoint.begin_metrics(run)
+        run_folder.write_run(job.out, run.id, described(job), run.facts())
+        run_folder.write_metrics(job.out, run.history)
     why = never_clips(job.recipe, samples=run.feed.samples, batch=run.feed.batch, steps=run.feed.steps)
     if why is not None and not run.done:
         go.watch.said(why)
@@ -165,9 +177,10 @@ def _finish(run: Run, world: Ranks) -> Result:
     if run.job.out is not None and world.first:
         if run.finished:
             checkpoint.write_samples(run)
-            checkpoint.write_json(run.job.out / checkpoint.RESULT, result)
+            run_folder.write_part(run.job.out / RESULT, run.id, result)
         elif run.broken is not None:
-            checkpoint.write_json(run.job.out / NONFINITE, run.broken.batch)
+            where = {**(run.broken.batch or {}), "epochs": result["epochs"]}
+            run_folder.write_part(run.job.out / NONFINITE, run.id, where)
     return result
 
 
@@ -179,10 +192,17 @@ def resume(
     tensorboard: bool = False,
     watch: Watch | None = None,
     save_every: float = 60.0,
+    loss: str | None = None,
 ) -> list[Result]:
-    """Go on with runs from their folders. Runs on data from Python go on with ``train(jobs, resume=True)``."""
+    """Resume runs from their folders. Runs on data from Python resume with ``train(jobs, resume=True)``.
+
+    :param loss: the file and class of the runs' loss, where it comes from a file. A folder may come from anyone, so
+        code that only the folder names is not run.
+    """
+    if loss is not None:
+        allow_loss(loss)
     return train(
-        jobs_of(folders),
+        jobs_of(folders, loss=loss),
         device=device,
         engine=engine,
         tensorboard=tensorboard,
@@ -192,62 +212,51 @@ def resume(
     )
 
 
-def jobs_of(folders: Sequence[Path]) -> list[Job]:
-    """The jobs that were trained in folders, their data loaded again: once, where they are the same."""
-    jobs, known = [], source.Known()
+def jobs_of(folders: Sequence[Path], *, loss: str | None = None) -> list[Job]:
+    """Make the jobs that were trained in folders, with their data loaded again: once, where they are the same.
+
+    :param loss: as in :func:`resume`.
+    """
+    jobs, known, used = [], source.Known(), False
     for folder in folders:
-        recipe, found = _read_run(folder)
-        foreign = (found["facts"] or {}).get("from_python") or (["data"] if found["source"] is None else [])
-        if foreign:
-            what = " and ".join(foreign)
-            go_on = "go on with ogc.training.train(jobs, resume=True)"
-            raise ValueError(f"The {what} of {folder} came from Python: {go_on}.")
-        origin = source.Source(**found["source"])
-        jobs.append(Job(recipe, origin, *source.load(origin, recipe, known=known), folder))
+        found = run_folder.read_description(folder)
+        if found.from_python or found.source is None:
+            what = " and ".join(found.from_python)
+            raise ValueError(f"The {what} of {folder} came from Python: resume with {IN_PYTHON}.")
+        recipe = found.recipe
+        if own_loss(recipe.method) is not None:
+            used, named = True, confirmed(recipe.method, recipe.method_sha256, loss, of=folder)
+            recipe = recipe.model_copy(update={"method": named})
+        jobs.append(Job(recipe, found.source, *source.load(found.source, recipe, known=known), folder))
+    require(loss is None or used, "method", "omitted with --resume, which uses the run's recipe", loss)
     return jobs
 
 
-def _read_run(folder: Path) -> tuple[Recipe, dict[str, Any]]:
-    """``run.json``, its recipe checked."""
-    path = folder / checkpoint.RUN
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no run: there is no {checkpoint.RUN} in it.")
-    try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict) or not found.keys() >= {"recipe", "source", "facts"}:
-            raise ValueError("a recipe, a source and facts should be in it.")
-        return Recipe(**found["recipe"]), found
-    except (ValueError, TypeError) as error:
-        raise checkpoint.CheckpointError(f"{path} is broken: {error}") from None
-
-
 def load_network(folder: Path, which: str = "averaged", network: nn.Module | None = None) -> nn.Module:
-    """A trained network from a run's folder, in evaluation mode on the CPU.
+    """Load a trained network from a run's folder, in evaluation mode on the CPU.
 
     :param which: ``last``, ``averaged`` (the last ones, averaged; the raw ones where there are none) or ``best``.
     :param network: one to load the weights into, where the run's came from Python.
     """
     require(which in ("last", "averaged", "best"), "which", "one of last, averaged, best", which)
-    recipe, found = _read_run(folder)
-    path = folder / (checkpoint.BEST if which == "best" else checkpoint.LAST)
-    tensors, _ = checkpoint.read(path)
-    facts = found["facts"]
+    found, name = run_folder.read_description(folder), BEST if which == "best" else LAST
+    tensors, _ = run_folder.read_tensors(folder / name)
+    recipe, facts = found.recipe, found.facts or {}
     if network is None:
-        own = "network" not in facts["from_python"]
-        require(own, "network", f"given: that of {folder} came from Python", network)
+        require("network" not in found.from_python, "network", f"given: that of {folder} came from Python", network)
         inputs, classes = tuple(facts["inputs"]), len(facts["classes"])
         network = build(recipe.network, inputs=inputs, classes=classes, hidden=recipe.hidden)
-    weights = checkpoint.part_of(tensors, "network")
+    weights = part_of(tensors, "network")
     if which != "last":
-        weights |= checkpoint.part_of(tensors, "averaged")
+        weights |= part_of(tensors, "averaged")
     state = network.state_dict()
     try:
         if lost := dict(network.named_parameters()).keys() - weights.keys():
             raise RuntimeError(f"it has no {min(lost)}")
         network.load_state_dict(state | {name: value for name, value in weights.items() if name in state})
     except RuntimeError as error:
-        why = checkpoint.first_line(error)
-        raise checkpoint.CheckpointError(f"{path} does not fit {type(network).__name__}: {why}") from None
+        why = first_line(error)
+        raise CheckpointError(f"{folder / name} does not fit {type(network).__name__}: {why}") from None
     return network.eval()
 
 
@@ -280,18 +289,6 @@ def resolve(recipe: Recipe, device: torch.device) -> Recipe:
     if recipe.network == "auto":
         changes["network"] = "resnet18-cifar" if device.type == "cuda" else "resnet20-cifar"
     return recipe.model_copy(update=changes)
-
-
-@contextmanager
-def _threads(run: Run) -> Iterator[None]:
-    """One thread for an MLP on the CPU: a second one saves little on an idle machine, and on a busy one costs much."""
-    before = torch.get_num_threads()
-    if run.device.type == "cpu" and run.job.network is None and run.recipe.network == "mlp":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -15,11 +15,19 @@ class Interrupted(KeyboardInterrupt):
     """Training was stopped from outside; what was trained is saved in ``folders``.
 
     :param trouble: that a run had had before.
+    :param losses: losses from files, which have to be named to resume.
     """
 
-    def __init__(self, signal_number: int, folders: Sequence[Path], trouble: Exception | None = None) -> None:
+    def __init__(
+        self,
+        signal_number: int,
+        folders: Sequence[Path],
+        trouble: Exception | None = None,
+        losses: Sequence[str] = (),
+    ) -> None:
         self.signal, self.folders = signal.Signals(signal_number), list(folders)
-        command = " ".join(["ogc train", *(f"--resume {shlex.quote(str(folder))}" for folder in folders)])
+        options = [("--resume", str(folder)) for folder in folders] + [("--method", loss) for loss in losses]
+        command = " ".join(["ogc train", *(f"{name} {shlex.quote(value)}" for name, value in options)])
         go_on = f"Go on with: {command}" if folders else "Nothing was saved: there is no run folder."
         before = "" if trouble is None else f"{trouble} "
         super().__init__(f"{before}Stopped by {self.signal.name}. {go_on}")

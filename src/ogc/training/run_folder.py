@@ -1,0 +1,203 @@
+"""A run's folder: the names of its files, and the one place that reads them.
+
+Every file that is read back carries a checksum of its contents and the identifier of its run. So a damaged file, and a
+file of another run, are noticed when they are read. Reading a folder never runs code that it names. ``metrics.jsonl``,
+the report and the pictures are for people, and are never read back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .. import _tensors
+from .._files import read_json, remove_leftovers, write_json, write_whole
+from .history import Epoch, summary
+from .recipe import Recipe
+from .source import Source
+
+FORMAT = 2  # of the safetensors files
+LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
+RUN, METRICS, RESULT = "run.json", "metrics.jsonl", "result.json"
+NONFINITE = "nonfinite.json"  # where training broke
+REPORT, PICTURES = "report.html", ("accuracy", "labels", "noise", "tau", "ratio", "histogram")
+EVENTS = "events.out.tfevents.*"  # TensorBoard's
+AUDIT = "audit"  # a folder
+NOT_BEGUN: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
+NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # facts of a run whose turn never came
+
+
+class CheckpointError(ValueError):
+    """A file of a run's folder that is damaged, or belongs to another run: one sentence that names it."""
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def claim(folder: Path, *, resume: bool) -> None:
+    """Prepare a folder for a run: remove what killed processes have left and, unless it is resumed, an older run.
+
+    The record of where training broke goes in either case.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [LAST, BEST, SAMPLES, METRICS, RESULT, NONFINITE, REPORT, *(f"{name}.png" for name in PICTURES)]
+    remove_leftovers(folder, [*names, RUN])
+    old = [folder / name for name in names] + list(folder.glob(EVENTS))
+    for path in [folder / NONFINITE] if resume else old:
+        path.unlink(missing_ok=True)
+
+
+def is_saved(folder: Path) -> bool:
+    """Return True if the folder has a checkpoint to resume from."""
+    return (folder / LAST).exists()
+
+
+def is_finished(folder: Path) -> bool:
+    return (folder / RESULT).exists()
+
+
+def write_run(folder: Path, run: str, described: Mapping[str, Any], facts: Mapping[str, Any] | None) -> None:
+    """Write ``run.json``: what is trained, by ``run``, the identifier that all other files of the run repeat."""
+    write_json(folder / RUN, {"id": run, **described, "facts": facts})
+
+
+def write_part(path: Path, run: str, content: Mapping[str, Any]) -> None:
+    """Write a JSON file of a run."""
+    write_json(path, {**content, "run": run})
+
+
+def write_tensors(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write a safetensors file of a run."""
+    _tensors.write_tensors(path, tensors, json.dumps({"format": FORMAT, "run": run, **facts}))
+
+
+def write_metrics(folder: Path, epochs: Sequence[Epoch]) -> None:
+    """Begin ``metrics.jsonl``, a log that is never read back, with the epochs so far."""
+    write_whole(folder / METRICS, "".join(epoch.to_json() + "\n" for epoch in epochs).encode())
+
+
+def append_metrics(folder: Path, epoch: Epoch) -> None:
+    with (folder / METRICS).open("ab", buffering=0) as file:  # one write: a line is whole or missing
+        file.write((epoch.to_json() + "\n").encode())
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Description(NamedTuple):
+    """``run.json``: what is trained in a folder."""
+
+    id: str
+    recipe: Recipe
+    source: Source | None
+    facts: dict[str, Any] | None  # None before its turn has come
+
+    @property
+    def from_python(self) -> list[str]:
+        """What no command can load again: "data", "network"."""
+        if self.facts is None:
+            return ["data"] if self.source is None else []
+        return list(self.facts["from_python"])
+
+
+class StoredRun(NamedTuple):
+    """Everything that a folder holds for reports and audits."""
+
+    folder: Path
+    id: str
+    recipe: Recipe
+    source: Source | None
+    facts: dict[str, Any]
+    epochs: list[Epoch]
+    samples: dict[str, Tensor]
+    digests: dict[str, str]  # of the data, as when they were trained on
+    summary: dict[str, Any]
+    finished: bool
+    broken: dict[str, Any] | None  # the batch after which nothing was finite
+
+
+def read_description(folder: Path) -> Description:
+    path = folder / RUN
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no run: there is no {RUN} in it. ogc train makes one.")
+    found = read_json(path, error=CheckpointError, fix=_fix(path))
+    try:
+        source = None if found["source"] is None else Source(**found["source"])
+        return Description(found["id"], Recipe(**found["recipe"]), source, found["facts"])
+    except KeyError as error:
+        raise CheckpointError(f"{path} has no {error}. {_fix(path)}") from None
+    except (ValueError, TypeError) as error:  # written by another version, or by hand
+        raise CheckpointError(f"{path} cannot be used: {error}") from None
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a safetensors file of a run: its tensors, and the facts in its header."""
+    fix = _fix(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no checkpoint at {path}.")
+    tensors, facts = _tensors.read_tensors(path, error=CheckpointError, fix=fix)
+    if facts.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {facts.get('format')}; this version of ogc reads {FORMAT}. {fix}")
+    _require_own(path, facts, fix)
+    return tensors, facts
+
+
+def read_part(path: Path, *, fix: str = "") -> dict[str, Any]:
+    """Read a JSON file of a run.
+
+    :param fix: what to do if it is damaged, a sentence; resuming the run if not given.
+    """
+    fix = fix or _fix(path)
+    content = read_json(path, error=CheckpointError, fix=fix)
+    _require_own(path, content, fix)
+    del content["run"]
+    return content
+
+
+def read(folder: Path) -> StoredRun:
+    """Read a run's folder, whether the run is finished or not."""
+    described, finished = read_description(folder), is_finished(folder)
+    facts = described.facts or NOT_BEGUN | {"from_python": described.from_python}
+    samples, known = read_tensors(folder / SAMPLES) if finished and (folder / SAMPLES).exists() else ({}, {})
+    broken = read_part(folder / NONFINITE) if (folder / NONFINITE).exists() else None
+    if finished:
+        history = read_part(folder / RESULT)["epochs"]
+    else:
+        saved = read_tensors(folder / LAST)[1]["history"] if is_saved(folder) else []
+        history = saved if broken is None else broken["epochs"]  # which may be later than the last checkpoint
+    epochs = [Epoch(**epoch) for epoch in history]
+    return StoredRun(
+        folder=folder,
+        id=described.id,
+        recipe=described.recipe,
+        source=described.source,
+        facts=facts,
+        epochs=epochs,
+        samples=samples,
+        digests=known.get("sha256", {}),
+        summary=summary(epochs, described.recipe.report_epochs),
+        finished=finished,
+        broken=broken,
+    )
+
+
+def _require_own(path: Path, content: Mapping[str, Any], fix: str) -> None:
+    """Refuse a file that belongs to another run than ``run.json`` beside it."""
+    beside = path.with_name(RUN)
+    if beside.is_file():
+        known = read_json(beside, error=CheckpointError, fix=_fix(beside)).get("id")
+        if content.get("run") != known:
+            raise CheckpointError(f"{path} belongs to another run than {RUN} beside it. {fix}")
+
+
+def _fix(path: Path) -> str:
+    """Say what to do about a file that cannot be used."""
+    if path.name in (LAST, RUN):
+        return "Restore it from a backup, or train again."
+    if path.name == BEST:
+        return "Restore it from a backup, or use the last weights."
+    return f"Resume the run to write it again (ogc train --resume {path.parent})."

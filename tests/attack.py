@@ -1,0 +1,298 @@
+"""Damage to the files of a run, a benchmark and an audit, and whether it is noticed.
+
+A case is a folder and something that is done with it. A copy of the folder with one damaged file has to give what the
+folder gives, or one sentence that names the file. Anything else is a silent difference.
+"""
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+
+from bench_runs import results
+from ogc.audit.apply import apply
+from ogc.audit.run import audit_run, findings_of
+from ogc.benchmark.plan import find
+from ogc.benchmark.result import read_all
+from ogc.benchmark.run import Data, standing, tasks_of, train_batch
+from ogc.benchmark.run import run as run_tasks
+from ogc.training import RECIPES, Interrupted, Job, NonFinite, Source, load, load_network, override, resume, train
+from ogc.training.report import class_rows, headline, recipe_rows, sentences
+from ogc.training.run_folder import BEST, LAST, RESULT, SAMPLES, read, read_part, read_tensors
+from small_runs import StopAt, timeless
+
+PAGE = 4096
+TRIAL = {"hidden": "8", "epochs": 3, "method": "ce+ogc"}
+CONSOLE = {"file": StringIO(), "width": 500}
+
+
+class Case(NamedTuple):
+    name: str
+    folder: Path
+    files: tuple[str, ...]
+    use: Callable[[Path], object]
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def flip(content, draw):
+    at = draw.randrange(len(content))
+    return content[:at] + bytes([content[at] ^ 1 << draw.randrange(8)]) + content[at + 1 :]
+
+
+def truncate(content, draw):
+    return content[: draw.randrange(len(content))]
+
+
+def zero_page(content, draw):
+    at = draw.randrange(0, len(content), PAGE)
+    return content[:at] + bytes(len(content[at : at + PAGE])) + content[at + PAGE :]
+
+
+def empty(content, draw):
+    return b""
+
+
+DAMAGE = {"flip": flip, "truncate": truncate, "zero a page": zero_page, "empty": empty}
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def job(out, **changes):
+    """Digits with a wrong label in five, from the source as the command line has it."""
+    recipe = override(RECIPES["digits"], TRIAL | {"noise": "symmetric:0.2"} | changes)
+    source = Source.parse("digits")
+    data, info = load(source, recipe)
+    return Job(recipe, source, data, info, out)
+
+
+def stop(folder, **changes):
+    try:
+        train([job(folder, **changes)], watch=StopAt(3, 2))
+    except Interrupted:
+        return folder
+
+
+def break_off(folder, **changes):
+    """Stop at a loss that is not finite, before anything was saved."""
+    one = job(folder, **changes)
+
+    class Spoils(StopAt):
+        def ended_epoch(self, run, epoch):
+            one.data[0].inputs.fill_(float("nan"))
+
+    try:
+        train([one], watch=Spoils(0, 0))
+    except NonFinite:
+        return folder
+
+
+def finish(folder, **changes):
+    train([job(folder, **changes)])
+    return folder
+
+
+def audit(folder, **changes):
+    audit_run(finish(folder, **changes))
+    return folder
+
+
+def tasks(seed):
+    return tasks_of(find("digits", ["ce+ogc"], ["symmetric:0.5"]), [seed], {"hidden": "8", "epochs": 3})
+
+
+def bench(folder, *, seed=1):
+    run_tasks(tasks(seed), data=Data(None), out=folder, console=Console(**CONSOLE))
+    return folder
+
+
+def bench_stopped(folder, *, seed=1):
+    [task] = tasks(seed)
+    try:
+        train([Data(None).job(task, folder)], watch=StopAt(3, 2))
+    except Interrupted:
+        return folder
+
+
+def bench_unsettled(folder, *, seed=1):
+    """Killed after training, before its result was written."""
+    [task] = tasks(seed)
+    train_batch([Data(None).job(task, folder)], device="cpu", console=Console(**CONSOLE))
+    return folder
+
+
+# --- what is done with them ------------------------------------------------------------------------------------------
+
+
+def tensors(path):
+    found, facts = read_tensors(path)
+    return {name: value.numpy().tobytes() for name, value in found.items()}, timeless(facts)
+
+
+def resumed(folder):
+    """Everything that a run leaves."""
+    resume([folder])
+    kept = {name: tensors(folder / name) for name in (LAST, BEST, SAMPLES)}
+    result = read_part(folder / RESULT)
+    return kept, [timeless(epoch) for epoch in result["epochs"]], result["recipe"], result["summary"]
+
+
+def networks(folder):
+    return [
+        {name: value.numpy().tobytes() for name, value in load_network(folder, which).state_dict().items()}
+        for which in ("last", "averaged", "best")
+    ]
+
+
+def reported(folder):
+    """What the report says, without the pictures."""
+    run = read(folder)
+    rows = list(class_rows(run)) if run.finished else []
+    return sentences(run), headline(run), rows, recipe_rows(run.recipe), [asdict(epoch) for epoch in run.epochs]
+
+
+def audited(folder):
+    found = findings_of(folder)
+    issues = [bytes(value.numpy()) for value in vars(found.issues).values() if isinstance(value, torch.Tensor)]
+    return found.title, list(found.ids), found.class_names, issues, list(found.splits), found.key
+
+
+def applied(folder):
+    out = folder.parent / "fixed.npy"
+    apply(folder, out)
+    return out.read_bytes()
+
+
+def tabled(folder):
+    """The results that tables are made of; a file that is left out has a complaint."""
+    _, complaints = read_all(folder)
+    if complaints:
+        raise ValueError(" ".join(complaints))
+    return results(folder)
+
+
+def benched(folder):
+    done = tasks(1)
+    stands = [standing(task, folder).note for task in done]
+    books = run_tasks(done, data=Data(None), out=folder, console=Console(**CONSOLE))
+    if books.broken:
+        raise ValueError(" ".join([*stands, *books.broken.values()]))
+    return results(folder)
+
+
+# --- the attack ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Count:
+    """How often damage was noticed, did no harm, and was silent."""
+
+    noticed: int = 0
+    harmless: int = 0
+    silent: int = 0
+
+    @property
+    def total(self):
+        return self.noticed + self.harmless + self.silent
+
+
+def cases(folder):
+    """Every case, and two folders of other runs to swap files with: another seed, and the same run once more."""
+    everything = ("run.json", "metrics.jsonl", LAST, BEST, SAMPLES, "result.json")
+    [task] = tasks(1)
+    work = f".work/{task.name}"
+    of_work = tuple(f"{work}/{name}" for name in ("run.json", "metrics.jsonl", LAST, BEST))
+    made = [
+        ("resume", stop, everything[:4], resumed),
+        ("load_network", finish, everything[:4], networks),
+        ("report", finish, everything, reported),
+        ("report of a stopped run", stop, everything[:4], reported),
+        ("report of a broken run", break_off, ("run.json", "metrics.jsonl", "nonfinite.json"), reported),
+        ("audit", finish, everything, audited),
+        ("audit apply", audit, ("run.json", "audit/audit.json", "audit/labels_fixed.csv"), applied),
+        ("tables", bench, (f"{task.name}.json",), tabled),
+        ("bench run", bench_stopped, of_work, benched),
+        ("bench run after a kill", bench_unsettled, (*of_work, f"{work}/result.json", f"{work}/bench.json"), benched),
+    ]
+    ready = {}
+    for name, make, files, use in made:
+        if make not in ready:
+            there = folder / make.__name__
+            ready[make] = make(there / "one"), [make(there / "seed", seed=2), make(there / "again")]
+        yield Case(name, ready[make][0], files, use), ready[make][1]
+
+
+def found_in(case, folder):
+    """What comes of a case: its outcome, or the sentence that it ends in."""
+    try:
+        return case.use(folder), None
+    except (ValueError, OSError) as error:
+        return None, str(error)
+
+
+def attack(folder, *, rounds, seed=0, ways=None):
+    """Damage each file of each case: counts by case, and what was silent.
+
+    :param rounds: how often a byte is flipped, a page zeroed, and the file truncated, each time somewhere else.
+    :param ways: how many ways of damage a file gets, drawn at random; all of them if not given.
+    """
+    draw, counts, silent = random.Random(seed), {}, []
+    for case, others in cases(folder / "folders"):
+        count = counts[case.name] = Count()
+        target = folder / "damaged" / "run"
+        whole = copied(case.folder, target)
+        expected, trouble = found_in(case, whole)
+        assert trouble is None, (case.name, trouble)
+        for name in case.files:
+            content = (case.folder / name).read_bytes()
+            kinds = [*((kind, None) for kind in DAMAGE), *(("swap", other) for other in others)]
+            for kind, other in draw.sample(kinds, ways or len(kinds)):
+                for _ in range(rounds if kind in ("flip", "truncate", "zero a page") else 1):
+                    swapped = other and sorted(other.glob(renamed(name)))[0].read_bytes()
+                    damaged = swapped if other else DAMAGE[kind](content, draw)
+                    copied(case.folder, target)
+                    (target / name).write_bytes(damaged)
+                    found, sentence = found_in(case, target)
+                    if sentence is not None and Path(name).name in sentence and "\n" not in sentence:
+                        count.noticed += 1
+                    elif sentence is None and found == expected:
+                        count.harmless += 1
+                    else:
+                        count.silent += 1
+                        silent.append((case.name, name, kind, sentence or "another outcome"))
+    return counts, silent
+
+
+def renamed(name):
+    """A file of another seed has another name in a benchmark."""
+    return name.replace(f"{tasks(1)[0].name}", "*")
+
+
+def copied(folder, target):
+    shutil.rmtree(target.parent, ignore_errors=True)
+    shutil.copytree(folder, target)
+    return target
+
+
+def table(counts):
+    rows = [(name, each.noticed, each.harmless, each.silent) for name, each in counts.items()]
+    rows.append(("all", *map(sum, zip(*(row[1:] for row in rows), strict=True))))
+    rows = [("", "noticed", "harmless", "silent"), *rows]
+    return "\n".join(f"{name:26}{noticed:>9}{harmless:>9}{silent:>9}" for name, noticed, harmless, silent in rows)
+
+
+if __name__ == "__main__":  # python attack.py FOLDER ROUNDS
+    import sys
+
+    found, unnoticed = attack(Path(sys.argv[1]), rounds=int(sys.argv[2]))
+    print(table(found))
+    for each in unnoticed:
+        print("SILENT", each)

@@ -1,0 +1,151 @@
+"""A folder that was received from a stranger never runs code, whatever its files say."""
+
+import contextlib
+import hashlib
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from edited import edited
+from made_up_results import made_up
+from ogc.audit.run import audit_run
+from ogc.benchmark.plan import find
+from ogc.benchmark.result import read_all, write
+from ogc.cli.app import build
+from ogc.training import Recipe, load_network, own_loss, resume
+from ogc.training.report import write_report
+from ogc.training.run_folder import RUN, read
+from small_runs import StopAt
+
+LOSS = """
+from pathlib import Path
+from torch import nn
+
+Path(__file__).with_name("it ran").touch()
+
+
+class Evil(nn.CrossEntropyLoss):
+    def __init__(self):
+        super().__init__()
+"""
+TRAIN = ("--noise", "symmetric:0.2", "--epochs", "3", "--set", "hidden=8")
+
+
+@pytest.fixture(autouse=True)
+def nothing_allowed(monkeypatch):
+    """As in a new process."""
+    monkeypatch.setattr(own_loss, "_allowed", {})
+    monkeypatch.setattr(own_loss, "_modules", {})
+
+
+def ogc(*words):
+    found = CliRunner().invoke(build(), [str(word) for word in words], env={"COLUMNS": "500"})
+    if found.exception is not None and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found.exit_code, found.output
+
+
+@pytest.fixture(params=["with its checksum", "without a checksum"])
+def received(request, tmp_path, monkeypatch):
+    """A finished run, audited, whose ``run.json`` names a file beside it; every checksum is in order."""
+    folder = tmp_path / "received"
+    assert ogc("train", "digits", *TRAIN, "--method", "ce", "--out", folder)[0] == 0
+    assert ogc("audit", folder)[0] == 0
+    (folder / "evil.py").write_text(LOSS)
+    sha256 = hashlib.sha256(LOSS.encode()).hexdigest() if request.param == "with its checksum" else None
+    method = {"method": f"{folder / 'evil.py'}:Evil", "method_sha256": sha256, "parameters": {}}
+    edited(folder / RUN, lambda run: run["recipe"].update(method))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def ran(folder):
+    return (folder / "it ran").exists()
+
+
+def test_no_command_runs_it(received):
+    (received / "result.json").rename("result.json")  # so that training would go on
+    code, said = ogc("train", "--resume", received)
+    assert code != 0
+    assert "If you trust the file, add --method" in said
+    assert "\n" not in said.strip()
+    assert not ran(received)
+    (received.parent / "result.json").rename(received / "result.json")
+    ogc("audit", received)
+    ogc("audit", "apply", received, "--out", "fixed.npy")
+    assert not ran(received)
+
+
+def test_no_function_that_reads_runs_it(received):
+    for use in (read, write_report, load_network, audit_run, lambda folder: resume([folder])):
+        with contextlib.suppress(ValueError):
+            use(received)
+    assert not ran(received)
+
+
+def test_what_was_typed_runs(tmp_path, monkeypatch):
+    """And what was typed has to be what the run was trained with."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "evil.py"
+    file.write_text(LOSS)
+    monkeypatch.setattr("ogc.training.progress.Progress.moved", lambda self, run, **at: StopAt(2, 3).moved(run, **at))
+    code, said = ogc("train", "digits", *TRAIN, "--method", "evil.py:Evil", "--out", "run")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert code == 143
+    assert ran(tmp_path)
+    command = said.partition("Go on with: ")[2].split("\n")[0]
+    assert shlex.split(command) == ["ogc", "train", "--resume", "run", "--method", f"{file}:Evil"]
+    monkeypatch.setattr(own_loss, "_allowed", {})
+    assert "add --method" in ogc("train", "--resume", "run")[1]
+    for other, words in (
+        ("gce", "`method` should be that of run"),
+        ("evil.py:Other", "`method` should be that of run"),
+    ):
+        assert words in ogc("train", "--resume", "run", "--method", other)[1]
+    file.write_text(f"{LOSS}\n")
+    assert "has changed since this run began" in ogc("train", "--resume", "run", "--method", "evil.py:Evil")[1]
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "evil.py").write_text(LOSS)
+    code, said = ogc("train", "--resume", "run", "--method", "elsewhere/evil.py:Evil")
+    assert code == 0, said
+    assert ogc("train", "digits", *TRAIN, "--method", "ce", "--out", "plain")[0] == 0
+    assert "omitted with --resume" in ogc("train", "--resume", "plain", "--method", "elsewhere/evil.py:Evil")[1]
+
+
+def test_a_result_does_not_run_it(tmp_path):
+    (tmp_path / "evil.py").write_text(LOSS)
+    path = write(tmp_path / "results", made_up(find("digits", ["ce"], ["symmetric:0.5"])[0]))
+    method = f"{tmp_path / 'evil.py'}:Evil"
+    for sha256 in (hashlib.sha256(LOSS.encode()).hexdigest(), None):
+        change = {"method": method, "method_sha256": sha256, "parameters": {}}
+        edited(path, lambda result, change=change: result["recipe"].update(change), method=method)
+        read_all(path.parent)
+        ogc("tables", "digits", "--results", path.parent)
+        ogc("figures", "--results", path.parent, "--out", tmp_path / "figures")
+        ogc("bench", "run", "digits", "--dry-run", "--out", path.parent)
+    assert not ran(tmp_path)
+
+
+def test_a_recipe_does_not_run_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text(LOSS)
+    (tmp_path / "recipe.toml").write_text('base = "digits"\nmethod = "evil.py:Evil"\n')
+    code, said = ogc("train", "digits", "--recipe", "recipe.toml", "--print")
+    assert code == 2
+    assert "evil.py:Evil` is a loss from a file, which runs only if you name it yourself." in said
+    with pytest.raises(ValueError, match="in Python call ogc"):
+        Recipe(
+            name="x",
+            network="mlp",
+            method="evil.py:Evil",
+            epochs=1,
+            batch_size=2,
+            lr=1,
+            weight_decay=0,
+            schedule="constant",
+        )
+    assert not ran(tmp_path)
+    assert ogc("train", "digits", "--recipe", "recipe.toml", "--method", "evil.py:Evil", "--print")[0] == 0
+    assert ran(tmp_path)
