@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ogc.data import table
-from ogc.data.columns import Categorical, Numeric, fit
+from ogc.data.columns import Category, Number, fit
 
 
 def write(path, rows):
@@ -98,7 +98,10 @@ def test_a_class_with_one_row_trains_and_is_named(tmp_path):
     ("rows", "sentence"),
     [
         (["x,y", "1,a", "2"], "Row 2 of .* should have 2 cells. Found 1"),
-        (["x,y", "1,a", "2,", "3,b"], "Row 2 of .* has no value in the column `y`"),
+        (
+            ["x,y", "1,a", "2,", "3,b"],
+            "1 of 3 rows of .* have no label in the column `y`, the first is row 2.*--skip-bad",
+        ),
         (["x,x,y", "1,2,a"], "`x` more than once"),
         (["x,z", "1,a"], "no column `y`, but `x`, `z`"),
         (["x,y", "1,a", "2,a"], "two classes or more. Found 1"),
@@ -161,12 +164,11 @@ def test_real_parquet(tmp_path):
 
 
 def test_columns():
-    assert fit(["1", "1", "1"]) is None
-    assert fit(["1", "1.0"]) is None
-    assert fit([None, "NA", "?"]) is None
-    assert fit(["1", "3"]) == Numeric(2, 1, flagged=False)
-    assert fit(["1", "3", "nan", "inf"]) == Numeric(2, 1, flagged=True)
-    assert fit(["1", "x", None]) == Categorical(("1", "x"))
+    assert fit(["1", "1", "1"]) == fit(["1", "1.0"]) == "constant"
+    assert fit([None, "NA", "?"]) == "empty"
+    assert fit(["1", "3"]) == Number(2, 1, flagged=False)
+    assert fit(["1", "3", "nan", "inf"]) == Number(2, 1, flagged=True)
+    assert fit(["1", "x", None]) == Category(("1", "x"))
     only_missing = fit(["5", None])
     assert only_missing.features(["5", None, "6"]).tolist() == [[0], [1], [0]]
     many = fit([str(i // 2) + "x" for i in range(300)] + ["top"] * 5)

@@ -1,0 +1,81 @@
+"""How a run's inputs were prepared for its network, stored as JSON: new inputs are prepared in exactly the same way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from .._files import write_whole
+from ..data.augment import Statistics
+from ..data.columns import Encoder
+from .checkpoint import PREPROCESSING, CheckpointError
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What was fitted on the training inputs, and the names of the classes."""
+
+    kind: Literal["table", "images", "features"]
+    shape: tuple[int, ...]  # of one sample, before it is normalised
+    class_names: tuple[str, ...]
+    encoder: Encoder | None = None  # of a table
+    statistics: Statistics | None = None  # of images: mean and standard deviation of each channel
+    id: str | None = None  # a table's column to find rows by
+    labels: tuple[str, ...] = ()  # a table's columns of given and true labels, which are no inputs
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        encoder, statistics, source = run.train_set.encoder, run.feed.statistics, run.job.source
+        found = () if source is None or encoder is None else (source.label, source.true)
+        return cls(
+            "table" if encoder is not None else "features" if statistics is None else "images",
+            run.feed.origin_shape,
+            run.train_set.class_names,
+            encoder,
+            statistics,
+            None if source is None or encoder is None else source.id,
+            tuple(name for name in found if name is not None),
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read that of a run's folder."""
+        path = folder / PREPROCESSING
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{folder} has no {PREPROCESSING}, which says how inputs are prepared: an older version of ogc trained "
+                "this run. Train it again."
+            )
+        try:
+            stored = json.loads(path.read_bytes())
+            return cls(
+                stored["kind"],
+                tuple(stored["shape"]),
+                tuple(stored["class_names"]),
+                stored["encoder"] and Encoder.from_json(stored["encoder"]),
+                stored["statistics"] and Statistics(*map(tuple, stored["statistics"])),
+                stored["id"],
+                tuple(stored["labels"]),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{path} is broken: {error!r}. Train the run again.") from None
+
+    def to_json(self) -> dict[str, Any]:
+        encoder = None if self.encoder is None else self.encoder.to_json()
+        return {**vars(self), "encoder": encoder}
+
+    def write(self, folder: Path) -> None:
+        write_whole(folder / PREPROCESSING, (json.dumps(self.to_json(), indent=1) + "\n").encode())
+
+    def check(self, folder: Path) -> None:
+        """Refuse to resume a run whose inputs would be prepared in another way than before."""
+        if (folder / PREPROCESSING).is_file() and Preprocessing.read(folder) != self:
+            raise CheckpointError(
+                f"{folder / PREPROCESSING} differs from what the data give now, so that training cannot be resumed: "
+                "the data or the version of scikit-learn have changed. Train it again, or restore them."
+            )
