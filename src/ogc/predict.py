@@ -233,7 +233,7 @@ class Predictor:
                 f"{meant(absent[0], [name for name in rows if name not in own.encoder.columns])}"
             )
         id = own.id if id is None and own.id in rows else id
-        known = {*own.encoder.columns, *own.encoder.dropped, *own.labels, id}
+        known = {*own.encoder.columns, *own.encoder.dropped, *own.labels, own.id, id}
         if extra := [name for name in rows if name not in known]:
             warnings.warn(f"Ignored columns that the run was not trained on: {few(extra)}.", stacklevel=4)
         for name, column in own.encoder.columns.items():

@@ -111,7 +111,7 @@ def test_a_new_run_in_an_old_folder(tmp_path):
     write_report(tmp_path)
     (tmp_path / "events.out.tfevents.1.2").touch()
     (tmp_path / NONFINITE).touch()
-    assert len(list(tmp_path.iterdir())) == 15
+    assert len(list(tmp_path.iterdir())) == 16
     with pytest.raises(Interrupted):
         train([job(tmp_path, method="ce")], watch=StopAt(1, 2))
     assert {path.name for path in tmp_path.iterdir()} == {RUN, METRICS, LAST}
