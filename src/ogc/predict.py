@@ -179,7 +179,7 @@ class Predictor:
             return self._images(path, skip_bad)
         if suffix in TABLES:
             self._require_kind("table", f"`{data}`")
-            aside = tuple(filter(None, (id, self.preprocessing.id)))
+            aside = () if self.preprocessing.encoder is None else (id or self.preprocessing.encoder.id,)
             return self._rows(read(path, as_found=aside), f"`{data}`", id)
         if suffix in ARRAYS:
             require(kind != "table", "data", f"{ACCEPTED[kind]}, like what the run was trained on", str(data))
@@ -223,24 +223,24 @@ class Predictor:
         return Samples(files, "path", [each.relative_to(root).as_posix() for each in files.paths])
 
     def _rows(self, rows: Table, where: str, id: str | None) -> Samples:
-        own = self.preprocessing
-        assert own.encoder is not None
+        encoder = self.preprocessing.encoder
+        assert encoder is not None
         if id is not None and id not in rows:
             raise ValueError(f"{where} has no column `{id}`, but {few(list(rows), 20)}.{meant(id, rows)}")
-        if absent := [name for name in own.encoder.columns if name not in rows]:
+        if absent := [name for name in encoder.columns if name not in rows]:
             raise ValueError(
                 f"{where} has no column {few(absent)}, which the run was trained on. Found {few(list(rows), 20)}."
-                f"{meant(absent[0], [name for name in rows if name not in own.encoder.columns])}"
+                f"{meant(absent[0], [name for name in rows if name not in encoder.columns])}"
             )
-        id = own.id if id is None and own.id in rows else id
-        known = {*own.encoder.columns, *own.encoder.dropped, *own.labels, own.id, id}
+        known = {*encoder.columns, *encoder.dropped, *encoder.labels, encoder.id, id}
         if extra := [name for name in rows if name not in known]:
             warnings.warn(f"Ignored columns that the run was not trained on: {few(extra)}.", stacklevel=4)
-        for name, column in own.encoder.columns.items():
+        for name, column in encoder.columns.items():
             self._check_cells(name, column, rows[name], where)
         count = len(next(iter(rows.values())))
+        id = id if id is not None or encoder.id not in rows else encoder.id
         ids = [str(number) for number in range(1, count + 1)] if id is None else [cell or "" for cell in rows[id]]
-        return Samples(own.encoder.features(rows), id or "row", ids)
+        return Samples(encoder.features(rows), id or "row", ids)
 
     @staticmethod
     def _check_cells(name: str, column: Column, found: Sequence[Cell], where: str) -> None:

@@ -151,13 +151,17 @@ class Encoder:
 
     columns: Mapping[str, Column]
     dropped: Mapping[str, str]  # column to reason
+    labels: tuple[str, ...] = ()  # columns of given and true labels
+    id: str | None = None  # the column to find rows by
 
     @classmethod
-    def fit(cls, table: Table) -> Self:
-        fitted = {name: fit(cells, name) for name, cells in table.items()}
+    def fit(cls, table: Table, *, labels: tuple[str, ...] = (), id: str | None = None) -> Self:
+        fitted = {name: fit(cells, name) for name, cells in table.items() if name not in (*labels, id)}
         return cls(
             {name: column for name, column in fitted.items() if not isinstance(column, str)},
             {name: reason for name, reason in fitted.items() if isinstance(reason, str)},
+            labels,
+            id,
         )
 
     def features(self, table: Table) -> Tensor:
@@ -176,11 +180,12 @@ class Encoder:
 
     def to_json(self) -> dict[str, Any]:
         columns = {name: {"kind": column.kind, **asdict(column)} for name, column in self.columns.items()}
-        return {"columns": columns, "dropped": dict(self.dropped)}
+        return {"columns": columns, "dropped": dict(self.dropped), "labels": list(self.labels), "id": self.id}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        return cls({name: _restore(column) for name, column in stored["columns"].items()}, dict(stored["dropped"]))
+        columns = {name: _restore(column) for name, column in stored["columns"].items()}
+        return cls(columns, dict(stored["dropped"]), tuple(stored["labels"]), stored["id"])
 
 
 def _restore(stored: Mapping[str, Any]) -> Column:

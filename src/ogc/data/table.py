@@ -68,7 +68,8 @@ def table(
     split = isinstance(val, float | int)
     keep, held_out = stratified_split(given, class_names, val=val if isinstance(val, float | int) else 0, seed=seed)
     trained = keep.tolist()
-    encoder = Encoder.fit({name: [cells[i] for i in trained] for name, cells in rows.items() if name not in aside})
+    known = {name: [cells[i] for i in trained] for name, cells in rows.items()}
+    encoder = Encoder.fit(known, labels=(label,) if true is None else (label, true), id=id)
     if not encoder.columns:
         raise ValueError(
             f"`{path}` has no column to learn from. Expected numbers, categories, dates or text beside `{label}`. "
@@ -136,7 +137,7 @@ def _ids(rows: Table, id: str | None, numbers: Sequence[int]) -> list[str]:
     return [cell or "" for cell in rows[id]] if id is not None and id in rows else [str(number) for number in numbers]
 
 
-def read(path: Path, *, as_found: Collection[str] = ()) -> Table:
+def read(path: Path, *, as_found: Collection[str | None] = ()) -> Table:
     """Read the cells by column, as stripped text, ``None`` where a cell is empty.
 
     Numbers with a decimal comma, which only files separated by semicolons may have, get a decimal point.

@@ -25,21 +25,16 @@ class Preprocessing:
     class_names: tuple[str, ...]
     encoder: Encoder | None = None  # of a table
     statistics: Statistics | None = None  # of images: mean and standard deviation of each channel
-    id: str | None = None  # a table's column to find rows by
-    labels: tuple[str, ...] = ()  # a table's columns of given and true labels, which are no inputs
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        encoder, statistics, source = run.train_set.encoder, run.feed.statistics, run.job.source
-        found = () if source is None or encoder is None else (source.label, source.true)
+        encoder, statistics = run.train_set.encoder, run.feed.statistics
         return cls(
             "table" if encoder is not None else "features" if statistics is None else "images",
             run.feed.origin_shape,
             run.train_set.class_names,
             encoder,
             statistics,
-            None if source is None or encoder is None else source.id,
-            tuple(name for name in found if name is not None),
         )
 
     @classmethod
@@ -59,8 +54,6 @@ class Preprocessing:
                 tuple(stored["class_names"]),
                 stored["encoder"] and Encoder.from_json(stored["encoder"]),
                 stored["statistics"] and Statistics(*map(tuple, stored["statistics"])),
-                stored["id"],
-                tuple(stored["labels"]),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"{path} is broken: {error!r}. Train the run again.") from None
@@ -73,8 +66,8 @@ class Preprocessing:
         write_whole(folder / PREPROCESSING, (json.dumps(self.to_json(), indent=1) + "\n").encode())
 
     def check(self, folder: Path) -> None:
-        """Refuse to resume a run whose inputs would be prepared in another way than before."""
-        if (folder / PREPROCESSING).is_file() and Preprocessing.read(folder) != self:
+        """Refuse to resume a run on a table whose rows would be encoded in another way than before."""
+        if self.encoder is not None and Preprocessing.read(folder).encoder != self.encoder:
             raise CheckpointError(
                 f"{folder / PREPROCESSING} differs from what the data give now, so that training cannot be resumed: "
                 "the data or the version of scikit-learn have changed. Train it again, or restore them."

@@ -163,8 +163,8 @@ def _begin(job: Job, number: int, like: Run | None, go: Going) -> Run:
     run = Run(job, number=number, device=go.device, rank=go.world.rank, like=like)
     preprocessing = Preprocessing.of(run)
     if _is_saved(job, go) and job.out is not None:
-        checkpoint.load(run, go.world)
         preprocessing.check(job.out)
+        checkpoint.load(run, go.world)
     elif preprocessing.encoder is not None and number == 0:
         go.watch.said(f"Columns: {preprocessing.encoder.use}.")
     if job.out is not None and go.world.first:
