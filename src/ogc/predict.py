@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from ._files import write_whole
-from ._near import meant
 from ._require import require
+from ._suggestions import did_you_mean
 from .data.arrays import FEATURES, single, to_inputs
 from .data.augment import normalise
 from .data.columns import Cell, Column
@@ -226,11 +226,11 @@ class Predictor:
         encoder = self.preprocessing.encoder
         assert encoder is not None
         if id is not None and id not in rows:
-            raise ValueError(f"{where} has no column `{id}`, but {few(list(rows), 20)}.{meant(id, rows)}")
+            raise ValueError(f"{where} has no column `{id}`, but {few(list(rows), 20)}.{did_you_mean(id, rows)}")
         if absent := [name for name in encoder.columns if name not in rows]:
             raise ValueError(
                 f"{where} has no column {few(absent)}, which the run was trained on. Found {few(list(rows), 20)}."
-                f"{meant(absent[0], [name for name in rows if name not in encoder.columns])}"
+                f"{did_you_mean(absent[0], [name for name in rows if name not in encoder.columns])}"
             )
         known = {*encoder.columns, *encoder.dropped, *encoder.labels, encoder.id, id}
         if extra := [name for name in rows if name not in known]:

@@ -135,7 +135,7 @@ class Text:
 
     def features(self, cells: Sequence[Cell]) -> Tensor:
         found = self._vectorizer.transform([cell or "" for cell in cells])
-        return TEXT_SCALE * torch.from_numpy(found.toarray()).float()
+        return TEXT_SCALE * torch.from_numpy(found.astype("float32").toarray())
 
     def unexpected(self, cells: Sequence[Cell]) -> list[int]:
         return []

@@ -17,7 +17,7 @@ from typing import TextIO
 import torch
 from torch import Tensor
 
-from .._near import meant
+from .._suggestions import did_you_mean
 from .columns import Cell, Encoder, finite, is_missing
 from .dataset import Dataset, Loaded
 from .paths import few
@@ -58,7 +58,9 @@ def table(
     rows = read(path, as_found=aside)
     for column in aside:
         if column not in rows:
-            raise ValueError(f"`{path}` has no column `{column}`, but {few(list(rows), 20)}.{meant(column, rows)}")
+            raise ValueError(
+                f"`{path}` has no column `{column}`, but {few(list(rows), 20)}.{did_you_mean(column, rows)}"
+            )
     rows, numbers = _labelled(rows, label, path, skip_bad)
     ids = _ids(rows, id, numbers)
     class_names = _class_names(rows[label], label, path)
