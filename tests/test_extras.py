@@ -239,7 +239,8 @@ def test_importing_ogc_does_not_wait_for_torch():
         import ogc
         from ogc.cli import main
         assert set(ogc.__all__) < set(dir(ogc))
-        for arguments in [], ["train"], ["bench", "run"], ["tables"], ["figures"], ["audit"], ["noise"], ["demo"]:
+        commands = "train predict export bench tables figures audit noise demo".split()
+        for arguments in [], ["bench", "run"], *([command] for command in commands):
             sys.argv = ["ogc", *arguments, "--help"]
             try:
                 main()
