@@ -10,7 +10,7 @@ from PIL import Image
 
 from ogc.predict import Predictor
 from ogc.training import RECIPES, Job, Source, load, override, train
-from ogc.training.checkpoint import LAST, PREPROCESSING, CheckpointError
+from ogc.training.run_folder import LAST, PREPROCESSING, CheckpointError, read_description, read_part, write_part
 from ogc.training.session import load_network
 from small_runs import images, job, network, recipe
 from tickets import write_tickets
@@ -320,17 +320,25 @@ def test_data_of_another_kind(tickets, photos, numbers, tmp_path):
         table.predict(tickets[1] / "new.csv", id="tickets")
 
 
-def test_folders_that_hold_no_whole_run(tickets, tmp_path):
+def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         Predictor.load(tmp_path)
     for name in ("run.json", LAST, PREPROCESSING):
         (tmp_path / name).write_bytes((tickets[0] / name).read_bytes())
     assert Predictor.load(tmp_path).class_names == ("billing", "delivery", "quality")
-    stored = json.loads((tmp_path / PREPROCESSING).read_text())
-    for broken in ("{", "[]", "{}", json.dumps({**stored, "encoder": {"columns": {"a": {"kind": "colour"}}}})):
-        (tmp_path / PREPROCESSING).write_text(broken)
-        with pytest.raises(CheckpointError, match=r"preprocessing\.json is broken"):
+    path, id = tmp_path / PREPROCESSING, read_description(tmp_path).id
+    stored = read_part(path)
+    for broken in (b"{", b"[]", b"{}", path.read_bytes().replace(b"billing", b"milling")):
+        path.write_bytes(broken)
+        with pytest.raises(CheckpointError, match=r"preprocessing\.json is damaged: .* train again\."):
             Predictor.load(tmp_path)
+    for wrong in ({}, {**stored, "encoder": {"columns": {"a": {"kind": "colour"}}}}):
+        write_part(path, id, wrong)
+        with pytest.raises(CheckpointError, match=r"preprocessing\.json cannot be used: .* train again\."):
+            Predictor.load(tmp_path)
+    path.write_bytes((numbers[0] / PREPROCESSING).read_bytes())
+    with pytest.raises(CheckpointError, match=r"preprocessing\.json belongs to another run"):
+        Predictor.load(tmp_path)
     (tmp_path / PREPROCESSING).unlink()
     with pytest.raises(FileNotFoundError, match=r"has no preprocessing\.json.* Train it again"):
         Predictor.load(tmp_path)

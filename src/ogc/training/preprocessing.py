@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from .._files import write_whole
 from ..data.augment import Statistics
 from ..data.columns import Encoder
-from .checkpoint import PREPROCESSING, CheckpointError
+from .run_folder import PREPROCESSING, CheckpointError, read_part, write_part
 
 if TYPE_CHECKING:
     from .run import Run
+
+FIX = "Restore it from a backup, or train again."
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Preprocessing:
                 f"{folder} has no {PREPROCESSING}, which says how inputs are prepared: an older version of ogc trained "
                 "this run. Train it again."
             )
+        stored = read_part(path, fix=FIX)
         try:
-            stored = json.loads(path.read_bytes())
             return cls(
                 stored["kind"],
                 tuple(stored["shape"]),
@@ -56,14 +56,15 @@ class Preprocessing:
                 stored["statistics"] and Statistics(*map(tuple, stored["statistics"])),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{path} is broken: {error!r}. Train the run again.") from None
+            raise CheckpointError(f"{path} cannot be used: {error!r}. {FIX}") from None
 
     def to_json(self) -> dict[str, Any]:
         encoder = None if self.encoder is None else self.encoder.to_json()
         return {**vars(self), "encoder": encoder}
 
-    def write(self, folder: Path) -> None:
-        write_whole(folder / PREPROCESSING, (json.dumps(self.to_json(), indent=1) + "\n").encode())
+    def write(self, folder: Path, run: str) -> None:
+        """Write it to the folder of the run with this identifier."""
+        write_part(folder / PREPROCESSING, run, self.to_json())
 
     def check(self, folder: Path) -> None:
         """Refuse to resume a run on a table whose rows would be encoded in another way than before."""
