@@ -9,10 +9,18 @@ import torch
 from PIL import Image
 
 from ogc.predict import Predictor
-from ogc.training import RECIPES, Job, Source, load, override, train
-from ogc.training.run_folder import LAST, PREPROCESSING, CheckpointError, read_description, read_part, write_part
+from ogc.training import RECIPES, Interrupted, Job, Source, load, override, train
+from ogc.training.run_folder import (
+    LAST,
+    PREPROCESSING,
+    RESULT,
+    CheckpointError,
+    read_description,
+    read_part,
+    write_part,
+)
 from ogc.training.session import load_network
-from small_runs import images, job, network, recipe
+from small_runs import StopAt, images, job, network, recipe
 from tickets import write_tickets
 
 
@@ -323,7 +331,7 @@ def test_data_of_another_kind(tickets, photos, numbers, tmp_path):
 def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no run"):
         Predictor.load(tmp_path)
-    for name in ("run.json", LAST, PREPROCESSING):
+    for name in ("run.json", LAST, PREPROCESSING, RESULT):
         (tmp_path / name).write_bytes((tickets[0] / name).read_bytes())
     assert Predictor.load(tmp_path).class_names == ("billing", "delivery", "quality")
     path, id = tmp_path / PREPROCESSING, read_description(tmp_path).id
@@ -344,6 +352,14 @@ def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
         Predictor.load(tmp_path)
     with pytest.raises(ValueError, match="`which` should be one of last, averaged, best"):
         Predictor.load(tickets[0], which="worst")
+
+
+def test_a_run_that_is_not_finished_predicts_with_a_note(tmp_path):
+    with pytest.raises(Interrupted):
+        train([job(tmp_path)], watch=StopAt(2, 2), device="cpu")
+    with pytest.warns(UserWarning, match="is not finished: its last checkpoint predicts"):
+        predictor = Predictor.load(tmp_path)
+    assert len(predictor.predict(job().data[0].inputs)) == 80
 
 
 def test_a_network_from_python(tmp_path):

@@ -32,6 +32,7 @@ from .data.paths import few
 from .data.table import Table, cells, read
 from .training.evaluate import EVALUATION_BATCH, EVALUATION_NUMBERS
 from .training.preprocessing import Preprocessing
+from .training.run_folder import is_finished
 from .training.session import load_network, pick_device
 from .training.source import ARRAYS, TABLES
 
@@ -113,8 +114,10 @@ class Predictor:
         :param network: one to load the weights into, where the run's came from Python.
         """
         folder = Path(run).expanduser()
-        loaded = load_network(folder, which, network)
-        return cls(loaded, Preprocessing.read(folder), device)
+        predictor = cls(load_network(folder, which, network), Preprocessing.read(folder), device)
+        if not is_finished(folder):
+            warnings.warn(f"The run in {folder} is not finished: its last checkpoint predicts.", stacklevel=2)
+        return predictor
 
     @property
     def class_names(self) -> tuple[str, ...]:
