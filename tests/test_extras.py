@@ -51,6 +51,18 @@ ENOUGH = {
         pyarrow.parquet.write_table(pyarrow.table(columns), "t.parquet")
         assert len(table("t.parquet", "kind")[0].class_names) == 2
         """,
+    "onnx": """
+        from pathlib import Path
+        import onnxruntime
+        from ogc.data import load_digits
+        from ogc.export import to_onnx
+        from ogc.predict import Predictor
+        from ogc.training import RECIPES, Job, override, train
+        recipe = override(RECIPES["digits"], {"epochs": 1})
+        train([Job(recipe, None, load_digits(), out=Path("run"))], device="cpu")
+        to_onnx(Predictor.load("run"), "digits.onnx")
+        assert onnxruntime.InferenceSession("digits.onnx").get_inputs()[0].shape[1] == 64
+        """,
     "tensorboard": """
         from torch.utils.tensorboard import SummaryWriter
         with SummaryWriter("events") as writer:
@@ -240,7 +252,8 @@ def test_importing_ogc_does_not_wait_for_torch():
         import ogc
         from ogc.cli import main
         assert set(ogc.__all__) < set(dir(ogc))
-        for arguments in [], ["train"], ["bench", "run"], ["tables"], ["figures"], ["audit"], ["noise"], ["demo"]:
+        commands = "train predict export bench tables figures audit noise demo".split()
+        for arguments in [], ["bench", "run"], *([command] for command in commands):
             sys.argv = ["ogc", *arguments, "--help"]
             try:
                 main()

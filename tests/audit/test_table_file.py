@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from ogc.audit.apply import apply
+from ogc.audit.run import audit_run
 from ogc.audit.table_file import cell, read_table, records
+from ogc.training import RECIPES, Job, Source, load, override, train
 
 CLASSES = ["plain", "with, comma", 'a "quoted" one', "two\nlines", "tab\there", "ü", "'", "=1+1"]
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8) | st.sampled_from(
@@ -103,7 +106,7 @@ def test_a_cell_reads_back(text):
 def test_no_utf8_is_named(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b"a,label\n\xff,x\n")
-    with pytest.raises(ValueError, match=r"t\.csv` is no CSV file in UTF-8"):
+    with pytest.raises(ValueError, match=r"t\.csv` cannot be read as CSV in UTF-8"):
         read_table(path)
     with pytest.raises(FileNotFoundError, match="is not there"):
         read_table(tmp_path / "none.csv")
@@ -134,3 +137,49 @@ def test_parquet_keeps_types_metadata_and_the_other_columns(tmp_path, labels):
     values = labels.to_pylist()
     assert found.column("label").to_pylist() == [values[1], values[1], values[2], values[0]]
     assert found.select(["n", "t"]).equals(whole.select(["n", "t"]))
+
+
+def test_semicolons_stay_and_a_label_with_one_is_quoted(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x;note;y\n1,5;a, b;p\n2,5;c;q;\n".replace("q;", "q"))
+    table = read_table(path)
+    assert table.row(0) == {"x": "1,5", "note": "a, b", "y": "p"}
+    assert table.with_labels("y", {0: "p;q"}) == b'x;note;y\n1,5;a, b;"p;q"\n2,5;c;q\n'
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_rows_without_a_label_are_skipped_and_kept_in_the_copy(tmp_path, suffix):
+    path = tmp_path / f"t{suffix}"
+    if suffix == ".csv":
+        path.write_text("x,y\n1,\n2,0\n3, \n4,1\n")
+    else:
+        parquet.write_table(pa.table({"x": [1, 2, 3, 4], "y": [None, 0, None, 1]}), path)
+    table = read_table(path, "y")
+    assert len(table) == 2
+    assert table.labels("y") == ["0", "1"]
+    assert table.row(1) == {"x": "4", "y": "1"}
+    path.write_bytes(table.with_labels("y", {0: "1"}))
+    again = read_table(path)
+    assert [again.row(i)["x"] for i in range(4)] == ["1", "2", "3", "4"]
+    assert [again.row(i)["y"].strip() for i in range(4)] == ["", "1", "", "1"]
+
+
+def test_an_audit_of_a_table_with_semicolons_and_rows_without_a_label(tmp_path):
+    """Suggestions reach the rows that they are about, and rows without a label stay as they are."""
+    path, true = tmp_path / "t.csv", ["ab"[i % 2] for i in range(200)]
+    given = [
+        {"a": "b", "b": "a"}[label] if i in (40, 41) else "" if i % 7 == 3 else label for i, label in enumerate(true)
+    ]
+    path.write_text(
+        "x;y\n" + "".join(f"{'1,5' if t == 'a' else '-1,5'};{g}\n" for t, g in zip(true, given, strict=True))
+    )
+    source = Source.parse(str(path), label="y", skip_bad=True)
+    recipe = override(RECIPES["table"], {"epochs": 8, "batch_size": 16, "hidden": "16"})
+    with pytest.warns(UserWarning, match="Left out"):
+        train([Job(recipe, source, *load(source, recipe), tmp_path / "run")], device="cpu")
+    with pytest.warns(UserWarning, match="Left out"):
+        findings = audit_run(tmp_path / "run")
+    assert len(findings.ids) == sum(map(bool, given))
+    apply(tmp_path / "run", tmp_path / "fixed.csv")
+    fixed = read_table(tmp_path / "fixed.csv").labels("y")
+    assert fixed == [old and new for old, new in zip(given, true, strict=True)]

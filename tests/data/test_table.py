@@ -1,3 +1,5 @@
+import csv
+import json
 import math
 import sys
 import types
@@ -6,7 +8,9 @@ import pytest
 import torch
 
 from ogc.data import table
-from ogc.data.columns import Categorical, Numeric, fit
+from ogc.data.columns import TEXT_SCALE, Category, Encoder, Number, fit
+from ogc.data.table import read
+from tickets import write_tickets
 
 
 def write(path, rows):
@@ -98,7 +102,10 @@ def test_a_class_with_one_row_trains_and_is_named(tmp_path):
     ("rows", "sentence"),
     [
         (["x,y", "1,a", "2"], "Row 2 of .* should have 2 cells. Found 1"),
-        (["x,y", "1,a", "2,", "3,b"], "Row 2 of .* has no value in the column `y`"),
+        (
+            ["x,y", "1,a", "2,", "3,b"],
+            "1 of 3 rows of .* have no label in the column `y`, the first is row 2.*--skip-bad",
+        ),
         (["x,x,y", "1,2,a"], "`x` more than once"),
         (["x,z", "1,a"], "no column `y`, but `x`, `z`"),
         (["x,y", "1,a", "2,a"], "two classes or more. Found 1"),
@@ -161,12 +168,11 @@ def test_real_parquet(tmp_path):
 
 
 def test_columns():
-    assert fit(["1", "1", "1"]) is None
-    assert fit(["1", "1.0"]) is None
-    assert fit([None, "NA", "?"]) is None
-    assert fit(["1", "3"]) == Numeric(2, 1, flagged=False)
-    assert fit(["1", "3", "nan", "inf"]) == Numeric(2, 1, flagged=True)
-    assert fit(["1", "x", None]) == Categorical(("1", "x"))
+    assert fit(["1", "1", "1"]) == fit(["1", "1.0"]) == "constant"
+    assert fit([None, "NA", "?"]) == "empty"
+    assert fit(["1", "3"]) == Number(2, 1, flagged=False)
+    assert fit(["1", "3", "nan", "inf"]) == Number(2, 1, flagged=True)
+    assert fit(["1", "x", None]) == Category(("1", "x"))
     only_missing = fit(["5", None])
     assert only_missing.features(["5", None, "6"]).tolist() == [[0], [1], [0]]
     many = fit([str(i // 2) + "x" for i in range(300)] + ["top"] * 5)
@@ -206,3 +212,179 @@ def test_cells_of_a_million_characters(tmp_path):
     )
     data, _ = table(path, "label", val=0.0)
     assert len(data) == 20
+
+
+# --- kinds of columns ------------------------------------------------------------------------------------------------
+
+
+def sentences(n=40):
+    return [f"the {'good' if i % 2 else 'bad'} thing number{i} of all" for i in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "use"),
+    [
+        ("age", [str(i % 7) for i in range(40)], "number"),
+        ("size", [str(i) for i in range(40)], "number"),  # unique, but nothing says that it is an id
+        ("city", ["Bern", "Rome", None, "Oslo"] * 10, "3 categories"),
+        ("when", [f"2026-01-{day:02}" for day in range(1, 29)], "date (year, month, weekday)"),
+        ("when", ["2026-01-01T05:00:00Z", "2025-02-03 06:07"] * 10, "date (year, month, weekday)"),
+        ("when", ["2026/01/31", "2025/12/01"] * 10, "date (year, month, weekday)"),
+        ("when", ["31.1.2026", "01.12.2025 14:05"] * 10, "date, day first (year, month, weekday)"),
+        ("when", ["1/2/2026", "3/4/2025"] * 10, "date, day first (year, month, weekday)"),
+        ("when", ["1/2/2026 1:05 PM", "3/14/2025 11:00 AM"] * 10, "date, month first (year, month, weekday)"),
+        ("when", ["2026-01-01", "2026-02-30"] * 10, "2 categories"),  # not a day
+        ("comment", sentences(), "text, 6 words"),
+        ("answer", ["I do not know", "yes, of course it is"] * 20, "2 categories"),  # of several words, but not varied
+    ],
+)
+def test_the_kind_of_a_column(name, cells, use):
+    assert fit(cells, name).use == use
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "reason"),
+    [
+        ("key", [f"row{i}" for i in range(40)], "unique"),
+        ("name", [f"Person Number{i}" for i in range(40)] + [None], "unique"),
+        ("key", [f"row{max(i, 1)}" for i in range(40)], "nearly unique"),
+        ("id", [str(i) for i in range(40)], "unique"),
+        ("customer_id", [str(7 * i % 41) for i in range(40)], "unique"),
+        ("orderId", [str(i) for i in range(40)], "unique"),
+        ("comment", [f"one{i} two{i} three{i}" for i in range(40)], "no repeated words"),
+        ("unit", ["kg"] * 40, "constant"),
+        ("note", [None, "n/a"] * 20, "empty"),
+    ],
+)
+def test_columns_that_are_dropped(name, cells, reason):
+    assert fit(cells, name) == reason
+
+
+def test_an_id_of_few_different_values_is_a_number_and_so_is_a_fraction():
+    assert fit([str(i % 5) for i in range(40)], "store_id").use == "number"
+    assert fit([str(i / 8) for i in range(40)], "id").use == "number"
+    assert fit([f"row{i}" for i in range(10)], "key").use == "10 categories"  # too few rows to tell
+
+
+def test_dates_are_year_month_and_weekday():
+    column = fit(["2024-01-01", "2026-12-06", None, "2024-01-01"])
+    first, second, missing, unreadable = column.features(["2024-01-01", "2026-12-06", None, "soon"]).tolist()
+    assert first[:2] == pytest.approx([-(0.5**0.5), 0])  # (year - mean) / std; there
+    assert [i for i, value in enumerate(first[2:]) if value] == [0, 12]  # January, Monday
+    assert [i for i, value in enumerate(second[2:]) if value] == [11, 12 + 6]  # December, Sunday
+    assert missing == unreadable == [0, 1] + [0] * 19
+    assert column.unexpected(["2024-01-01", None, "soon"]) == [2]
+    assert fit(["2026-01-01", "2026-01-02"]).features(["2026-01-01"]).shape == (1, 19)  # one year tells nothing
+
+
+def test_text_is_the_tf_idf_of_scikit_learn():
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    column, rows = fit(sentences()), ["a good, GOOD thing", "nothing known", None]
+    vectorizer = TfidfVectorizer(sublinear_tf=True, min_df=2, max_features=500).fit(sentences())
+    expected = torch.from_numpy(vectorizer.transform([row or "" for row in rows]).toarray()).float()
+    assert column.words == tuple(vectorizer.get_feature_names_out())
+    torch.testing.assert_close(column.features(rows), TEXT_SCALE * expected)
+    assert column.features(rows)[1:].count_nonzero() == 0
+
+
+def test_the_number_of_words_is_limited():
+    rows = [" ".join(f"w{(i * 31 + j) % 900}" for j in range(20)) for i in range(200)]
+    assert fit(rows).use == "text, 500 words"
+
+
+def test_text_without_scikit_learn_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
+    with pytest.raises(ImportError, match=r'Text columns need scikit-learn.*"torch-ogc\[cli\]"'):
+        fit(sentences())
+
+
+def test_an_encoder_goes_through_json_bit_for_bit(tmp_path):
+    write_tickets(tmp_path / "train.csv", 200, seed=0)
+    train, _ = table(tmp_path / "train.csv", "kind", true="true")
+    stored = json.loads(json.dumps(train.encoder.to_json(), allow_nan=False))
+    again = Encoder.from_json(stored)
+    assert again == train.encoder
+    rows = read(tmp_path / "train.csv")
+    assert torch.equal(again.features(rows), train.encoder.features(rows))
+    at = [int(number) - 1 for number in train.ids]
+    assert torch.equal(again.features(rows)[at], train.inputs)
+    assert {column.kind for column in again.columns.values()} == {"number", "category", "date", "text"}
+
+
+def test_one_line_says_how_each_column_is_used(tmp_path):
+    write_tickets(tmp_path / "train.csv", 200, seed=0)
+    train, _ = table(tmp_path / "train.csv", "kind", true="true")
+    assert train.encoder.use == (
+        "opened: date (year, month, weekday); city: 4 categories; age: number; comment: text, 84 words; "
+        "ticket: dropped, unique; customer: dropped, unique"
+    )
+
+
+def test_a_table_of_ids_alone_has_nothing_to_learn_from(tmp_path):
+    path = write(tmp_path / "x.csv", ["key,y", *(f"row{i},{'ab'[i % 2]}" for i in range(40))])
+    with pytest.raises(ValueError, match=r"no column to learn from\. .* Found key: dropped, unique\."):
+        table(path, "y")
+
+
+# --- files as they come ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("suffix", "delimiter"), [(".csv", ","), (".csv", ";"), (".csv", "\t"), (".csv", "|"), (".tsv", "\t")]
+)
+def test_the_delimiter_is_found(tmp_path, suffix, delimiter):
+    rows = [["x", "note", "y"], ["1", "a, b; c", "p"], ["2", 'say "no"', "q"], ["3", "two\nlines", "p"]]
+    with (tmp_path / f"x{suffix}").open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    found = read(tmp_path / f"x{suffix}")
+    assert found == {"x": ["1", "2", "3"], "note": ["a, b; c", 'say "no"', "two\nlines"], "y": ["p", "q", "p"]}
+
+
+def test_the_header_decides_where_rows_differ(tmp_path):
+    path = write(tmp_path / "x.csv", ["x;y;z", "1;a;b", "2;c"])
+    with pytest.raises(ValueError, match=r"Row 2 of .* should have 3 cells. Found 2"):
+        read(path)
+    one = write(tmp_path / "one.csv", ["x", "1", "2"])
+    assert read(one) == {"x": ["1", "2"]}
+
+
+def test_decimal_commas_of_files_with_semicolons(tmp_path):
+    path = write(tmp_path / "x.csv", ["x;id;version;y", "1,5;1,5;1,5;a", "-2;7;beta;b", "n/a;8;2,0;a", ";9;;b"])
+    found = read(path, as_found=("id", "y"))
+    assert found["x"] == ["1.5", "-2", "n/a", None]
+    assert found["id"] == ["1,5", "7", "8", "9"]
+    assert found["version"] == ["1,5", "beta", "2,0", None]  # not numbers alone
+    quoted = write(tmp_path / "quoted.csv", ["x,y", '"1,500",a', '"2,500",b'])
+    assert read(quoted)["x"] == ["1,500", "2,500"]  # may be thousands
+
+
+def test_rows_without_a_label_are_counted_refused_or_left_out(tmp_path):
+    rows = [f"{i},{'' if i % 5 == 1 else 'ab'[i % 2]},{'ab'[i % 2]}" for i in range(20)]
+    path = write(tmp_path / "x.csv", ["x,y,t", *rows])
+    sentence = r"4 of 20 rows of `.*x\.csv` have no label in the column `y`, the first is row 2\..* --skip-bad"
+    with pytest.raises(ValueError, match=sentence):
+        table(path, "y")
+    with pytest.warns(UserWarning, match=r"Left out 4 of 20 rows of `.*x\.csv`: they have no label\."):
+        train, others = table(path, "y", true="t", skip_bad=True)
+    assert len(train) + len(others["val"]) == 16
+    for part in (train, others["val"]):
+        assert all(int(name) % 5 != 2 for name in part.ids)  # the numbers that the rows have in the file
+        assert [part.class_names[label] for label in part.given] == ["ab"[(int(name) - 1) % 2] for name in part.ids]
+        assert torch.equal(part.true, part.given)
+    clean = write(tmp_path / "clean.csv", ["x,y,t", *(f"{i},{'ab'[i % 2]},a" for i in range(20))])
+    with pytest.raises(ValueError, match=r"4 of 20 rows of `.*x\.csv`"):
+        table(clean, "y", test=path)
+    with pytest.warns(UserWarning, match="Left out 4 of 20"):
+        assert len(table(clean, "y", test=path, skip_bad=True)[1]["test"]) == 16
+
+
+def test_a_missing_true_label_is_named_by_its_row_in_the_file(tmp_path):
+    path = write(tmp_path / "x.csv", ["x,y,t", "1,,a", "2,a,a", "3,b,", "4,b,b"])
+    with pytest.warns(UserWarning, match="Left out 1"), pytest.raises(ValueError, match=r"Row 3 of .* column `t`"):
+        table(path, "y", true="t", skip_bad=True)
+
+
+def test_a_misspelt_column_gets_the_near_one(iris):
+    with pytest.raises(ValueError, match=r"no column `Kinds`, but .* Did you mean kind\?"):
+        table(iris, "Kinds")

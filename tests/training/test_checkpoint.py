@@ -13,7 +13,18 @@ from ogc._files import remove_leftovers, write_whole
 from ogc._tensors import write_tensors
 from ogc.training import CheckpointError, Interrupted, train
 from ogc.training.report import write_report
-from ogc.training.run_folder import BEST, LAST, METRICS, NONFINITE, RESULT, RUN, SAMPLES, read_description, read_tensors
+from ogc.training.run_folder import (
+    BEST,
+    LAST,
+    METRICS,
+    NONFINITE,
+    PREPROCESSING,
+    RESULT,
+    RUN,
+    SAMPLES,
+    read_description,
+    read_tensors,
+)
 from small_runs import StopAt, assert_equal_runs, features, job, network
 
 
@@ -111,12 +122,12 @@ def test_a_new_run_in_an_old_folder(tmp_path):
     write_report(tmp_path)
     (tmp_path / "events.out.tfevents.1.2").touch()
     (tmp_path / NONFINITE).touch()
-    assert len(list(tmp_path.iterdir())) == 15
+    assert len(list(tmp_path.iterdir())) == 16
     with pytest.raises(Interrupted):
         train([job(tmp_path, method="ce")], watch=StopAt(1, 2))
-    assert {path.name for path in tmp_path.iterdir()} == {RUN, METRICS, LAST}
+    assert {path.name for path in tmp_path.iterdir()} == {RUN, METRICS, PREPROCESSING, LAST}
     train([job(tmp_path, method="ce")], resume=True)
-    assert {path.name for path in tmp_path.iterdir()} == {RUN, METRICS, LAST, BEST, SAMPLES, RESULT}
+    assert {path.name for path in tmp_path.iterdir()} == {RUN, METRICS, PREPROCESSING, LAST, BEST, SAMPLES, RESULT}
     train([job(tmp_path / "alone", method="ce")])
     assert_equal_runs(tmp_path, tmp_path / "alone")
 

@@ -101,7 +101,12 @@ def test_what_a_person_types():
         ("digits", {"val": 0.1}, ValueError, "`val` should be left out with digits: it is for folder, table, arrays"),
         ("digits", {"data": Path()}, ValueError, "`data` should be left out with digits"),
         ("rows.csv", {"data": Path(), "label": "a"}, ValueError, "`data` should be left out with table"),
-        ("rows.csv", {"skip_bad": True, "label": "a"}, ValueError, "`skip_bad` should be left out with table"),
+        (
+            "digits",
+            {"skip_bad": True},
+            ValueError,
+            "`skip_bad` should be left out with digits: it is for folder, table",
+        ),
         ("cifar10", {"label": "a"}, ValueError, "`label` should be left out with cifar10: it is for table, arrays"),
         ("rows.csv", {"label": "a", "val": 1.0}, ValueError, "`val` should be less than 1. Found `val = 1.0`"),
         ("digits", {"labels": Path("no.npy")}, FileNotFoundError, r"There is no `no\.npy`, given as labels"),

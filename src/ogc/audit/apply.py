@@ -18,7 +18,7 @@ from ..training.digests import file_sha256
 from ..training.run_folder import AUDIT, RUN, read_description
 from ..training.source import Source
 from .files import SUMMARY, Audit, AuditError, csv, decided, read_audit
-from .table_file import read_table
+from .table_file import table_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,7 +91,7 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source | None, out: 
     kinds = {".pq": ".parquet"}
     endings = [kinds.get(path.suffix.lower(), path.suffix.lower()) for path in (source.path, out)]
     require(endings[0] == endings[1], "out", f"a {source.path.suffix} file, like {source.path}", str(out))
-    table = read_table(source.path)
+    table = table_of(source)
     if source.label not in table.columns or len(table) != len(labels):
         raise AuditError(
             f"`{source.path}` has changed: it has {len(table):,} rows, and had {len(labels):,}. Audit anew."

@@ -23,7 +23,7 @@ from ..training.survey import LARGEST, points_of
 from .files import write_audit
 from .findings import Findings
 from .suspicion import from_surveys
-from .table_file import TableFile, read_table
+from .table_file import TableFile, table_of
 
 THUMBNAIL = 64  # pixels a side, of images read from their files
 
@@ -64,7 +64,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         )
 
     parts = list(asked.values())
-    table = read_table(run.source.path) if run.source and run.source.kind == "table" and run.source.path else None
+    table = table_of(run.source) if run.source is not None and run.source.kind == "table" else None
     order = _order(run.source, parts, table)
     given = torch.cat([part.given for part in parts])[order]
     margin, probabilities = (
@@ -131,7 +131,7 @@ def check_size(source: Source) -> None:
         classes, samples = len(names), sum(Path(file).suffix.lower() in SUFFIXES for file in files)
     else:
         try:
-            labels = read_table(source.path).labels(source.label or "")
+            labels = table_of(source).labels(source.label or "")
         except (ValueError, OSError, KeyError, ImportError):
             return
         classes, samples = len(set(labels)), len(labels)

@@ -8,9 +8,12 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..data.table import any_length
+from ..data.table import any_length, cells, delimiter_of
+
+if TYPE_CHECKING:
+    from ..training.source import Source
 
 BOM = "\ufeff"
 PARQUET = (".parquet", ".pq")
@@ -37,18 +40,27 @@ class TableFile(Protocol):
         ...
 
 
-def read_table(path: Path) -> TableFile:
-    """CSV, TSV (by the ending ``.tsv``) or Parquet."""
+def read_table(path: Path, labelled: str | None = None) -> TableFile:
+    """Read a CSV file, with any of the usual delimiters, or a Parquet file.
+
+    :param labelled: a column; rows without a value there are skipped, as ``ogc.data.table`` skips rows without a label.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"The table `{path}` is not there.")
-    return ParquetFile(path) if path.suffix.lower() in PARQUET else CsvFile(path)
+    return ParquetFile(path, labelled) if path.suffix.lower() in PARQUET else CsvFile(path, labelled)
+
+
+def table_of(source: Source) -> TableFile:
+    """Read a run's table: the rows that it was trained on and validated with."""
+    assert source.path is not None
+    return read_table(source.path, source.label if source.skip_bad else None)
 
 
 class CsvFile:
     """Text as it was found, a piece a row, beside the rows' cells."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.delimiter = path, "\t" if path.suffix.lower() == ".tsv" else ","
+    def __init__(self, path: Path, labelled: str | None = None) -> None:
+        self.path, self.delimiter = path, delimiter_of(path)
         try:
             text = path.read_bytes().decode("utf-8")
             found = list(records(text.removeprefix(BOM), self.delimiter))
@@ -59,6 +71,10 @@ class CsvFile:
         self.places = [place for place, (cells, _) in enumerate(found) if cells]  # of the header, then of the rows
         self.columns, *self.rows = [cells for cells, _ in found if cells] or [[]]
         self.columns = [name.strip() for name in self.columns]
+        if labelled is not None:
+            kept = [index for index, label in enumerate(self.labels(labelled)) if label]
+            self.places = [self.places[0], *(self.places[index + 1] for index in kept)]
+            self.rows = [self.rows[index] for index in kept]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -126,7 +142,7 @@ def cell(text: str, delimiter: str = ",") -> str:
 
 
 class ParquetFile:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, labelled: str | None = None) -> None:
         try:
             pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
         except ImportError as error:
@@ -136,23 +152,28 @@ class ParquetFile:
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"`{path}` cannot be read as Parquet: {error}.") from error
         self.path, self.columns = path, self.table.column_names
+        self.kept = list(range(self.table.num_rows))  # rows of the file
+        if labelled is not None:
+            labels = cells({labelled: self.table.column(labelled).to_pylist()})[labelled]
+            self.kept = [index for index in self.kept if labels[index] is not None]
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return len(self.kept)
 
     def row(self, index: int) -> dict[str, str]:
-        cells = ((name, self.table.column(name)[index].as_py()) for name in self.columns)
-        return {name: "" if value is None else str(value) for name, value in cells}
+        found = ((name, self.table.column(name)[self.kept[index]].as_py()) for name in self.columns)
+        return {name: "" if value is None else str(value) for name, value in found}
 
     def labels(self, column: str) -> list[str]:
-        return [str(value).strip() for value in self.table.column(column).to_pylist()]
+        values = self.table.column(column).to_pylist()
+        return [str(values[index]).strip() for index in self.kept]
 
     def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
         pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
         at, values = self.columns.index(column), self.table.column(column).to_pylist()
         named = {str(value).strip(): value for value in reversed(values)}
         for index, label in labels.items():
-            values[index] = named[label]
+            values[self.kept[index]] = named[label]
         field = self.table.schema.field(at)
         changed = self.table.set_column(at, field, pyarrow.array(values, type=field.type))
         buffer = io.BytesIO()

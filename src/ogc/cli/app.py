@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import audit, bench, demo, figures, noise, tables, train
+from . import audit, bench, demo, export, figures, noise, predict, tables, train
 from .errors import USAGE, fail
 
 LIBRARIES = (
@@ -26,6 +26,8 @@ def build() -> typer.Typer:
     app.callback(invoke_without_command=True)(ogc)
     app.command()(demo.demo)
     app.command()(train.train)
+    app.command()(predict.predict)
+    app.command()(export.export)
     app.command()(noise.noise)
     app.add_typer(audit.group(), name="audit", help="Find wrong labels and suggest the right ones.")
     app.add_typer(bench.group(), name="bench", help="Run whatever is missing from the paper's tables.")

@@ -23,16 +23,28 @@ Results = Annotated[
     Path | None,
     typer.Option(help="Folder with the results, one JSON per run.", show_default="benchmarks/results/runs"),
 ]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that ogc train has trained.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the augmentation.")]
 Seeds = Annotated[str | None, typer.Option(metavar="N,N,...", help="Comma-separated seeds, one run per seed.")]
 Set = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe; may be repeated.")
 ]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be read.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be read and rows without a label.")]
 TrueLabels = Annotated[
     str | None,
     typer.Option(help="Column or array with the true labels, for evaluation only; for a folder, a CSV file."),
 ]
+Weights = Annotated[str, typer.Option(help="Weights of the run: averaged (if it has any), last or best.")]
+
+
+def check_weights(weights: str) -> None:
+    require(weights in ("averaged", "last", "best"), "weights", "one of averaged, last, best", weights)
+
+
+def check_new_file(option: str, path: Path, suffix: str) -> None:
+    """Refuse a file of another type, and one that exists: commands do not overwrite files."""
+    require(path.suffix.lower() == suffix, option, f"a {suffix} file", str(path))
+    require(not path.exists() and not path.is_symlink(), option, "a new file: nothing is overwritten", str(path))
 
 
 def parse_settings(changes: Iterable[str], given: dict[str, object], example: str) -> dict[str, object]:

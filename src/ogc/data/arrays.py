@@ -41,7 +41,7 @@ def arrays(
     path = Path(features)
     found = _load(path)
     named: dict[str, NDArray[Any]] = found if isinstance(found, dict) else {}
-    inputs = _inputs(_pick(named, FEATURES, features_name, path) if isinstance(found, dict) else found, path)
+    inputs = to_inputs(_pick(named, FEATURES, features_name, path) if isinstance(found, dict) else found, path)
     if labels is not None:
         raw = single(Path(labels), labels_name, LABELS)
     elif isinstance(found, dict):
@@ -96,7 +96,8 @@ def single(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
     return _pick(found, usual, asked, path) if isinstance(found, dict) else found
 
 
-def _inputs(values: NDArray[Any], path: Path) -> Tensor:
+def to_inputs(values: NDArray[Any], path: object) -> Tensor:
+    """Turn an array into features, (N, F) float32, or images, (N, 3, height, width) uint8."""
     if values.ndim == 4 and values.dtype == "uint8" and 3 in (values.shape[1], values.shape[3]):
         images = torch.from_numpy(values)
         return images if values.shape[1] == 3 else images.permute(0, 3, 1, 2).contiguous()

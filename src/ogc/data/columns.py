@@ -1,84 +1,296 @@
-"""A table's columns as features: what is learnt from the training rows, and applied to any rows."""
+"""Columns of a table as features: fitted on the training rows, stored as JSON, applied to any rows.
+
+Each kind of column is one small class with ``use`` (how the column is used, for a person), ``features`` (cells to
+numbers, N -> (N, k) float32) and ``unexpected`` (the rows whose value is present and cannot be encoded: it counts as
+missing). :func:`fit` decides which kind a column is. scikit-learn's ``ColumnTransformer`` does the same arithmetic, but
+can only be stored as pickle, so scikit-learn computes TF-IDF here and nothing else.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 Cell = str | None  # None: missing
+Table = Mapping[str, Sequence[Cell]]  # by column
 MOST_CATEGORIES = 100
+MOST_WORDS = 500
+TEXT_SCALE = 3.0  # norm of a text's features: with 1 other columns drown them out, see docs/log.md
 LARGEST = 1e6  # standard deviations: what float32 and a network can still take
 MISSING = frozenset({"na", "n/a", "null", "none", "?"})
-
-
-class Column(Protocol):
-    """A fitted column: cells in, features out, N -> (N, k)."""
-
-    def features(self, cells: Sequence[Cell]) -> Tensor: ...
+WORDS_OF_TEXT = 3  # mean words per cell, from which varied strings are text
+FEWEST_UNIQUE = 20  # rows, from which a column of unique values is taken for an identifier
+DATES = ("ISO", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
+ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
+TIME = re.compile(r" \d\d?:\d\d(:\d\d)?( [AaPp][Mm])?$")
+ID_NAME = re.compile(r"(?i:id|.*[ _.-]id)|.*[a-z](Id|ID)")
 
 
 @dataclass(frozen=True)
-class Numeric:
-    """(x - mean) / std over the training rows; missing numbers are the mean, and flagged if any were in training."""
+class Number:
+    """(x - mean) / std over the training rows. A missing number becomes the mean.
 
+    ``std`` is ``None`` for a column whose only information is which cells are missing. ``flagged`` adds an indicator of
+    missing cells; it is set if the training rows have any.
+    """
+
+    kind: ClassVar = "number"
     mean: float
-    std: float
+    std: float | None
     flagged: bool
+
+    @property
+    def use(self) -> str:
+        return "number" if self.std is not None else "number, present or missing"
 
     def features(self, cells: Sequence[Cell]) -> Tensor:
         numbers = torch.tensor([finite(cell) for cell in cells], dtype=torch.float64)
         missing = numbers.isnan()
-        scaled = ((numbers - self.mean) / self.std).masked_fill(missing, 0).clamp(-LARGEST, LARGEST)
-        kept = ([scaled] if self.std < math.inf else []) + ([missing.double()] if self.flagged else [])
-        return torch.stack(kept, dim=1).float()
+        kept = []
+        if self.std is not None:
+            scaled = (numbers - self.mean) / self.std
+            kept.append(scaled.masked_fill(missing, 0).clamp(-LARGEST, LARGEST))
+        if self.flagged:
+            kept.append(missing.double())
+        return torch.stack(kept, dim=1).float() if kept else torch.empty(len(cells), 0)
+
+    def unexpected(self, cells: Sequence[Cell]) -> list[int]:
+        return [row for row, cell in _present(cells) if math.isnan(finite(cell))]
 
 
 @dataclass(frozen=True)
-class Categorical:
-    """One-hot over the most frequent values in training, and one slot for all others and for missing ones."""
+class Category:
+    """One-hot over the most frequent training values, with one more slot for rare, unseen and missing values."""
 
+    kind: ClassVar = "category"
     values: tuple[str, ...]
+
+    @property
+    def use(self) -> str:
+        return f"{len(self.values)} categories" if len(self.values) > 1 else "1 category, present or missing"
 
     def features(self, cells: Sequence[Cell]) -> Tensor:
         slot = {value: i for i, value in enumerate(self.values)}
         slots = torch.tensor([len(slot) if cell is None else slot.get(cell, len(slot)) for cell in cells])
-        return torch.nn.functional.one_hot(slots.long(), len(slot) + 1).float()
+        return one_hot(slots.long(), len(slot) + 1).float()
+
+    def unexpected(self, cells: Sequence[Cell]) -> list[int]:
+        known = set(self.values)
+        return [row for row, cell in _present(cells) if cell not in known]
 
 
-def fit(cells: Sequence[Cell]) -> Column | None:
-    """Numeric if every cell that is there is a number, categorical otherwise; ``None`` for a constant column."""
-    if len({cell if _there(cell) else None for cell in cells}) < 2:
-        return None
-    present = [cell for cell in cells if cell is not None and _there(cell)]
+@dataclass(frozen=True)
+class Date:
+    """The year, standardised like a number, and month and weekday as one-hot. A missing date has zeros there."""
+
+    kind: ClassVar = "date"
+    format: str  # one of DATES
+    year: Number
+
+    @property
+    def use(self) -> str:
+        order = {"%d": "day first", "%m": "month first"}.get(self.format[:2])
+        return "date (year, month, weekday)" if order is None else f"date, {order} (year, month, weekday)"
+
+    def features(self, cells: Sequence[Cell]) -> Tensor:
+        dates = [parse_date(cell, self.format) for cell in cells]
+        year = self.year.features([None if date is None else str(date.year) for date in dates])
+        month = torch.tensor([0 if date is None else date.month for date in dates])
+        weekday = torch.tensor([0 if date is None else date.isoweekday() for date in dates])
+        return torch.cat([year, one_hot(month, 13)[:, 1:], one_hot(weekday, 8)[:, 1:]], dim=1).float()
+
+    def unexpected(self, cells: Sequence[Cell]) -> list[int]:
+        return [row for row, cell in _present(cells) if parse_date(cell, self.format) is None]
+
+
+@dataclass(frozen=True)
+class Text:
+    """TF-IDF by scikit-learn over the most frequent words of the training rows."""
+
+    kind: ClassVar = "text"
+    words: tuple[str, ...]
+    idf: tuple[float, ...]
+
+    @property
+    def use(self) -> str:
+        return f"text, {len(self.words)} words"
+
+    @cached_property
+    def _vectorizer(self) -> Any:
+        import numpy as np
+
+        vectorizer = _tfidf(vocabulary=list(self.words))
+        vectorizer.idf_ = np.array(self.idf)
+        return vectorizer
+
+    def features(self, cells: Sequence[Cell]) -> Tensor:
+        found = self._vectorizer.transform([cell or "" for cell in cells])
+        return TEXT_SCALE * torch.from_numpy(found.astype("float32").toarray())
+
+    def unexpected(self, cells: Sequence[Cell]) -> list[int]:
+        return []
+
+
+Column = Number | Category | Date | Text
+KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category, Date, Text)}
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Everything that was fitted on the training rows of a table: new rows are encoded in exactly the same way."""
+
+    columns: Mapping[str, Column]
+    dropped: Mapping[str, str]  # column to reason
+    labels: tuple[str, ...] = ()  # columns of given and true labels
+    id: str | None = None  # the column to find rows by
+
+    @classmethod
+    def fit(cls, table: Table, *, labels: tuple[str, ...] = (), id: str | None = None) -> Self:
+        fitted = {name: fit(cells, name) for name, cells in table.items() if name not in (*labels, id)}
+        return cls(
+            {name: column for name, column in fitted.items() if not isinstance(column, str)},
+            {name: reason for name, reason in fitted.items() if isinstance(reason, str)},
+            labels,
+            id,
+        )
+
+    def features(self, table: Table) -> Tensor:
+        """Encode rows, whatever the order of their columns; other columns are ignored: -> (N, F) float32."""
+        return torch.cat([column.features(table[name]) for name, column in self.columns.items()], dim=1)
+
+    @property
+    def use(self) -> str:
+        """How each column is used, in one line.
+
+        >>> Encoder.fit({"age": ["30", "41"], "city": ["Bern", "Rome"], "unit": ["kg", "kg"]}).use
+        'age: number; city: 2 categories; unit: dropped, constant'
+        """
+        kept = [f"{name}: {column.use}" for name, column in self.columns.items()]
+        return "; ".join([*kept, *(f"{name}: dropped, {reason}" for name, reason in self.dropped.items())])
+
+    def to_json(self) -> dict[str, Any]:
+        columns = {name: {"kind": column.kind, **asdict(column)} for name, column in self.columns.items()}
+        return {"columns": columns, "dropped": dict(self.dropped), "labels": list(self.labels), "id": self.id}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        columns = {name: _restore(column) for name, column in stored["columns"].items()}
+        return cls(columns, dict(stored["dropped"]), tuple(stored["labels"]), stored["id"])
+
+
+def _restore(stored: Mapping[str, Any]) -> Column:
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
+    kind = KINDS[fields.pop("kind")]
+    if kind is Date:
+        fields["year"] = Number(**fields["year"])
+    return kind(**fields)
+
+
+def fit(cells: Sequence[Cell], name: str = "") -> Column | str:
+    """Decide what kind of column this is and fit it; a string is the reason why the column is dropped.
+
+    Numbers come first, then dates. Other strings are text if they are varied and have several words, an identifier if
+    nearly every one is unique, and categories otherwise. ``name`` is for integers: unique ones are an identifier if the
+    column is called ``id`` or ``customer_id``, and a number otherwise.
+    """
+    present = [cell for _, cell in _present(cells)]
+    flagged = len(present) < len(cells)
+    if not present:
+        return "empty"
+    if len(set(present)) == 1 and not flagged:
+        return "constant"
+    unique = len(set(present)) >= 0.95 * len(present) and len(present) >= FEWEST_UNIQUE
     numbers = torch.tensor([finite(cell) for cell in present], dtype=torch.float64)
-    if bool(numbers.isnan().any()):
-        common = Counter(present).most_common(MOST_CATEGORIES)
-        return Categorical(tuple(sorted(value for value, _ in common)))
-    std, flagged = numbers.std(correction=0).item(), len(present) < len(cells)
+    if not bool(numbers.isnan().any()):
+        if unique and ID_NAME.fullmatch(name) and bool((numbers == numbers.round()).all()):
+            return "unique"
+        return _fit_number(numbers, flagged) or "constant"
+    if (format := date_format(present)) is not None:
+        years = torch.tensor([date.year for cell in present if (date := parse_date(cell, format))], dtype=torch.float64)
+        return Date(format, _fit_number(years, flagged) or Number(years[0].item(), None, flagged=False))
+    varied = len(set(present)) > max(MOST_CATEGORIES, len(present) / 2) or unique
+    if varied and sum(len(cell.split()) for cell in present) >= WORDS_OF_TEXT * len(present):
+        return _fit_text(present) or "no repeated words"
+    if unique:
+        return "unique" if len(set(present)) == len(present) else "nearly unique"
+    common = Counter(present).most_common(MOST_CATEGORIES)
+    return Category(tuple(sorted(value for value, _ in common)))
+
+
+def _fit_number(numbers: Tensor, flagged: bool) -> Number | None:
+    """Fit a column of numbers, (n,) float64; ``None`` for a constant one without missing cells."""
+    std = numbers.std(correction=0).item()
     varies = bool((numbers != numbers[0]).any()) and 0 < std < math.inf
-    if not varies and not flagged:
-        return None
-    return Numeric(numbers.mean().item(), std if varies else math.inf, flagged)
+    return Number(numbers.mean().item(), std if varies else None, flagged) if varies or flagged else None
 
 
-def _there(cell: Cell) -> bool:
-    """Whether there is a value: not an empty cell, a word for none, NaN, an infinity, or what overflows to one."""
-    if cell is None or cell.lower() in MISSING:
-        return False
+def _fit_text(present: Sequence[str]) -> Text | None:
+    vectorizer = _tfidf(max_features=MOST_WORDS, min_df=2)
     try:
-        return math.isfinite(float(cell))
+        vectorizer.fit(present)
+    except ValueError:  # no word occurs in two rows
+        return None
+    return Text(tuple(vectorizer.get_feature_names_out().tolist()), tuple(vectorizer.idf_.tolist()))
+
+
+def _tfidf(**options: Any) -> Any:
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+    except ImportError as error:
+        raise ImportError('Text columns need scikit-learn, which is missing: pip install "torch-ogc[cli]"') from error
+    return TfidfVectorizer(sublinear_tf=True, strip_accents="unicode", **options)
+
+
+def date_format(cells: Sequence[str]) -> str | None:
+    """Return the first of DATES that all cells are written in. Ambiguous days and months are read as day first."""
+    return next((format for format in DATES if all(parse_date(cell, format) for cell in cells)), None)
+
+
+def parse_date(cell: Cell, format: str) -> datetime | None:
+    """Return the date, or ``None`` for what is not a date in this format.
+
+    >>> parse_date("2026-11-16 05:00", "ISO"), parse_date("31.11.2026", "%d.%m.%Y")
+    (datetime.datetime(2026, 11, 16, 5, 0), None)
+    """
+    try:
+        if cell is None or (format == "ISO" and not ISO_DATE.fullmatch(cell)):
+            return None
+        return datetime.fromisoformat(cell) if format == "ISO" else datetime.strptime(TIME.sub("", cell), format)
     except ValueError:
+        return None
+
+
+def is_missing(cell: Cell) -> bool:
+    """Return True for empty cells, words like "n/a", NaN, infinities and what overflows to one."""
+    if cell is None or cell.lower() in MISSING:
         return True
+    try:
+        return not math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+def _present(cells: Sequence[Cell]) -> Iterator[tuple[int, str]]:
+    """Yield the rows and values that are not missing."""
+    for row, cell in enumerate(cells):
+        if cell is not None and not is_missing(cell):
+            yield row, cell
 
 
 def finite(cell: Cell) -> float:
-    """The number, or NaN for what is no finite number."""
+    """Return the number, or NaN for what is not a finite number."""
     try:
         number = float(cell) if cell is not None else math.nan
     except ValueError:

@@ -14,6 +14,8 @@ from .._require import require
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from .columns import Encoder
+
 
 class Inputs(Protocol):
     """What a data set's inputs can do: a tensor, or images that are decoded when asked for."""
@@ -37,6 +39,7 @@ class Dataset:
     class_names: tuple[str, ...]
     ids: Sequence[str]  # what a person finds a sample by: a path, a row's key, an index
     true: Tensor | None = None  # (N,) int64
+    encoder: Encoder | None = None  # of a table's training set: encodes new rows as it did these
 
     def __post_init__(self) -> None:
         for name, labels in (("given", self.given), ("true", self.true)):

@@ -76,13 +76,14 @@ def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if outside := [path for path in classes if not inside(root, path)]:
         raise ValueError(f"The folder `{outside[0]}` is a link that leads out of `{root}`: not followed.")
-    samples = [(path.relative_to(root).as_posix(), label.name) for label in classes for path in _images(label)]
+    samples = [(path.relative_to(root).as_posix(), label.name) for label in classes for path in images_in(label)]
     if not samples:
         raise ValueError(f"`{folder}` should have one sub-folder of images for each class. Found no image in any.")
     return tuple(path.name for path in classes), samples
 
 
-def _images(folder: Path) -> Iterator[Path]:
+def images_in(folder: Path) -> Iterator[Path]:
+    """Yield the image files in a folder and its sub-folders, in order."""
     for parent, folders, files in os.walk(folder):  # which follows no link to a folder
         folders.sort()
         for name in sorted(files):

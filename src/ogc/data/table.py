@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
 from math import isnan
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from torch import Tensor
 
-from .columns import Cell, finite, fit
+from .._suggestions import did_you_mean
+from .columns import Cell, Encoder, finite, is_missing
 from .dataset import Dataset, Loaded
 from .paths import few
 from .split import stratified_split
 
 Table = dict[str, list[Cell]]  # by column
+PARQUET = (".parquet", ".pq")
+DELIMITERS = (",", ";", "\t", "|")
+SAMPLED = 50  # rows, to find the delimiter by
+COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+")
 
 
 def table(
@@ -29,55 +39,77 @@ def table(
     val: float | str | Path = 0.2,
     seed: int = 0,
     test: str | Path | None = None,
+    skip_bad: bool = False,
 ) -> Loaded:
-    """The training set, and ``val`` (a share of the rows that keeps classes in proportion, or a file) and ``test``.
+    """Load the training set, ``val`` (a share of the rows that keeps classes in proportion, or a file) and ``test``.
 
-    Numeric columns are standardised, missing numbers become the mean and an indicator; other columns become one-hot
-    with a slot for rare, unseen and missing values; constant columns are left out. All this is learnt from the
-    training rows alone. Class names are the values of the column ``label``, sorted. The column ``true`` is for
-    measuring only. The ids are the column ``id``, or the numbers of the rows, the first below the header being 1.
+    CSV files may be separated by commas, semicolons, tabs or bars. Numbers are standardised, dates become year, month
+    and weekday, free text becomes TF-IDF, other strings become one-hot; constant columns and identifiers are dropped.
+    All this is fitted on the training rows alone and kept in the training set's ``encoder``; ``encoder.use`` says how
+    each column is used.
+
+    :param label: the column of labels, whose sorted values are the class names.
+    :param true: a column of true labels, for measuring only.
+    :param id: a column to find rows by; without it, the numbers of the rows, the first below the header being 1.
+    :param skip_bad: leave out rows without a label.
     """
     path = Path(path)
-    rows = _read(path)
-    for column in (label, *((true,) if true is not None else ()), *((id,) if id is not None else ())):
+    aside = tuple(name for name in (label, true, id) if name is not None)
+    rows = read(path, as_found=aside)
+    for column in aside:
         if column not in rows:
-            raise ValueError(f"`{path}` has no column `{column}`, but {few(list(rows), 20)}.")
+            raise ValueError(
+                f"`{path}` has no column `{column}`, but {few(list(rows), 20)}.{did_you_mean(column, rows)}"
+            )
+    rows, numbers = _labelled(rows, label, path, skip_bad)
+    ids = _ids(rows, id, numbers)
     class_names = _class_names(rows[label], label, path)
-    given = _labels(rows[label], class_names, label, path)
-    truth = None if true is None else _labels(rows[true], class_names, true, path)
-    ids = _ids(rows, id)
+    given = _labels(rows, label, class_names, numbers, path)
+    truth = None if true is None else _labels(rows, true, class_names, numbers, path)
 
     split = isinstance(val, float | int)
     keep, held_out = stratified_split(given, class_names, val=val if isinstance(val, float | int) else 0, seed=seed)
-    fitted = {
-        name: column
-        for name, cells in rows.items()
-        if name not in (label, true, id) and (column := fit([cells[i] for i in keep.tolist()])) is not None
-    }
-    if not fitted:
-        raise ValueError(f"`{path}` has no column to learn from: all but `{label}` are constant or not there.")
-
-    def features(part: Mapping[str, Sequence[Cell]]) -> Tensor:
-        return torch.cat([column.features(part[name]) for name, column in fitted.items()], dim=1)
+    trained = keep.tolist()
+    known = {name: [cells[i] for i in trained] for name, cells in rows.items()}
+    encoder = Encoder.fit(known, labels=(label,) if true is None else (label, true), id=id)
+    if not encoder.columns:
+        raise ValueError(
+            f"`{path}` has no column to learn from. Expected numbers, categories, dates or text beside `{label}`. "
+            f"Found {encoder.use or 'no other column'}."
+        )
 
     def subset(index: Tensor, inputs: Tensor) -> Dataset:
         known = None if truth is None else truth[index]
         return Dataset(inputs[index], given[index], class_names, [ids[i] for i in index.tolist()], known)
 
     def other(file: Path) -> Dataset:
-        part = _read(file)
-        if absent := [name for name in (label, *fitted) if name not in part]:
+        part = read(file, as_found=aside)
+        if absent := [name for name in (label, *encoder.columns) if name not in part]:
             raise ValueError(f"`{file}` has no column {few(absent)}, which `{path}` has.")
-        known = _labels(part[true], class_names, true, file) if true is not None and true in part else None
-        return Dataset(
-            features(part), _labels(part[label], class_names, label, file), class_names, _ids(part, id), known
-        )
+        part, numbers = _labelled(part, label, file, skip_bad)
+        given, ids = _labels(part, label, class_names, numbers, file), _ids(part, id, numbers)
+        known = None if true is None or true not in part else _labels(part, true, class_names, numbers, file)
+        return Dataset(encoder.features(part), given, class_names, ids, known)
 
-    inputs = features(rows)
+    inputs = encoder.features(rows)
     sets = {"val": subset(held_out, inputs)} if split and val else {}
     files = {"val": None if split else val, "test": test}
     sets |= {name: other(Path(str(file))) for name, file in files.items() if file is not None}
-    return subset(keep, inputs), sets
+    return replace(subset(keep, inputs), encoder=encoder), sets
+
+
+def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, list[int]]:
+    """Return the rows with a label and their numbers, from 1; the others are refused unless they may be skipped."""
+    numbers = [number for number, cell in enumerate(rows[label], 1) if cell is not None]
+    missing, total = len(rows[label]) - len(numbers), len(rows[label])
+    if missing and not skip:
+        raise ValueError(
+            f"{missing:,} of {total:,} rows of `{path}` have no label in the column `{label}`, the first is row "
+            f"{rows[label].index(None) + 1}. Fill them in, or leave them out with --skip-bad (skip_bad=True in Python)."
+        )
+    if missing:
+        warnings.warn(f"Left out {missing:,} of {total:,} rows of `{path}`: they have no label.", stacklevel=3)
+    return {name: [cells[number - 1] for number in numbers] for name, cells in rows.items()}, numbers
 
 
 def _class_names(cells: Sequence[Cell], label: str, path: Path) -> tuple[str, ...]:
@@ -89,34 +121,58 @@ def _class_names(cells: Sequence[Cell], label: str, path: Path) -> tuple[str, ..
     return tuple(sorted(numbers, key=lambda name: numbers[name]) if not any(map(isnan, numbers.values())) else numbers)
 
 
-def _labels(cells: Sequence[Cell], class_names: Sequence[str], column: str, path: Path) -> Tensor:
+def _labels(rows: Table, column: str, class_names: Sequence[str], numbers: Sequence[int], path: Path) -> Tensor:
+    """Return the class indices, (N,) int64. ``numbers`` are those of the rows in the file."""
     index = {name: i for i, name in enumerate(class_names)}
-    for number, cell in enumerate(cells, 1):
+    for number, cell in zip(numbers, rows[column], strict=True):
         if cell is None:
             raise ValueError(f"Row {number} of `{path}` has no value in the column `{column}`.")
         if cell not in index:
-            raise ValueError(f"The label `{cell}` in row {number} of `{path}`, column `{column}`, is none to train on.")
-    return torch.tensor([index[cell] for cell in cells if cell is not None], dtype=torch.int64)
+            raise ValueError(
+                f"The label `{cell}` in row {number} of `{path}`, column `{column}`, is not a class of the training "
+                f"labels. Expected one of {few(class_names, 20)}."
+            )
+    return torch.tensor([index[cell] for cell in rows[column] if cell is not None], dtype=torch.int64)
 
 
-def _ids(rows: Table, id: str | None) -> list[str]:
-    if id is not None and id in rows:
-        return [cell or "" for cell in rows[id]]
-    return [str(number) for number in range(1, len(next(iter(rows.values()))) + 1)]
+def _ids(rows: Table, id: str | None, numbers: Sequence[int]) -> list[str]:
+    return [cell or "" for cell in rows[id]] if id is not None and id in rows else [str(number) for number in numbers]
 
 
-def _read(path: Path) -> Table:
-    """The cells by column, as stripped text; ``None`` where there is nothing."""
+def read(path: Path, *, as_found: Collection[str | None] = ()) -> Table:
+    """Read the cells by column, as stripped text, ``None`` where a cell is empty.
+
+    Numbers with a decimal comma, which only files separated by semicolons may have, get a decimal point.
+
+    :param as_found: columns to leave as they are in the file.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"The table `{path}` is not there.")
-    found = _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path)
+    delimiter = None if path.suffix.lower() in PARQUET else delimiter_of(path)
+    found = _read_parquet(path) if delimiter is None else _read_csv(path, delimiter)
     if not found or not next(iter(found.values())):
         raise ValueError(f"The table `{path}` has no rows.")
-    return {name: [_cell(value) for value in values] for name, values in found.items()}
+    columns = cells(found)
+    if delimiter != ";":
+        return columns
+    return {name: column if name in as_found else _with_points(column) for name, column in columns.items()}
+
+
+def cells(columns: Mapping[str, Iterable[object]]) -> Table:
+    """Turn values of any type into cells."""
+    return {name: [_cell(value) for value in values] for name, values in columns.items()}
 
 
 def _cell(value: object) -> Cell:
     return None if value is None or value != value else str(value).strip() or None  # NaN is not itself
+
+
+def _with_points(cells: list[Cell]) -> list[Cell]:
+    """Replace decimal commas, if all values of the column are numbers then."""
+    if not any(cell is not None and COMMA_NUMBER.fullmatch(cell) for cell in cells):
+        return cells
+    replaced = [cell.replace(",", ".") if cell and COMMA_NUMBER.fullmatch(cell) else cell for cell in cells]
+    return cells if any(isnan(finite(cell)) for cell in replaced if not is_missing(cell)) else replaced
 
 
 @contextmanager
@@ -129,14 +185,36 @@ def any_length() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _read_csv(path: Path) -> Mapping[str, Sequence[object]]:
+def delimiter_of(path: Path) -> str:
+    """Find the delimiter of a CSV file: the one that makes most columns, as many in each of the first rows.
+
+    If no delimiter does, it is the one that is most frequent in the header. A ``.tsv`` file has tabs.
+    """
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    headers = {}
+    for delimiter in DELIMITERS:
+        with _opened(path) as file:
+            rows = list(islice((row for row in csv.reader(file, delimiter=delimiter) if row), SAMPLED))
+        widths = [len(row) for row in rows] or [1]
+        headers[delimiter] = (len(set(widths)) == 1 and widths[0] > 1, widths[0])
+    return max(headers, key=lambda delimiter: headers[delimiter])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file, any_length():
-            header, *rows = [
-                row for row in csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",") if row
-            ] or [[]]
+            yield file
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"`{path}` is no CSV file in UTF-8: {error}.") from error
+        raise ValueError(
+            f"`{path}` cannot be read as CSV in UTF-8: {error}. To fix this, save it as CSV with the encoding UTF-8."
+        ) from error
+
+
+def _read_csv(path: Path, delimiter: str) -> Mapping[str, Sequence[object]]:
+    with _opened(path) as file:
+        header, *rows = [row for row in csv.reader(file, delimiter=delimiter) if row] or [[]]
     names = [name.strip() for name in header]
     if "" in names:
         raise ValueError(

@@ -33,7 +33,8 @@ class Row:
     epoch: int = 0  # how many are done
     step: int = 0
     steps: int | None = None  # of an epoch; None: it has not begun
-    speed: float | None = None  # images per second
+    speed: float | None = None  # samples per second
+    unit: str = "images/s"
     last: Epoch | None = None
     first_told: tuple[float, float] | None = None  # the time, and how many epochs were done
 
@@ -65,7 +66,7 @@ class Row:
             if epoch.mixture is not None:  # no noise rate: that one comes from the surveys, at the end
                 shown["noisy"] = f"{100 * epoch.mixture['noisy_weight']:.0f}%"
         if self.speed is not None:
-            shown["images/s"] = f"{self.speed:,.0f}"
+            shown[self.unit] = f"{self.speed:,.0f}"
         left = self.seconds_left()
         if self.epoch >= self.epochs:
             shown["left"] = "done"
@@ -74,9 +75,14 @@ class Row:
         return shown
 
     def line(self) -> str:
-        units = {"noisy": "noisy normal {}", "images/s": "{} images/s", "left": "{} left"}
+        units = {"noisy": "noisy normal {}", self.unit: f"{{}} {self.unit}", "left": "{} left"}
         facts = (units.get(name, f"{name} {{}}").format(value) for name, value in self.facts().items())
         return "  ".join([self.title, *facts]).replace("done left", "done")
+
+
+def _unit(job: Job) -> str:
+    """Return the unit of a run's speed: a table has rows, everything else images or what they became."""
+    return "rows/s" if job.source is not None and job.source.kind == "table" else "images/s"
 
 
 class Progress:
@@ -89,7 +95,7 @@ class Progress:
         self.console = console
         titles = tell_apart([job.recipe.model_dump(mode="json") for job in jobs])
         self.milestones = [job.recipe.milestones for job in jobs]
-        self.rows = [Row(title, job.recipe.epochs) for title, job in zip(titles, jobs, strict=True)]
+        self.rows = [Row(title, job.recipe.epochs, unit=_unit(job)) for title, job in zip(titles, jobs, strict=True)]
         for row, job in zip(self.rows, jobs, strict=True):
             if job.out is not None and is_finished(job.out):  # it is gone on with, and waits for nothing
                 row.epoch = row.epochs

@@ -263,5 +263,5 @@ def provenance_rows(run: StoredRun) -> list[tuple[str, str]]:
     rows += [(f"version of {name}", version) for name, version in facts["versions"].items()]
     rows.append(("commit", facts["commit"] or "not known"))
     if run.epochs:
-        rows.append(("images per second, last epoch", f"{run.epochs[-1].images_per_second:,.0f}"))
+        rows.append(("samples per second, last epoch", f"{run.epochs[-1].images_per_second:,.0f}"))
     return rows

@@ -23,6 +23,7 @@ from .source import Source
 FORMAT = 2  # of the safetensors files
 LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
 RUN, METRICS, RESULT = "run.json", "metrics.jsonl", "result.json"
+PREPROCESSING = "preprocessing.json"  # how inputs were prepared
 NONFINITE = "nonfinite.json"  # where training broke
 REPORT, PICTURES = "report.html", ("accuracy", "labels", "noise", "tau", "ratio", "histogram")
 EVENTS = "events.out.tfevents.*"  # TensorBoard's
@@ -44,7 +45,8 @@ def claim(folder: Path, *, resume: bool) -> None:
     The record of where training broke goes in either case.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = [LAST, BEST, SAMPLES, METRICS, RESULT, NONFINITE, REPORT, *(f"{name}.png" for name in PICTURES)]
+    names = [LAST, BEST, SAMPLES, METRICS, RESULT, PREPROCESSING, NONFINITE, REPORT]
+    names += [f"{name}.png" for name in PICTURES]
     remove_leftovers(folder, [*names, RUN])
     old = [folder / name for name in names] + list(folder.glob(EVENTS))
     for path in [folder / NONFINITE] if resume else old:

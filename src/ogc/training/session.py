@@ -21,6 +21,7 @@ from . import checkpoint, loop, run_folder, source
 from . import engine as graph
 from .history import Epoch, Nobody, Watch
 from .method import allow_loss, confirmed, own_loss
+from .preprocessing import Preprocessing
 from .ranks import Ranks, ranks
 from .recipe import Recipe, never_clips
 from .run import Job, NonFinite, Run, check, described
@@ -160,10 +161,15 @@ def _claim(job: Job, go: Going) -> None:
 
 def _begin(job: Job, number: int, like: Run | None, go: Going) -> Run:
     run = Run(job, number=number, device=go.device, rank=go.world.rank, like=like)
-    if _is_saved(job, go):
+    preprocessing = Preprocessing.of(run)
+    if _is_saved(job, go) and job.out is not None:
+        preprocessing.check(job.out)
         checkpoint.load(run, go.world)
+    elif preprocessing.encoder is not None and number == 0:
+        go.watch.said(f"Columns: {preprocessing.encoder.use}.")
     if job.out is not None and go.world.first:
         run_folder.write_run(job.out, run.id, described(job), run.facts())
+        preprocessing.write(job.out, run.id)
         run_folder.write_metrics(job.out, run.history)
     why = never_clips(job.recipe, samples=run.feed.samples, batch=run.feed.batch, steps=run.feed.steps)
     if why is not None and not run.done:

@@ -36,7 +36,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "cifar100": ("path", "labels"),
     "webvision": ("path", "ilsvrc"),
     "folder": ("path", "true", "val", "skip_bad"),
-    "table": ("path", "label", "true", "id", "val", "test"),
+    "table": ("path", "label", "true", "id", "val", "test", "skip_bad"),
     "arrays": ("path", "labels", "label", "true", "val"),
 }
 
@@ -52,7 +52,7 @@ class Source(Checked):
     id: str | None = None  # a table's column
     val: Share = 0.2  # the share to validate on, where the data come without a split
     test: Path | None = None  # a table to test on
-    skip_bad: bool = False  # leave out images that cannot be read
+    skip_bad: bool = False  # leave out images that cannot be read, rows without a label
     ilsvrc: Path | None = None  # folder of ILSVRC-12's validation images, for webvision
 
     @classmethod
@@ -210,8 +210,15 @@ def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | N
             source.path, size=recipe.size or 32, val=source.val, skip_bad=source.skip_bad, true_labels=source.true
         )
     if source.kind == "table":
-        label = source.label or ""
-        return data.table(source.path, label, true=source.true, id=source.id, val=source.val, test=source.test)
+        return data.table(
+            source.path,
+            source.label or "",
+            true=source.true,
+            id=source.id,
+            val=source.val,
+            test=source.test,
+            skip_bad=source.skip_bad,
+        )
     return data.arrays(source.path, source.labels, labels_name=source.label, true_name=source.true, val=source.val)
 
 

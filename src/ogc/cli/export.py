@@ -1,0 +1,55 @@
+"""``ogc export``: write a run's network to a file for other programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._require import require
+from . import options as shared
+from .command import command
+from .output import make_console, say
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    run: shared.Run
+    onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="ONNX file to write.", show_default=False)] = None
+    weights: shared.Weights = "averaged"
+
+    def check(self) -> Path:
+        """Check the arguments before the network is loaded, and return the file to write."""
+        shared.check_weights(self.weights)
+        require(self.onnx is not None, "onnx", "the file to write, as in --onnx classifier.onnx", None)
+        assert self.onnx is not None
+        shared.check_new_file("onnx", self.onnx, ".onnx")
+        return self.onnx
+
+
+@command(stopped="Stopped. Nothing was written.")
+def export(options: ExportOptions) -> None:
+    """Write a trained run as an ONNX file, which takes inputs and returns probabilities.
+
+    \b
+    Examples:
+      ogc export runs/photos-ce+ogc-0 --onnx photos.onnx
+      ogc export runs/digits-ce+ogc-0 --onnx digits.onnx --weights best
+
+    Images are normalised inside the file. The rows of a table have to be encoded before: see ogc.predict.Predictor.
+    """
+    from ..export import to_onnx
+    from ..predict import Predictor
+
+    path, console = options.check(), make_console()
+    predictor = Predictor.load(options.run, which=options.weights)
+    own = predictor.preprocessing
+    say(console, "Exporting. This takes some seconds.")
+    to_onnx(predictor, path)
+    kind = "uint8" if own.kind == "images" else "float32"
+    shape = ", ".join(map(str, own.shape))
+    say(console, f"{path}: inputs {kind} (N, {shape}) -> probabilities float32 (N, {len(own.class_names)})")
+    if own.encoder is not None:
+        say(console, "Encode the rows of a table with ogc.predict.Predictor.samples before they go in.")

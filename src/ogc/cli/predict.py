@@ -1,0 +1,105 @@
+"""``ogc predict``: write a run's predictions for new rows, images or arrays to a CSV file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options as shared
+from .command import command
+from .errors import FAILED, fail
+from .output import make_console, say, warnings_as_notes
+
+if TYPE_CHECKING:
+    from ..predict import Predictions
+
+MOST_CLASSES = 10  # whose predictions are counted in the summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    run: shared.Run
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE|FOLDER", help="A table, a folder of images, or an .npz or .npy, as the run was trained on."
+        ),
+    ]
+    out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv")
+    weights: shared.Weights = "averaged"
+    id: shared.Id = None
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be read.")] = False
+    device: shared.Device = "auto"
+
+    def check(self) -> None:
+        """Check the arguments before the network is loaded."""
+        shared.check_weights(self.weights)
+        shared.check_new_file("out", self.out, ".csv")
+
+
+@command(stopped="Stopped. Nothing was written.")
+def predict(options: PredictOptions) -> None:
+    """Predict the classes of new data with a trained run, and write them to a CSV file with their probabilities.
+
+    \b
+    Examples:
+      ogc predict runs/customers-ce+ogc-0 new.csv
+      ogc predict runs/customers-ce+ogc-0 new.csv --id customer --out monday.csv
+      ogc predict runs/photos-ce+ogc-0 inbox/ --skip-bad
+      ogc predict runs/embeddings-fl+ogc-0 new.npz --weights best
+
+    New data are prepared as the training data were. Columns may come in any order.
+    """
+    from ..predict import Predictor
+
+    options.check()
+    console = make_console()
+    with warnings_as_notes(console):
+        predictor = Predictor.load(options.run, which=options.weights, device=options.device)
+        try:
+            with _bar() as progress:
+                found = predictor.predict(options.data, id=options.id, skip_bad=options.skip_bad, progress=progress)
+        except ValueError as error:  # a broken file, a missing column
+            raise fail(str(error), FAILED) from None
+    found.write(options.out)
+    say(console, _summary(found))
+    say(console, f"Predictions: {options.out}")
+
+
+def _summary(found: Predictions) -> str:
+    """Count the predictions of each class.
+
+    "3 rows: 2 yes, 1 no."
+    """
+    what = {"path": "image", "sample": "sample"}.get(found.id_name, "row") + ("" if len(found) == 1 else "s")
+    common = Counter(found.predicted).most_common()
+    counts = ", ".join(f"{count:,} {name}" for name, count in common[:MOST_CLASSES])
+    rest = sum(count for _, count in common[MOST_CLASSES:])
+    return f"{len(found):,} {what}: {counts}{f', {rest:,} of other classes' if rest else ''}."
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback for the samples that are done. The bar appears at the first call, on a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = make_console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+    def update(done: int, total: int) -> None:
+        if not bar.task_ids:
+            bar.add_task("predict")
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done, total=total)
+
+    try:
+        yield update
+    finally:
+        bar.stop()

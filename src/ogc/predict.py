@@ -1,0 +1,274 @@
+"""Predictions of a trained run for new rows, images or arrays, prepared as its training data were.
+
+predictor = Predictor.load("runs/customers-ce+ogc-0")
+predictions = predictor.predict("new.csv")
+predictions.write("predictions.csv")
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ._files import write_whole
+from ._require import require
+from ._suggestions import did_you_mean
+from .data.arrays import FEATURES, single, to_inputs
+from .data.augment import normalise
+from .data.columns import Cell, Column
+from .data.dataset import Inputs
+from .data.folder import images_in
+from .data.images import SUFFIXES, ImageFiles
+from .data.paths import few
+from .data.table import Table, cells, read
+from .training.evaluate import EVALUATION_BATCH, EVALUATION_NUMBERS
+from .training.preprocessing import Preprocessing
+from .training.run_folder import is_finished
+from .training.session import load_network, pick_device
+from .training.source import ARRAYS, TABLES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ACCEPTED = {
+    "table": f"a table ({', '.join(TABLES)})",
+    "images": f"a folder of images, an image, or a file of uint8 images ({', '.join(ARRAYS)})",
+    "features": f"a file of features ({', '.join(ARRAYS)})",
+}
+Progress = Callable[[int, int], object]  # receives how many samples are done, and how many there are
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A probability for each sample and class."""
+
+    id_name: str  # what the ids are: row, path, sample, or a table's column
+    ids: Sequence[str]
+    class_names: tuple[str, ...]
+    probabilities: Tensor  # (N, C) float32, on the CPU
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def predicted(self) -> list[str]:
+        """The most probable class of each sample."""
+        return [self.class_names[index] for index in self.probabilities.argmax(1).tolist()]
+
+    @property
+    def header(self) -> list[str]:
+        return [self.id_name, "predicted", "probability", *(f"p({name})" for name in self.class_names)]
+
+    def rows(self) -> list[list[str]]:
+        """One row per sample: its id, the predicted class and its probability, and the probability of each class."""
+        return [
+            [id, name, f"{max(row):.6f}", *(f"{probability:.6f}" for probability in row)]
+            for id, name, row in zip(self.ids, self.predicted, self.probabilities.tolist(), strict=True)
+        ]
+
+    def write(self, path: str | Path) -> None:
+        """Write a CSV file. A reader never sees half of it."""
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows())
+        write_whole(Path(path), text.getvalue().encode("utf-8", "surrogateescape"))  # names of files may be no text
+
+
+class Samples(NamedTuple):
+    """Inputs as the run's training set has them, and what a person finds them by."""
+
+    inputs: Inputs
+    id_name: str
+    ids: Sequence[str]
+
+
+class Predictor:
+    """A run's network and the preprocessing of its inputs.
+
+    :param network: moved to ``device`` and set to evaluation mode.
+    """
+
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing, device: str = "cpu") -> None:
+        self.device = pick_device(device)
+        self.network = network.to(self.device).eval()
+        self.preprocessing = preprocessing
+
+    @classmethod
+    def load(
+        cls, run: str | Path, *, which: str = "averaged", device: str = "cpu", network: nn.Module | None = None
+    ) -> Predictor:
+        """Load a run from its folder.
+
+        :param which: the weights: ``averaged`` (those of the last epoch where the run has no averaged ones), ``last``
+            or ``best``.
+        :param network: one to load the weights into, where the run's came from Python.
+        """
+        folder = Path(run).expanduser()
+        predictor = cls(load_network(folder, which, network), Preprocessing.read(folder), device)
+        if not is_finished(folder):
+            warnings.warn(f"The run in {folder} is not finished: its last checkpoint predicts.", stacklevel=2)
+        return predictor
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.preprocessing.class_names
+
+    def predict(
+        self,
+        data: str | Path | Tensor | NDArray[Any] | Mapping[str, Sequence[object]],
+        *,
+        id: str | None = None,
+        skip_bad: bool = False,
+        progress: Progress | None = None,
+    ) -> Predictions:
+        """Predict the class of each sample.
+
+        :param data: a file or a folder of the kind that the run was trained on, an array, or columns of cells by name
+            (of a pandas frame: ``dict(frame)``).
+        :param id: a table's column to find rows by; the training run's own if it is not given.
+        :param skip_bad: leave out images that cannot be read.
+        """
+        samples = self.samples(data, id=id, skip_bad=skip_bad)
+        probabilities = self.probabilities(samples.inputs, progress)
+        return Predictions(samples.id_name, samples.ids, self.class_names, probabilities)
+
+    @torch.no_grad()
+    def probabilities(self, inputs: Inputs, progress: Progress | None = None) -> Tensor:
+        """Evaluate the network on inputs that are prepared like those of the training set: -> (N, C) on the CPU."""
+        size = min(EVALUATION_BATCH, max(1, EVALUATION_NUMBERS // math.prod(self.preprocessing.shape)))
+        found = [torch.empty(0, len(self.class_names))]
+        for start in range(0, len(inputs), size):
+            end = min(start + size, len(inputs))
+            batch = inputs[torch.arange(start, end)].to(self.device)
+            found.append(self.network(normalised(batch, self.preprocessing)).float().softmax(1).cpu())
+            if progress is not None:
+                progress(end, len(inputs))
+        return torch.cat(found)
+
+    def samples(
+        self,
+        data: str | Path | Tensor | NDArray[Any] | Mapping[str, Sequence[object]],
+        *,
+        id: str | None = None,
+        skip_bad: bool = False,
+    ) -> Samples:
+        """Read new data and prepare them as the run's training data were."""
+        kind = self.preprocessing.kind
+        require(id is None or kind == "table", "id", "left out: the run was not trained on a table", id)
+        if isinstance(data, Mapping):
+            self._require_kind("table", "columns of a table")
+            return self._rows(cells(data), "the table", id)
+        if not isinstance(data, str | Path):
+            values = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
+            return self._array(values, "the array")
+        path = Path(data).expanduser()
+        if not path.exists():
+            raise FileNotFoundError(
+                f"There is no `{data}`. Expected {ACCEPTED[kind]}, like what the run was trained on."
+            )
+        suffix = path.suffix.lower()
+        if path.is_dir() or suffix in SUFFIXES:
+            self._require_kind("images", f"`{data}`")
+            return self._images(path, skip_bad)
+        if suffix in TABLES:
+            self._require_kind("table", f"`{data}`")
+            aside = () if self.preprocessing.encoder is None else (id or self.preprocessing.encoder.id,)
+            return self._rows(read(path, as_found=aside), f"`{data}`", id)
+        if suffix in ARRAYS:
+            require(kind != "table", "data", f"{ACCEPTED[kind]}, like what the run was trained on", str(data))
+            return self._array(single(path, None, FEATURES), f"`{data}`")
+        raise ValueError(f"`{data}` cannot be read. Expected {ACCEPTED[kind]}, like what the run was trained on.")
+
+    def _require_kind(self, kind: str, what: str) -> None:
+        own = self.preprocessing.kind
+        if own != kind:
+            raise ValueError(f"{what} cannot be predicted by this run. Expected {ACCEPTED[own]}, as in its training.")
+
+    def _array(self, values: NDArray[Any], where: str) -> Samples:
+        inputs, shape = to_inputs(values, where.strip("`")), self.preprocessing.shape
+        images = self.preprocessing.kind == "images"
+        if tuple(inputs.shape[1:]) != shape or (inputs.dtype == torch.uint8) != images:
+            found = f"{'uint8' if inputs.dtype == torch.uint8 else 'numbers'}, {tuple(inputs.shape)}"
+            wanted = f"{'uint8 images' if images else 'numbers'}, (N, {', '.join(map(str, shape))})"
+            raise ValueError(f"{where} should have {wanted}, like the run's training data. Found {found}.")
+        return Samples(inputs, "sample", [str(i) for i in range(len(inputs))])
+
+    def _images(self, path: Path, skip_bad: bool) -> Samples:
+        channels, height, width = self.preprocessing.shape
+        if channels != 3 or height != width:
+            raise ValueError(
+                f"`{path}` cannot be predicted by this run, whose images are {self.preprocessing.shape}. "
+                f"Expected a file of uint8 images of that shape ({', '.join(ARRAYS)})."
+            )
+        root = path if path.is_dir() else path.parent
+        paths = list(images_in(path)) if path.is_dir() else [path]
+        if not paths:
+            raise ValueError(f"`{path}` has no images. Expected files like .jpg or .png in it or its sub-folders.")
+        files = ImageFiles(paths, height)
+        if bad := files.check():
+            if not skip_bad or len(bad) == len(paths):
+                raise ValueError(
+                    f"{len(bad)} of {len(paths)} images cannot be read: {few(bad)}. "
+                    "Remove them, or leave them out with --skip-bad (skip_bad=True in Python)."
+                )
+            warnings.warn(f"Left out {len(bad)} images that cannot be read: {few(bad)}.", stacklevel=4)
+            files = ImageFiles([each for each in paths if str(each) not in set(bad)], height)
+        return Samples(files, "path", [each.relative_to(root).as_posix() for each in files.paths])
+
+    def _rows(self, rows: Table, where: str, id: str | None) -> Samples:
+        encoder = self.preprocessing.encoder
+        assert encoder is not None
+        if id is not None and id not in rows:
+            raise ValueError(f"{where} has no column `{id}`, but {few(list(rows), 20)}.{did_you_mean(id, rows)}")
+        if absent := [name for name in encoder.columns if name not in rows]:
+            raise ValueError(
+                f"{where} has no column {few(absent)}, which the run was trained on. Found {few(list(rows), 20)}."
+                f"{did_you_mean(absent[0], [name for name in rows if name not in encoder.columns])}"
+            )
+        known = {*encoder.columns, *encoder.dropped, *encoder.labels, encoder.id, id}
+        if extra := [name for name in rows if name not in known]:
+            warnings.warn(f"Ignored columns that the run was not trained on: {few(extra)}.", stacklevel=4)
+        for name, column in encoder.columns.items():
+            self._check_cells(name, column, rows[name], where)
+        count = len(next(iter(rows.values())))
+        id = id if id is not None or encoder.id not in rows else encoder.id
+        ids = [str(number) for number in range(1, count + 1)] if id is None else [cell or "" for cell in rows[id]]
+        return Samples(encoder.features(rows), id or "row", ids)
+
+    @staticmethod
+    def _check_cells(name: str, column: Column, found: Sequence[Cell], where: str) -> None:
+        """Report values that training did not have; refuse a column in which nothing is as in training."""
+        odd = column.unexpected(found)
+        if not odd:
+            return
+        first = f"`{str(found[odd[0]])[:40]}` in row {odd[0] + 1}"
+        if column.kind == "category":
+            warnings.warn(
+                f"Column `{name}`: {len(odd):,} of {len(found):,} values are not among the training categories, like "
+                f"{first}. They count as missing.",
+                stacklevel=5,
+            )
+        elif len(odd) == len(found):
+            raise ValueError(f"Column `{name}` of {where} should have {column.kind}s, as in training. Found {first}.")
+        else:
+            warnings.warn(
+                f"Column `{name}`: {len(odd):,} of {len(found):,} values are not {column.kind}s, like {first}. They "
+                "count as missing.",
+                stacklevel=5,
+            )
+
+
+def normalised(inputs: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Normalise images by the training set's mean and standard deviation; features stay as they are."""
+    statistics = preprocessing.statistics
+    return inputs if statistics is None else normalise(inputs, *statistics)

@@ -1,0 +1,75 @@
+"""How a run's inputs were prepared for its network, stored as JSON: new inputs are prepared in exactly the same way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from ..data.augment import Statistics
+from ..data.columns import Encoder
+from .run_folder import PREPROCESSING, CheckpointError, read_part, write_part
+
+if TYPE_CHECKING:
+    from .run import Run
+
+FIX = "Restore it from a backup, or train again."
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What was fitted on the training inputs, and the names of the classes."""
+
+    kind: Literal["table", "images", "features"]
+    shape: tuple[int, ...]  # of one sample, before it is normalised
+    class_names: tuple[str, ...]
+    encoder: Encoder | None = None  # of a table
+    statistics: Statistics | None = None  # of images: mean and standard deviation of each channel
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        encoder, statistics = run.train_set.encoder, run.feed.statistics
+        return cls(
+            "table" if encoder is not None else "features" if statistics is None else "images",
+            run.feed.origin_shape,
+            run.train_set.class_names,
+            encoder,
+            statistics,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read that of a run's folder."""
+        path = folder / PREPROCESSING
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{folder} has no {PREPROCESSING}, which says how inputs are prepared: an older version of ogc trained "
+                "this run. Train it again."
+            )
+        stored = read_part(path, fix=FIX)
+        try:
+            return cls(
+                stored["kind"],
+                tuple(stored["shape"]),
+                tuple(stored["class_names"]),
+                stored["encoder"] and Encoder.from_json(stored["encoder"]),
+                stored["statistics"] and Statistics(*map(tuple, stored["statistics"])),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{path} cannot be used: {error!r}. {FIX}") from None
+
+    def to_json(self) -> dict[str, Any]:
+        encoder = None if self.encoder is None else self.encoder.to_json()
+        return {**vars(self), "encoder": encoder}
+
+    def write(self, folder: Path, run: str) -> None:
+        """Write it to the folder of the run with this identifier."""
+        write_part(folder / PREPROCESSING, run, self.to_json())
+
+    def check(self, folder: Path) -> None:
+        """Refuse to resume a run on a table whose rows would be encoded in another way than before."""
+        if self.encoder is not None and Preprocessing.read(folder).encoder != self.encoder:
+            raise CheckpointError(
+                f"{folder / PREPROCESSING} differs from what the data give now, so that training cannot be resumed: "
+                "the data or the version of scikit-learn have changed. Train it again, or restore them."
+            )

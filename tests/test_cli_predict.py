@@ -1,0 +1,196 @@
+"""``ogc predict`` and ``ogc export``, on a run that ``ogc train`` has trained."""
+
+import csv
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from ogc.cli.app import build
+from ogc.predict import Predictor
+from tickets import write_tickets
+
+SMALL = ("--epochs", "6", "--set", "hidden=16", "--set", "batch_size=16", "--device", "cpu")
+
+
+def ogc(*arguments):
+    result = CliRunner().invoke(build(), [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def works(*arguments):
+    result = ogc(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with runs on a table and on arrays, and with new data."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_tickets(folder / "tickets.csv", 200, seed=0, delimiter=";", decimal=",")
+    write_tickets(folder / "new.csv", 40, seed=1)
+    labels = np.arange(60) % 2
+    X = np.random.default_rng(0).normal(size=(60, 3)).astype("float32") + labels[:, None]
+    np.savez(folder / "x.npz", X=X, y=labels)
+    said = works(
+        "train",
+        folder / "tickets.csv",
+        "--label",
+        "kind",
+        "--id",
+        "ticket",
+        "--true",
+        "true",
+        *SMALL,
+        "--out",
+        folder / "run",
+    )
+    works("train", folder / "x.npz", *SMALL, "--out", folder / "arrays")
+    return folder, said
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch, trained):
+    """An empty folder to work in, with links to the runs and the data."""
+    for path in trained[0].iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_training_says_how_each_column_is_used_and_counts_rows(trained):
+    said = trained[1]
+    assert "Columns: opened: date (year, month, weekday); city: 4 categories; age: number; comment: text, " in said
+    assert "customer: dropped, unique." in said
+    assert " rows/s" in said
+    assert "images/s" not in said
+
+
+def test_new_rows():
+    said = works("predict", "run", "new.csv")
+    expected = Predictor.load("run").predict("new.csv")
+    with open("predictions.csv", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["ticket", "predicted", "probability", "p(billing)", "p(delivery)", "p(quality)"]
+    assert rows == expected.rows()
+    assert said.startswith("40 rows: ")
+    assert said.endswith("\nPredictions: predictions.csv\n")
+    counts = dict.fromkeys(expected.predicted, 0)
+    for name in expected.predicted:
+        counts[name] += 1
+    assert all(f"{count} {name}" in said for name, count in counts.items())
+
+
+def test_options():
+    works("predict", "run", "new.csv", "--id", "customer", "--weights", "last", "--out", "mine.csv", "--device", "cpu")
+    expected = Predictor.load("run", which="last").predict("new.csv", id="customer")
+    with open("mine.csv", newline="") as file:
+        assert list(csv.reader(file)) == [expected.header, *expected.rows()]
+    assert works("predict", "arrays", "x.npz").startswith("60 samples: ")
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_is_unusual_is_a_note():
+    lines = Path("new.csv").read_text().splitlines()
+    Path("odd.csv").write_text("\n".join([lines[0] + ",weather", *(line + ",sun" for line in lines[1:])]))
+    said = works("predict", "run", "odd.csv")
+    assert "Note: Ignored columns that the run was not trained on: `weather`.\n" in said
+
+
+def without(column):
+    with open("new.csv", newline="") as file:
+        rows = [{name: row[name] for name in row if name != column} for row in csv.DictReader(file)]
+    with open("less.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["nowhere", "new.csv"], 1, "nowhere holds no run: there is no run.json in it."),
+        (["run", "nowhere.csv"], 1, "There is no `nowhere.csv`. Expected a table (.csv, .tsv, .parquet, .pq)"),
+        (["run", "x.npz"], 1, "Parameter `data` should be a table"),
+        (["run", "photos"], 1, "`photos` cannot be predicted by this run. Expected a table"),
+        (["arrays", "new.csv"], 1, "`new.csv` cannot be predicted by this run. Expected a file of features"),
+        (["run", "less.csv"], 1, "`less.csv` has no column `city`, which the run was trained on. Found `ticket`"),
+        (["run", "empty.csv"], 1, "The table `empty.csv` has no rows."),
+        (["run", "latin.csv"], 1, "`latin.csv` cannot be read as CSV in UTF-8"),
+        (["arrays", "wide.npy"], 1, "`wide.npy` should have numbers, (N, 3), like the run's training data. Found"),
+        (["arrays", "broken.npz"], 1, "`broken.npz` is no .npy or .npz file of plain arrays"),
+        (["run", "new.csv", "--out", "new.csv"], 2, "Parameter `out` should be a new file: nothing is overwritten."),
+        (
+            ["run", "new.csv", "--out", "new.xlsx"],
+            2,
+            "Parameter `out` should be a .csv file. Found `out = 'new.xlsx'`.",
+        ),
+        (["run", "new.csv", "--out", "no/such/p.csv"], 1, "Cannot use no/such/p.csv: No such file or directory."),
+        (["run", "new.csv", "--weights", "worst"], 2, "Parameter `weights` should be one of averaged, last, best."),
+        (["run", "new.csv", "--id", "tickets"], 1, "`new.csv` has no column `tickets`, but `ticket`, "),
+        (["arrays", "x.npz", "--id", "x"], 1, "Parameter `id` should be left out: the run was not trained on a table."),
+        (["run", "new.csv", "--device", "tpu"], 2, "Parameter `device` should be auto, cpu, cuda or cuda:N."),
+    ],
+)
+def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, sentence):
+    without("city")
+    Path("empty.csv").write_text("city,age\n")
+    Path("latin.csv").write_bytes(b"city\nZ\xfcrich\n")
+    np.save("wide.npy", np.zeros((4, 9), "float32"))
+    Path("broken.npz").write_bytes(b"PK\x03\x04")
+    Path("photos").mkdir()
+    Image.new("RGB", (8, 8)).save("photos/1.png")
+    before = {path.name for path in Path().iterdir()}
+    result = ogc("predict", *arguments)
+    assert result.exit_code == code, result.output
+    assert result.stderr.startswith(sentence)
+    assert result.stderr.count("\n") == 1
+    assert {path.name for path in Path().iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["nowhere", "--onnx", "x.onnx"], 1, "nowhere holds no run"),
+        (["run"], 2, "Parameter `onnx` should be the file to write, as in --onnx classifier.onnx."),
+        (["run", "--onnx", "x.pt"], 2, "Parameter `onnx` should be a .onnx file."),
+        (["run", "--onnx", "there.onnx"], 2, "Parameter `onnx` should be a new file: nothing is overwritten."),
+        (["run", "--onnx", "x.onnx", "--weights", "first"], 2, "Parameter `weights` should be one of"),
+    ],
+)
+def test_what_cannot_be_exported(arguments, code, sentence):
+    Path("there.onnx").touch()
+    result = ogc("export", *arguments)
+    assert result.exit_code == code, result.output
+    assert result.stderr.startswith(sentence)
+    assert result.stderr.count("\n") == 1
+    assert not Path("x.onnx").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("onnxscript") is None, reason='needs pip install "torch-ogc[onnx]"')
+def test_a_run_is_exported():
+    said = works("export", "arrays", "--onnx", "arrays.onnx")
+    assert "arrays.onnx: inputs float32 (N, 3) -> probabilities float32 (N, 2)\n" in said
+    assert Path("arrays.onnx").stat().st_size > 100
+
+
+@pytest.mark.parametrize("command", ["predict", "export"])
+def test_help_has_examples(command):
+    said = works(command, "--help")
+    assert f"ogc {command} runs/photos-ce+ogc-0" in said
+
+
+def test_ctrl_c_is_one_line_and_nothing_is_written(monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ogc.predict.normalised", stop)
+    result = ogc("predict", "run", "new.csv")
+    assert result.exit_code == 130
+    assert result.stderr == "Stopped. Nothing was written.\n"
+    assert not Path("predictions.csv").exists()
