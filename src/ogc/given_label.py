@@ -16,7 +16,7 @@ P_MIN = 1e-7
 H_MIN = -math.log1p(-P_MIN)
 H_MAX = -math.log(P_MIN)
 PRIOR = 5  # samples with the mean confidence of all classes that are added to each class
-LEAD = 0.03  # of probability, that another class needs over the given label
+LEAD = 0.03  # of probability that another class needs over the given label; of uncertain networks less
 
 
 def can_read(tensor: Tensor) -> bool:
@@ -128,14 +128,15 @@ def class_confidence(p: Tensor, labels: Tensor) -> Tensor:
 def likelier_label(p: Tensor, labels: Tensor, confidence: Tensor) -> Tensor:
     """Return the label that a sample should have, often the given one: (N, C), (N,), (C,) -> (N,) int64.
 
-    With t the confidence, a rival j of the given label y needs p_j - t_j > p_y - t_y + ``LEAD`` and p_j > p_y / 2. The
-    rival with the highest p_j - t_j is returned, and y if there is none. Classes that lose labels to others are
-    predicted with less confidence than classes that gain labels, and t makes up for it.
+    With t the confidence, a rival j of the given label y needs p_j - t_j > p_y - t_y + lead and p_j > p_y / 2. The lead
+    is ``LEAD``, or a tenth of the mean of t if that is less. The rival with the highest p_j - t_j is returned, and y if
+    there is none. Classes that lose labels to others are predicted with less confidence than classes that gain labels,
+    and t makes up for it.
     """
-    y = labels[:, None]
+    y, lead = labels[:, None], (confidence.mean() / 10).clamp(max=LEAD)
     above = (p - confidence).masked_fill(p <= p.gather(1, y) / 2, -torch.inf)
     best, label = above.max(1)
-    return torch.where(best > above.gather(1, y)[:, 0] + LEAD, label, labels)
+    return torch.where(best > above.gather(1, y)[:, 0] + lead, label, labels)
 
 
 def margin(log_p: Tensor, labels: Tensor) -> Tensor:

@@ -21,10 +21,11 @@ def by_loops(labels, p):
     agreed = [[mean[y] for mean, y in zip(means, labels, strict=True) if y == j == np.argmax(mean)] for j in range(C)]
     overall = np.mean([value for values in agreed for value in values])
     confidence = [np.mean([*values, *[overall] * PRIOR]) for values in agreed]
+    lead = min(LEAD, np.mean(confidence) / 10)
     for i, (y, mean) in enumerate(zip(labels, means, strict=True)):
         margins = [math.log(p[s, i, y]) - math.log(max(p[s, i, j] for j in range(C) if j != y)) for s in range(surveys)]
         above = [mean[j] - confidence[j] for j in range(C)]
-        rivals = [j for j in range(C) if above[j] > above[y] + LEAD and mean[j] > mean[y] / 2]
+        rivals = [j for j in range(C) if above[j] > above[y] + lead and mean[j] > mean[y] / 2]
         best = max(rivals, key=above.__getitem__, default=y)
         yield best != y, 1 / (1 + math.exp(-sum(margins) / surveys)), best, 1 - mean[y], mean[best]
 
@@ -110,8 +111,18 @@ def test_early_surveys_count_as_much_as_late_ones():
     assert find_label_issues([0, 0], [early, early, late]).is_label_issue.tolist() == [True, False]
 
 
+def test_a_network_that_is_unsure_of_everything_needs_less_of_a_lead():
+    """Twenty classes of nearly the same probability, as after one epoch."""
+    p = np.full((40, 20), 0.05)
+    labels = np.arange(40) % 20
+    p[np.arange(40), labels] += 0.019
+    p[0] = np.roll(p[0], 1)
+    assert find_label_issues(labels, p / p.sum(1, keepdims=True)).is_label_issue.nonzero().tolist() == [[0]]
+
+
 def test_a_tie_is_no_issue_nor_is_a_narrow_lead():
-    assert find_label_issues([1, 1], [[0.514, 0.486], [0.516, 0.484]]).is_label_issue.tolist() == [False, True]
+    narrow = find_label_issues([0, 1, 1, 1], [[0.9, 0.1], [0.1, 0.9], [0.514, 0.486], [0.516, 0.484]])
+    assert narrow.is_label_issue.tolist() == [False, False, False, True]
     issues = find_label_issues([1, 0], [[0.5, 0.5], [0.5, 0.5]])
     assert issues.is_label_issue.tolist() == [False, False]
     assert issues.predicted_label.tolist() == [1, 0]

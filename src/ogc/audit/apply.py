@@ -1,4 +1,4 @@
-"""An audit's labels, applied: a copy of a table or of a folder, a list of a folder's files to move, or a file of labels.
+"""Apply an audit: copy a table or a folder with new labels, list the files to move, or write a file of labels.
 
 The original is read, compared with what was audited, and never written to.
 """
@@ -38,9 +38,7 @@ class Applied(NamedTuple):
     copied: int | None = None  # files, if a folder was copied
 
 
-def apply(
-    folder: Path, out: Path | None = None, decisions: Path | None = None, *, copy: Path | None = None
-) -> Applied:
+def apply(folder: Path, out: Path | None = None, decisions: Path | None = None, *, copy: Path | None = None) -> Applied:
     """Write the labels of an audited run, with all issues applied, or with those that a person accepted.
 
     :param out: file to write. For a folder of images it is the list of files to move.
