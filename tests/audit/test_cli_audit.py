@@ -128,7 +128,7 @@ def test_the_noise_rate_after_a_short_training_is_doubted(tmp_path):
     said = works("audit", tmp_path / "run")
     told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
     assert told["noise_rate"] == told["issues"] / told["samples"]
-    assert told["noise_rate"] - told["true_noise_rate"] > 0.1, "it is too high, in truth"
+    assert told["unsettled"]
     assert "The estimated rate is probably too high, because training was too short" in " ".join(said.split())
     assert told["memorised_from"] is None
     assert "too high" not in " ".join(sentences(told | {"unsettled": False}))
