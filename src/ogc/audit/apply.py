@@ -154,24 +154,24 @@ def new_places(audit: Audit, labels: Sequence[str], source: Source | None) -> di
 def copy_folder(audit: Audit, labels: Sequence[str], source: Source | None, goal: Path) -> int:
     """Copy all files of a folder, those with new labels to their new places; return how many.
 
-    Links are followed to files and to folders of classes, so that the copy stands alone. The copy is made under a
-    temporary name beside ``goal``: an interrupted one leaves nothing behind.
+    Links to files inside the folder are followed, so that the copy stands alone. Links that lead out of it are left
+    out. The copy is made under a temporary name beside ``goal``: an interrupted one leaves nothing behind.
     """
     assert source is not None
     assert source.path is not None
     root, places = source.path, new_places(audit, labels, source)
-    found = {
-        Path(parent, file).relative_to(root).as_posix()
-        for parent, _, files in os.walk(root)
-        for file in files
-        if Path(parent, file).is_file()
-    }
+
+    def inside(path: Path) -> bool:
+        return path.is_file() and path.resolve().is_relative_to(root.resolve())
+
+    paths = (Path(parent, file) for parent, _, files in os.walk(root) for file in files)
+    found = {path.relative_to(root).as_posix() for path in paths if inside(path)}
     names = sorted({*found, *audit.ids})
     goal.parent.mkdir(parents=True, exist_ok=True)
     temporary = goal.with_name(f".{goal.name}.{os.getpid()}")
     try:
         for name in names:
-            if not (root / name).is_file():
+            if not inside(root / name):
                 raise AuditError(f"`{root}` has changed: {name} is not there. Audit anew.")
             there = temporary / places.get(name, name)
             there.parent.mkdir(parents=True, exist_ok=True)
