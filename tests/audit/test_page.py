@@ -492,6 +492,98 @@ def test_with_the_keyboard_alone(visit):
 
 
 @pytest.mark.slow
+def test_any_label_can_be_chosen_and_a_choice_undone(visit, tmp_path):
+    findings = made(200, shown=Made(coloured))
+    write_audit(findings, tmp_path / "audit")
+    issues, names = findings.issues, findings.class_names
+    worst = [i for i in issues.worst_first.tolist() if issues.is_label_issue[i]]
+    given, suggested = issues.given_label.tolist(), issues.predicted_label.tolist()
+    third = [next(c for c in range(5) if c not in (given[i], suggested[i])) for i in worst]
+    tab = visit(page(findings))
+    card = tab.locator(".card.current")
+
+    # By mouse from the card: the label is another one, the dialog closes and the next sample is up.
+    card.locator(".another").click()
+    assert tab.text_content("#detail-id") == findings.ids[worst[0]]
+    assert tab.locator("#label").input_value() == str(suggested[worst[0]])
+    tab.select_option("#label", str(third[0]))
+    tab.click("#another button")
+    assert not tab.is_visible("#details")
+    assert current(tab) == findings.ids[worst[1]]
+    first = tab.locator(".card").first
+    assert first.locator(".label").nth(1).text_content().split(" ", 1) == ["chosen", names[third[0]]]
+    assert "Accepted" in tab.text_content("#said")
+
+    # By keyboard; the given label is a keep, the suggested one an accept.
+    for k, label in ((1, third[1]), (2, given[worst[2]]), (3, suggested[worst[3]])):
+        assert current(tab) == findings.ids[worst[k]]
+        tab.keyboard.press("l")
+        assert tab.evaluate("document.activeElement.id") == "label"
+        tab.select_option("#label", str(label))
+        tab.keyboard.press("Tab")
+        tab.keyboard.press("Enter")
+    expected = {
+        findings.ids[worst[0]]: ("accept", names[given[worst[0]]], names[third[0]]),
+        findings.ids[worst[1]]: ("accept", names[given[worst[1]]], names[third[1]]),
+        findings.ids[worst[2]]: ("keep", names[given[worst[2]]], names[suggested[worst[2]]]),
+        findings.ids[worst[3]]: ("accept", names[given[worst[3]]], names[suggested[worst[3]]]),
+    }
+    path = tmp_path / "decisions.csv"
+    assert decisions(exported(tab, path)) == expected
+    fixed = decided(read_audit(tmp_path / "audit"), path)
+    assert [fixed[i] for i in worst[:3]] == [names[third[0]], names[third[1]], names[given[worst[2]]]]
+
+    # A choice is kept over a reload, loaded from a file, and undone like any other.
+    tab.reload()
+    assert decisions(exported(tab, tmp_path / "other.csv")) == expected
+    other = visit(None)
+    other.set_input_files("#file", path)
+    wait(other, "#said", re.compile("^4 decisions loaded$"))
+    assert decisions(exported(other, tmp_path / "other.csv")) == expected
+    other.locator(".card.current").focus()
+    other.keyboard.press("a")  # the first again: now as suggested
+    assert decisions(exported(other, tmp_path / "other.csv"))[findings.ids[worst[0]]][2] == names[suggested[worst[0]]]
+    other.keyboard.press("u")
+    assert decisions(exported(other, tmp_path / "other.csv")) == expected
+    other.keyboard.press("u")
+    assert other.locator("#undo").is_disabled()
+    assert kept(other) == []
+
+    # A sample without a suggestion can have a label chosen.
+    other.uncheck("#issues")
+    other.locator(".card.current").focus()
+    other.keyboard.press("End")
+    assert other.locator(".card.current .suggested").text_content() == "\u2013"
+    best = issues.worst_first.tolist()[-1]
+    other.keyboard.press("l")
+    other.select_option("#label", str((given[best] + 1) % 5))
+    other.click("#another button")
+    row = decisions(exported(other, tmp_path / "other.csv"))[findings.ids[best]]
+    assert row == ("accept", names[given[best]], names[(given[best] + 1) % 5])
+
+
+@pytest.mark.slow
+def test_unusual_cells_are_marked_in_the_card_and_in_the_fold_out(visit):
+    findings = made(200, 2)
+    given = findings.issues.given_label.tolist()
+    odd = findings.issues.worst_first.tolist()[0]
+    fields = [{f"c{c}": str(100 * given[i] + i % 10) for c in range(12)} | {"note": f"row {i}"} for i in range(200)]
+    fields[odd] |= {"c3": "9999", "c11": "", "note": "unlike any other"}
+    tab = visit(page(dataclasses.replace(findings, shown=Made(fields=fields.__getitem__))))
+    card = tab.locator(".card.current")
+    assert card.locator(".unusual").all_text_contents() == ["9999"]
+    card.focus()
+    tab.keyboard.press("Enter")
+    assert tab.text_content("#columns summary") == "All 13 columns, 2 unusual"
+    assert tab.locator("#detail-fields tr:has(.unusual) th").all_text_contents() == ["c3", "c11"]
+    tab.click("#columns summary")
+    assert not tab.is_visible("#detail-fields")
+    tab.keyboard.press("n")  # folded it stays
+    assert tab.text_content("#columns summary") == "All 13 columns"
+    assert not tab.is_visible("#detail-fields")
+
+
+@pytest.mark.slow
 def test_a_browser_that_keeps_nothing(visit, tmp_path):
     forbid = (
         "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError'); }});"
@@ -578,7 +670,7 @@ def test_no_key_decides_what_is_not_shown(visit, tmp_path):
 
     # A search counts from Enter on, however soon the key comes; one letter at a time it would wait for more.
     tab.click("#clear")
-    last = findings.ids[worst[-1]]
+    last = next(name for i in reversed(worst) if sum((name := findings.ids[i]) in other for other in findings.ids) == 1)
     tab.evaluate(
         """name => {
         const search = document.getElementById('search');

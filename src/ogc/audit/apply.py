@@ -1,4 +1,4 @@
-"""An audit's labels, applied: a copy of a table, a list of a folder's files to move, or a file of labels.
+"""Apply an audit: copy a table or a folder with new labels, list the files to move, or write a file of labels.
 
 The original is read, compared with what was audited, and never written to.
 """
@@ -6,6 +6,8 @@ The original is read, compared with what was audited, and never written to.
 from __future__ import annotations
 
 import io
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,16 +27,24 @@ if TYPE_CHECKING:
 
 
 class Applied(NamedTuple):
-    """What was written."""
+    """The outcome: where it was written, and how many labels are new."""
 
     path: Path
     kind: str  # of the source; "python" for data from there
     changed: int
     samples: int
+    copied: int | None = None  # files, if a folder was copied
 
 
-def apply(folder: Path, out: Path, decisions: Path | None = None) -> Applied:
-    """Write the labels of an audited run to ``out``, with all issues applied, or with those that a person accepted."""
+def apply(folder: Path, out: Path | None = None, decisions: Path | None = None, *, copy: Path | None = None) -> Applied:
+    """Write the labels of an audited run, with all issues applied, or with those that a person accepted.
+
+    :param out: file to write. For a folder of images it is the list of files to move.
+    :param copy: folder to write instead: a copy of the folder of images, with every file under its new label.
+    """
+    goal = copy if out is None else out
+    require((out is None) != (copy is None), "out", "given, or else `copy`", None if out is None else str(out))
+    assert goal is not None
     if not (folder / AUDIT / SUMMARY).is_file():
         raise FileNotFoundError(f"There is no audit of {folder}: ogc audit {folder} makes one.")
     audit = read_audit(folder / AUDIT)
@@ -43,23 +53,26 @@ def apply(folder: Path, out: Path, decisions: Path | None = None) -> Applied:
             f"{audit.folder / SUMMARY} belongs to another run than {folder / RUN}. To fix this: ogc audit {folder}."
         )
     source = None if audit.source is None else Source(**audit.source)
-    _check_out(out, folder, decisions, source)
+    _check_out("copy" if out is None else "out", goal, folder, decisions, source)
     labels = audit.fixed if decisions is None else decided(audit, decisions)
     kind = "python" if source is None else source.kind
     if audit.noise is not None and kind in WAYS:
         those = {"table": "its table has", "folder": "its folder has", "arrays": "its arrays have"}[kind]
         raise ValueError(f"{audit.noise} was added to the labels of {folder} in training: {those} none of it to clean.")
+    changed = sum(old != new for old, new in zip(audit.given, labels, strict=True))
+    if out is None:
+        require(kind == "folder", "copy", "left out, as only folders of images are copied: give `out`", str(goal))
+        return Applied(goal, kind, changed, len(labels), copy_folder(audit, labels, source, goal))
     content = WAYS[kind](audit, labels, source, out) if kind in WAYS else class_indices(audit, labels, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
         write_whole(out, content)
     else:
         write_labels(out, *content)
-    changed = sum(old != new for old, new in zip(audit.given, labels, strict=True))
     return Applied(out, kind, changed, len(labels))
 
 
-def _check_out(out: Path, folder: Path, decisions: Path | None, source: Source | None) -> None:
+def _check_out(name: str, out: Path, folder: Path, decisions: Path | None, source: Source | None) -> None:
     """Refuse to write onto what was read, by whatever path it is reached."""
     origin = None if source is None else source.path
     read = [origin, decisions, *((source.labels, source.test) if source is not None else ())]
@@ -68,13 +81,14 @@ def _check_out(out: Path, folder: Path, decisions: Path | None, source: Source |
     for path in read:
         if path is not None and path.is_file():
             same = out.exists() and out.samefile(path)
-            require(not same and out.resolve() != path.resolve(), "out", "another file than is read", str(out))
+            require(not same and out.resolve() != path.resolve(), name, "another file than is read", str(out))
     for inside in (folder, origin if origin is not None and origin.is_dir() else None):
         if inside is not None:
             apart = not out.resolve().is_relative_to(inside.resolve())
-            require(apart, "out", f"outside of {inside}, which is left as it is", str(out))
-    require(not out.is_dir(), "out", "a file", str(out))
-    require(not out.exists() and not out.is_symlink(), "out", "a new file: nothing is written over", str(out))
+            require(apart, name, f"outside of {inside}, which is left as it is", str(out))
+    require(name == "copy" or not out.is_dir(), name, "a file", str(out))
+    new = "a new folder" if name == "copy" else "a new file"
+    require(not out.exists() and not out.is_symlink(), name, f"{new}: nothing is written over", str(out))
 
 
 def _check_file(audit: Audit, path: Path) -> None:
@@ -107,11 +121,16 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source | None, out: 
 
 
 def moves(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
-    """A CSV list of files and where they should be, both from the folder; no name is taken twice."""
+    """Return a CSV list of files and where they should be, both relative to the folder."""
+    require(out.suffix.lower() == ".csv", "out", "a .csv file: a list of files to move", str(out))
+    return csv(("from", "to"), new_places(audit, labels, source).items())
+
+
+def new_places(audit: Audit, labels: Sequence[str], source: Source | None) -> dict[str, str]:
+    """Return where the files with new labels should be, by where they are. No name is taken twice."""
     assert source is not None
     assert source.path is not None
-    require(out.suffix.lower() == ".csv", "out", "a .csv file: a list of files to move", str(out))
-    root, rows = source.path, []
+    root, places = source.path, {}
     deep = any(path.is_dir() for path in (root / "train").glob("*"))  # then classes are in train and val
     taken = set(audit.ids)
     for name, old, new in zip(audit.ids, audit.given, labels, strict=True):
@@ -127,8 +146,42 @@ def moves(audit: Audit, labels: Sequence[str], source: Source | None, out: Path)
             number += 1
             free = goal.with_name(f"{goal.stem}-{number}{goal.suffix}")
         taken.add(str(free))
-        rows.append((name, str(free)))
-    return csv(("from", "to"), rows)
+        places[name] = str(free)
+    return places
+
+
+def copy_folder(audit: Audit, labels: Sequence[str], source: Source | None, goal: Path) -> int:
+    """Copy all files of a folder, those with new labels to their new places; return how many.
+
+    Links to files inside the folder are followed, so that the copy stands alone. Links that lead out of it are left
+    out. The copy is made under a temporary name beside ``goal``: an interrupted one leaves nothing behind.
+    """
+    assert source is not None
+    assert source.path is not None
+    root, places = source.path, new_places(audit, labels, source)
+
+    def inside(path: Path) -> bool:
+        return path.is_file() and path.resolve().is_relative_to(root.resolve())
+
+    paths = (Path(parent, file) for parent, _, files in os.walk(root) for file in files)
+    found = {path.relative_to(root).as_posix() for path in paths if inside(path)}
+    names = sorted({*found, *audit.ids})
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    temporary = goal.with_name(f".{goal.name}.{os.getpid()}")
+    try:
+        for name in names:
+            if not inside(root / name):
+                raise AuditError(f"`{root}` has changed: {name} is not there. Audit anew.")
+            there = temporary / places.get(name, name)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / name, there)
+            with there.open("r+b") as file:
+                os.fsync(file.fileno())
+            shutil.copystat(root / name, there)
+        temporary.rename(goal)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return len(names)
 
 
 def array_labels(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:

@@ -15,24 +15,27 @@ const count = n => n.toLocaleString("en");
 const score = (i, digits = 3) => (data.score[i] / 1e4).toFixed(digits);
 const percent = share => (share >= 9950 ? ">99" : share < 50 ? "<1" : (share / 100).toFixed(0)) + "\u00a0%";
 const other = i => data.predicted[i] !== data.given[i];
+const label = i => chosen.get(i) ?? data.predicted[i];  // what accepting sets
+const suggestion = i => label(i) === data.given[i] ? "–" : names[label(i)];
 function element(tag, text) {
   const made = document.createElement(tag);
   made.textContent = text;
   return made;
 }
 
-// --- decisions, kept in the browser: one letter a sample ---------------------------------------------------------
+// --- decisions, kept in the browser: one letter per sample, then the labels that were chosen as JSON --------------
 
 const KEY = "ogc-audit:" + document.body.dataset.key;
 const LETTERS = ".aks";
 let decided = new Uint8Array(N);
-const undo = [];  // each a list of [sample, decision before]
+const chosen = new Map();  // sample -> its accepted label, where that is not the suggested one
+const undo = [];  // each a list of [sample, decision before, label before]
 let kept = true, unexported = false;
 
 function keep() {
   try {
     const letters = Array.from(decided, d => LETTERS[d]).join("").replace(/\.+$/, "");
-    localStorage.setItem(KEY, letters);
+    localStorage.setItem(KEY, letters + (chosen.size ? JSON.stringify([...chosen]) : ""));
     if (!letters) localStorage.removeItem(KEY);
     kept = true;
   } catch {
@@ -43,18 +46,27 @@ function keep() {
 
 function recall() {
   try {
-    const found = localStorage.getItem(KEY) || "";
-    decided = Uint8Array.from({length: N}, (_, i) => Math.max(LETTERS.indexOf(found[i] || "."), 0));
+    const [, letters, labels] = (localStorage.getItem(KEY) || "").match(/^([.aks]*)(.*)$/);
+    decided = Uint8Array.from({length: N}, (_, i) => LETTERS.indexOf(letters[i] || "."));
+    chosen.clear();
+    for (const [i, label] of JSON.parse(labels || "[]")) chosen.set(i, label);
   } catch {
     kept = false;
   }
 }
 
-function decide(changes) {  // [sample, decision] each
-  undo.push(changes.map(([i]) => [i, decided[i]]));
-  for (const [i, decision] of changes) decided[i] = decision;
+function set(changes) {  // [sample, decision, label] each; the label counts where the decision is to accept
+  for (const [i, decision, label] of changes) {
+    decided[i] = decision;
+    if (decision === 1 && label !== undefined && label !== data.predicted[i]) chosen.set(i, label); else chosen.delete(i);
+  }
   unexported = true;
   keep();
+}
+
+function decide(changes) {
+  undo.push(changes.map(([i]) => [i, decided[i], chosen.get(i)]));
+  set(changes);
 }
 
 // --- thumbnails: a sheet is decoded when a sample on it is first seen --------------------------------------------
@@ -165,25 +177,34 @@ function write(card, i) {
   const drawn = pictures && draw(one("canvas"), i);
   one(".none").textContent = !pictures || drawn ? "" : i < data.thumbnails.width.length ? "no image" : "no thumbnail: not among the worst";
   one(".given").textContent = names[data.given[i]];
-  one(".suggested").textContent = names[data.predicted[i]];
+  one(".suggested").textContent = suggestion(i);
   one(".truly").hidden = !data.true;
   if (data.true) one(".truly bdi").textContent = names[data.true[i]];
   one(".facts").textContent = `score ${score(i)} · wrong ${percent(data.wrong[i])}`;
   one(".id bdi").textContent = ends(data.ids[i]);
   one(".id").title = ends(data.ids[i]);
-  one(".text").title = `${names[data.given[i]]} → ${names[data.predicted[i]]}`;
   const fields = one(".fields");
   fields.textContent = "";
-  if (data.cells) data.fields.slice(0, FIELDS_ON_CARD).forEach((name, c) => fields.append(element("dt", name), element("dd", data.cells[i][c] || "\u00a0")));
+  if (data.cells) data.fields.slice(0, FIELDS_ON_CARD).forEach((name, c) => fields.append(element("dt", name), fieldOf("dd", i, c)));
+}
+
+function fieldOf(tag, i, c) {
+  const made = element(tag, ""), text = element("span", data.cells[i][c] || "\u00a0");
+  text.classList.toggle("unusual", data.unusual[i].includes(c));
+  made.append(text);
+  return made;
 }
 
 function mark(card, i) {
-  const here = i === current;
+  const here = i === current, source = chosen.has(i) ? "chosen" : "suggested";
+  card.querySelector(".suggested").textContent = suggestion(i);
+  card.querySelector(".source").textContent = source;
+  card.querySelector(".text").title = `${names[data.given[i]]} → ${suggestion(i)}`;
   card.classList.toggle("current", here);
   card.classList.toggle("decided", decided[i] > 0);
   card.tabIndex = here ? 0 : -1;
   const decision = decided[i] ? ", " + DONE[decided[i]].toLowerCase() : "";
-  card.setAttribute("aria-label", `${cut(data.ids[i], 80)}: given ${names[data.given[i]]}, suggested ${names[data.predicted[i]]}, score ${score(i)}${decision}`);
+  card.setAttribute("aria-label", `${cut(data.ids[i], 80)}: given ${names[data.given[i]]}, ${source} ${suggestion(i)}, score ${score(i)}${decision}`);
   press(card, i, here ? 0 : -1);
 }
 
@@ -191,8 +212,8 @@ function press(root, i, tab) {
   for (const button of root.querySelectorAll("[data-decision]")) {
     button.setAttribute("aria-pressed", String(DECISIONS[decided[i]] === button.dataset.decision));
     button.disabled = button.dataset.decision === "accept" && !other(i);
-    button.tabIndex = tab;
   }
+  for (const button of root.querySelectorAll(".choices button")) button.tabIndex = tab;
 }
 
 function make(i) {
@@ -329,25 +350,23 @@ function inSight() {
   return card && card.bottom > Math.max(0, $("bar").getBoundingClientRect().bottom) && card.top < innerHeight;
 }
 
-function choose(decision) {
+function choose(decision, as) {
   if (current < 0 || list[place(current)] !== current) return;
   if (!inSight()) {  // scrolled away, or not yet scrolled to: nobody decides what they do not see
     go(current);
     return tell("This sample is up: look at it, and press again.");
   }
   const i = current;
-  if (DECISIONS[decision] === "accept" && !other(i)) return tell("No other label is suggested here: keep or skip.");
-  decide([[i, decision]]);
-  const what = decision === 1 ? `${names[data.given[i]]} → ${names[data.predicted[i]]}` : names[data.given[i]];
+  if (DECISIONS[decision] === "accept" && as === undefined && !other(i)) return tell("No other label is suggested here: keep or skip.");
+  decide([[i, decision, as]]);
+  const what = decision === 1 ? `${names[data.given[i]]} → ${names[label(i)]}` : names[data.given[i]];
   changed(`${DONE[decision]}: ${what}`);
 }
 
 function takeBack() {
   const last = undo.pop();
   if (!last) return tell("There is nothing to undo.");
-  for (const [i, before] of last) decided[i] = before;
-  unexported = true;
-  keep();
+  set(last);
   changed(last.length === 1 ? `Undone: ${cut(data.ids[last[0][0]], 60)}` : `Undone: ${count(last.length)} decisions`, last[0][0]);
 }
 
@@ -359,7 +378,7 @@ const cell = text => /^$|["\r\n,]|^\s|\s$/.test(text) ? '"' + text.replaceAll('"
 function csv() {
   const lines = [HEADER];
   for (let i = 0; i < N; i++) {
-    if (decided[i]) lines.push([data.ids[i], DECISIONS[decided[i]], data.classes[data.given[i]], data.classes[data.predicted[i]]]);
+    if (decided[i]) lines.push([data.ids[i], DECISIONS[decided[i]], data.classes[data.given[i]], data.classes[label(i)]]);
   }
   return lines.map(line => line.map(cell).join(",") + "\n").join("");
 }
@@ -406,7 +425,9 @@ function loadCsv(content) {  // compared byte by byte, as names need not be text
     if (line.length === 1 && !line[0]) return;  // a blank one
     const [id, decision, given, suggested] = at.map(c => line[c]);
     const i = byId.get(id), d = DECISIONS.indexOf(decision);
-    if (i !== undefined && d > 0 && given === classes[data.given[i]] && suggested === classes[data.predicted[i]]) changes.push([i, d]);
+    const as = classes.indexOf(suggested);
+    const known = d === 1 ? as >= 0 && as !== data.given[i] : as === data.predicted[i];
+    if (i !== undefined && d > 0 && given === classes[data.given[i]] && known) changes.push([i, d, as]);
     else if (!strange++) first = k + 2;
   });
   if (changes.length) {
@@ -422,13 +443,20 @@ function detail() {
   const i = current;
   $("detail-id").textContent = cut(data.ids[i], 1000);
   $("details").querySelector(".detail").classList.toggle("plain", !draw($("details").querySelector("canvas"), i));
-  const facts = [["given", names[data.given[i]]], ["suggested", `${names[data.predicted[i]]} (${percent(data.probability[i])})`]];
+  const facts = [["given", names[data.given[i]]], ["suggested", other(i) ? `${names[data.predicted[i]]} (${percent(data.probability[i])})` : "–"]];
+  if (chosen.has(i)) facts.push(["chosen", names[label(i)]]);
   if (data.true) facts.push(["truly", names[data.true[i]]]);
   facts.push(["score", score(i, 4)], ["wrong", percent(data.wrong[i])]);
   if (data.splits) facts.push(["part", data.splits[i]]);
   facts.push(["place", `${count(place(i) + 1)} of ${count(list.length)}`]);
   table($("detail-facts"), facts);
-  table($("detail-fields"), data.cells ? data.fields.map((name, c) => [name, data.cells[i][c]]) : []);
+  $("columns").hidden = !data.cells;
+  if (data.cells) {
+    const unusual = data.unusual[i].length;
+    $("columns").querySelector("summary").textContent = `All ${count(data.fields.length)} columns` + (unusual ? `, ${count(unusual)} unusual` : "");
+    table($("detail-fields"), data.fields.map((name, c) => [name, fieldOf("td", i, c)]));
+  }
+  $("label").value = label(i);
   press($("details"), i, 0);
 }
 
@@ -437,7 +465,7 @@ function table(body, rows) {
   for (const [name, value] of rows) {
     const row = body.insertRow(), head = element("th", name);
     head.scope = "row";
-    row.append(head, element("td", value));
+    row.append(head, typeof value === "string" ? element("td", value) : value);
   }
 }
 
@@ -445,6 +473,14 @@ function showDetail() {
   if (current < 0 || $("details").open) return;
   detail();
   $("details").showModal();
+}
+
+let choosing = false;  // whether the details were opened to choose a label, and close when one is chosen
+
+function chooseLabel() {  // from all classes, with all about the sample in sight
+  choosing = !$("details").open;
+  showDetail();
+  if ($("details").open) $("label").focus();
 }
 
 // --- hands -------------------------------------------------------------------------------------------------------
@@ -461,7 +497,7 @@ function search() {
 }
 
 const KEYS = {
-  a: () => choose(1), k: () => choose(2), s: () => choose(3), u: takeBack, e: exportCsv,
+  a: () => choose(1), k: () => choose(2), s: () => choose(3), l: chooseLabel, u: takeBack, e: exportCsv,
   n: () => step(1), p: () => step(-1), "/": search, "?": () => $("help").showModal(),
 };
 const MOVES = {ArrowRight: () => 1, ArrowLeft: () => -1, ArrowDown: () => columns, ArrowUp: () => -columns, Home: () => -N, End: () => N};
@@ -474,7 +510,7 @@ document.addEventListener("keydown", event => {
     if (event.key === "Escape" && at === $("search")) { event.preventDefault(); searched(); focusCurrent(); }
     return;
   }
-  if (event.repeat && ("aksue".includes(event.key) || event.key === "Enter" && at.matches("button"))) return event.preventDefault();  // held down
+  if (event.repeat && ("akslue".includes(event.key) || event.key === "Enter" && at.matches("button"))) return event.preventDefault();  // held down
   const inside = gallery.contains(at) || $("details").open;
   const matrixed = $("matrix")?.contains(at);
   if (KEYS[event.key] && $("letters").checked && !($("details").open && event.key === "/")) KEYS[event.key]();
@@ -490,6 +526,7 @@ document.addEventListener("click", event => {
   if (card) go(Number(card.dataset.sample), !button);
   if (button?.dataset.decision) choose(DECISIONS.indexOf(button.dataset.decision));
   else if (button?.dataset.given) pair(button);
+  else if (button?.matches(".another")) chooseLabel();
   else if (button?.matches(".close")) button.closest("dialog").close();
   else if (card && event.target.closest(".picture, .fields, .id")) showDetail();
 });
@@ -521,9 +558,15 @@ function wander(from, key) {  // with arrows from number to number of the matrix
 }
 
 for (const dialog of document.querySelectorAll("dialog")) {
-  dialog.addEventListener("close", () => { look(); focusCurrent(); });
+  dialog.addEventListener("close", () => { choosing = false; look(); focusCurrent(); });
   dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
 }
+$("another").addEventListener("submit", event => {
+  event.preventDefault();
+  const as = Number($("label").value);
+  choose(as === data.given[current] ? 2 : 1, as);
+  if (choosing) $("details").close();
+});
 $("fold").addEventListener("click", () => fold(!$("filters").matches(".open")));
 $("undo").addEventListener("click", takeBack);
 $("export").addEventListener("click", exportCsv);

@@ -20,6 +20,7 @@ from torch import Tensor
 from .._require import require
 from ..training.survey import unsettled
 from .findings import Findings, Shown
+from .unusual import unusual_cells
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -88,7 +89,7 @@ def columns(findings: Findings, worst: list[int]) -> dict[str, Any]:
         found: list[int] = (values[at].double() * 10_000).round().long().tolist()
         return found
 
-    names, cells = rows(findings.shown, worst)
+    names, cells, unusual = rows(findings, worst)
     return {
         "classes": list(findings.class_names),
         "ids": [findings.ids[i] for i in worst],
@@ -102,18 +103,27 @@ def columns(findings: Findings, worst: list[int]) -> dict[str, Any]:
         "probability": shares(issues.predicted_probability),
         "fields": names,
         "cells": cells,
+        "unusual": unusual,
     }
 
 
-def rows(shown: Shown, worst: list[int]) -> tuple[list[str], list[list[str]] | None]:
-    """Names of all columns, and each sample's cells under them, shortened; ``None`` where no sample has any."""
-    found = [shown.fields(i) or {} for i in worst]
+def rows(findings: Findings, worst: list[int]) -> tuple[list[str], list[list[str]] | None, list[list[int]] | None]:
+    """Names of all columns, each sample's cells under them, shortened, and which of its cells are unusual.
+
+    ``None`` for both where no sample has cells.
+    """
+    found = [findings.shown.fields(i) or {} for i in worst]
     names = list(dict.fromkeys(name for fields in found for name in fields))
     if not names:
-        return [], None
-    return [shortened(name) for name in names], [
-        [shortened(fields.get(name, ""), LONGEST_CELL) for name in names] for fields in found
-    ]
+        return [], None, None
+    labels = findings.issues.given_label[torch.tensor(worst)].tolist()
+    unusual: list[list[int]] = [[] for _ in worst]
+    for number, name in enumerate(names):
+        for at, marked in enumerate(unusual_cells([fields.get(name, "") for fields in found], labels)):
+            if marked:
+                unusual[at].append(number)
+    cells = [[shortened(fields.get(name, ""), LONGEST_CELL) for name in names] for fields in found]
+    return [shortened(name) for name in names], cells, unusual
 
 
 class Sheets:
@@ -171,7 +181,7 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     short = unsettled(findings.surveys)
     by = "an estimate that is probably too high: the training was too short" if short else "estimate"
     numbers = [
-        (f"{int(suspected.sum()):,}", f"issues: labels more likely wrong than right, of {N:,}"),
+        (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {N:,}"),
         (share(issues.noise_rate) if N else "none", f"of all labels wrong, by {by}"),
     ]
     if findings.true is not None:

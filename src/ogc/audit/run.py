@@ -13,12 +13,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .._require import require
 from ..data import Dataset, Loaded
+from ..data.arrays import LABELS, single
 from ..data.images import SUFFIXES, ImageFiles
 from ..data.split import stratified_split
+from ..given_label import class_confidence
 from ..training.digests import digests, ids_sha256
-from ..training.run_folder import AUDIT, SAMPLES, StoredRun, read
-from ..training.source import Source, load
+from ..training.run_folder import AUDIT, RUN, SAMPLES, StoredRun, read
+from ..training.source import NAMED, TABLES, Source, load
 from ..training.survey import LARGEST, points_of
 from .files import write_audit
 from .findings import Findings
@@ -71,7 +74,8 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         torch.cat([run.samples[f"survey.{name}.{what}"] for name in asked])[order]
         for what in ("margin", "probabilities")
     )
-    issues = from_surveys(given, margin=margin, probabilities=probabilities)
+    confidence = class_confidence(run.samples["survey.train.probabilities"], train.given)
+    issues = from_surveys(given, margin=margin, probabilities=probabilities, confidence=confidence)
     # where noise was added, labels as they were found stand for the true ones
     known = [part.given if part.true is None and added else part.true for part in parts]
     sure = [labels for labels in known if labels is not None]
@@ -117,8 +121,24 @@ def _finished(folder: Path) -> StoredRun:
     return run
 
 
+def is_run(path: Path) -> bool:
+    """Return True for the folder of a run, and False for data to train on: a folder of images, a table or an .npz."""
+    data = f"a table ({', '.join(TABLES)}), a folder of images or an .npz file"
+    if path.is_dir():
+        inside = any(inner.is_dir() and not inner.name.startswith(".") for inner in path.iterdir())
+        if not (path / RUN).is_file() and not inside:
+            raise ValueError(f"`{path}` is neither the folder of a run, which has a {RUN}, nor {data}.")
+        return (path / RUN).is_file()
+    if path.is_file():
+        require(path.suffix.lower() in (*TABLES, ".npz"), "RUN|DATA", f"the folder of a run, {data}", str(path))
+        return False
+    if str(path) in NAMED:
+        raise ValueError(f"To audit {path}, train on it first: ogc train {path}. Then audit the run's folder.")
+    raise FileNotFoundError(f"There is no `{path}`. Give the folder of a run, {data}.")
+
+
 def check_size(source: Source) -> None:
-    """Refuse a folder or a table with too many samples and classes for surveys, before it is trained on.
+    """Refuse data with too many samples and classes for surveys, before it is trained on.
 
     What cannot be read is left to the training to say.
     """
@@ -129,6 +149,9 @@ def check_size(source: Source) -> None:
         names = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
         files = (file for name in names for _, _, files in os.walk(name) for file in files)
         classes, samples = len(names), sum(Path(file).suffix.lower() in SUFFIXES for file in files)
+    elif source.kind == "arrays":
+        found = single(source.labels or source.path, source.label, LABELS)
+        classes, samples = len(set(found.ravel().tolist())), found.size
     else:
         try:
             labels = table_of(source).labels(source.label or "")

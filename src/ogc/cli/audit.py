@@ -32,9 +32,15 @@ LONGEST = 40  # characters of an id or a class name
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    run: Annotated[Path | None, typer.Argument(help="Folder of a finished run.", metavar="RUN")] = None
-    folder: Annotated[Path | None, typer.Option(help="Train on this folder of images first.")] = None
-    table: Annotated[Path | None, typer.Option(help="Train on this table first, CSV or Parquet.")] = None
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="RUN|DATA", help="Folder of a finished run; or a table, a folder of images or an .npz to train on."
+        ),
+    ] = None
+    folder: Annotated[Path | None, typer.Option(help="The same for a folder of images.")] = None
+    table: Annotated[Path | None, typer.Option(help="The same for a table, CSV or Parquet.")] = None
+    method: shared.Method = None
     label: shared.Label = None
     true: shared.TrueLabels = None
     id: shared.Id = None
@@ -49,29 +55,35 @@ class AuditOptions:
 
     def train_options(self) -> training.TrainOptions | None:
         """Return the options to train with on all samples, or ``None`` with a finished run."""
+        from ..audit.run import is_run
         from ..training.source import NAMED, TABLES
 
-        paths = [str(path) for path in (self.run, self.folder, self.table) if path is not None]
-        require(len(paths) == 1, "RUN", "the only input, or replaced by either --folder or --table", paths or None)
-        if self.run is not None:
+        paths = [path for path in (self.source, self.folder, self.table) if path is not None]
+        require(
+            len(paths) == 1, "RUN|DATA", "the only input, also as --folder or --table", list(map(str, paths)) or None
+        )
+        if self.source is not None and is_run(self.source):
             for name in given(self):
-                if name != "run":
-                    raise ValueError(f"Parameter `{name}` cannot be combined with RUN, which is already trained.")
+                if name != "source":
+                    raise ValueError(f"Parameter `{name}` cannot be combined with a run, which is already trained.")
             return None
         if self.folder is not None and not self.folder.is_dir():
             raise FileNotFoundError(f"There is no folder `{self.folder}`.")
         if self.table is not None:
             known = self.table.suffix.lower() in TABLES
             require(known, "table", f"a file that ends in one of {', '.join(TABLES)}", str(self.table))
-        source = str(Path(paths[0]).absolute()) if paths[0] in NAMED else paths[0]
-        names = ("label", "true", "id", "skip_bad", "epochs", "seed", "changes", "device", "out")
+        source = str(paths[0].absolute() if str(paths[0]) in NAMED else paths[0])
+        names = ("method", "label", "true", "id", "skip_bad", "epochs", "seed", "changes", "device", "out")
         return training.TrainOptions(source=source, val=0.0, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyOptions:
     run: Annotated[Path, typer.Argument(help="Folder of an audited run.", metavar="RUN")]
-    out: Annotated[Path, typer.Option(help="The file to write.")]
+    out: Annotated[Path | None, typer.Option(help="The file to write.")] = None
+    copy: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="For a folder of images: copy it, with the labels corrected.")
+    ] = None
     decisions: Annotated[
         Path | None,
         typer.Option(help="Decisions exported from audit.html: apply the accepted ones.", show_default="all issues"),
@@ -99,13 +111,14 @@ def group() -> typer.Typer:
 
 @command()
 def audit(options: AuditOptions) -> None:
-    """Find wrong labels and suggest the right ones, in a finished run, a folder of images or a table.
+    """Find wrong labels and suggest the right ones, in a finished run, a table, a folder of images or arrays.
 
     \b
     Examples:
       ogc audit runs/digits-ce+ogc-pairflip-0.2-0
-      ogc audit --folder photos/
-      ogc audit --table customers.csv --label churned --id customer
+      ogc audit customers.csv --label churned --id customer
+      ogc audit photos/ --method gce+ogc
+      ogc audit embeddings.npz
 
     \b
     Files written to RUN/audit:
@@ -116,7 +129,7 @@ def audit(options: AuditOptions) -> None:
 
     \b
     To apply the suggestions to a copy (see ogc audit apply --help):
-      ogc audit apply runs/photos-ce+ogc-0 --out moves.csv
+      ogc audit apply runs/photos-ce+ogc-0 --copy photos-fixed
       ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv
 
     If training is stopped, resume it with ogc train --resume RUN.
@@ -127,7 +140,7 @@ def audit(options: AuditOptions) -> None:
 
     console = make_console()
     to_train = options.train_options()
-    folder = options.run if to_train is None else _train(to_train, console)
+    folder = options.source if to_train is None else _train(to_train, console)
     assert folder is not None
     if os.environ.get("RANK", "0") != "0":  # torchrun's other processes have nothing to write
         return
@@ -139,7 +152,8 @@ def audit(options: AuditOptions) -> None:
         console.print(sentence, markup=False)
     if summary["pairs"]:
         console.print(pairs_table(summary))
-    console.print(worst_table(findings))
+    if summary["issues"]:
+        console.print(worst_table(findings))
     for note in notes:
         say(console, f"Note: {note}")
     _next_steps(folder, findings, console)
@@ -207,13 +221,14 @@ def pairs_table(summary: Mapping[str, Any]) -> Table:
 
 
 def worst_table(findings: Findings) -> Table:
-    """Return the samples whose labels are most likely to be wrong."""
+    """Return the issues with the worst labels."""
     issues, names = findings.issues, findings.class_names
     shown = _table("Worst labels")
     columns = ["id", "given", "suggested", "P(wrong) %", "score"] + ["true"] * (findings.true is not None)
     for number, name in enumerate(columns):
         shown.add_column(name, justify="right" if number in (3, 4) else "left", overflow="fold")
-    for i in issues.worst_first[:WORST].tolist():
+    worst = issues.worst_first[issues.is_label_issue[issues.worst_first]]
+    for i in worst[:WORST].tolist():
         labels = (issues.given_label, issues.predicted_label)
         cells = [_cell(findings.ids[i]), *(_cell(names[int(each[i])]) for each in labels)]
         cells += [f"{100 * float(issues.wrong_probability[i]):.1f}", f"{float(issues.label_score[i]):.2g}"]
@@ -260,6 +275,9 @@ def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
         "folder": ("To list the files to move", f"{path.name}-moves.csv"),
     }.get(kind, ("To apply all suggestions", "labels-fixed.npy"))
     say(console, f"{task}: {shlex.join(['ogc', 'audit', 'apply', str(folder), '--out', copy])}")
+    if kind == "folder":
+        fixed = shlex.join(["ogc", "audit", "apply", str(folder), "--copy", f"{path.name}-fixed"])
+        say(console, f"To copy the folder with all suggestions applied: {fixed}")
     say(console, "To apply only those that you accept on the review page, add --decisions with the exported file.")
 
 
@@ -269,18 +287,23 @@ def apply(options: ApplyOptions) -> None:
 
     \b
     Table: a copy with the label column changed.
-    Folder: a CSV list of files to move, from and to.
+    Folder: with --copy a copy in which every file is under its new label,
+    with --out a CSV list of files to move, from and to.
     Other data: a file of labels for ogc train --labels.
 
     \b
     Examples:
       ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv
-      ogc audit apply runs/photos --decisions mine.csv --out moves.csv
+      ogc audit apply runs/photos --decisions mine.csv --copy photos-fixed
+      ogc audit apply runs/photos --out moves.csv
       ogc audit apply runs/digits-ce+ogc-pairflip-0.2-0 --out fixed.npy
     """
     from ..audit.apply import apply as write
 
-    applied = write(options.run, options.out, options.decisions)
+    applied = write(options.run, options.out, options.decisions, copy=options.copy)
+    if applied.copied is not None:
+        labels = f"{applied.changed:,} of {applied.samples:,} images under a new label"
+        return say(make_console(), f"{applied.path}: {applied.copied:,} files copied, {labels}.")
     what = "files to move" if applied.kind == "folder" else "labels changed"
     message = f"{applied.path}: {applied.changed:,} of {applied.samples:,} {what}."
     if applied.kind in ("digits", "cifar10", "cifar100", "arrays"):

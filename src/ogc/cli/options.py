@@ -19,6 +19,9 @@ Epochs = Annotated[int | None, typer.Option(help="Number of epochs; the schedule
 Id = Annotated[str | None, typer.Option("--id", help="Column that identifies the rows of a table.")]
 Ilsvrc = Annotated[Path | None, typer.Option(help="Folder with the ILSVRC-12 validation images, for webvision.")]
 Label = Annotated[str | None, typer.Option(help="Label column of a table, or label array of an .npz.")]
+Method = Annotated[
+    str | None, typer.Option(help="Loss, with or without clipping: ce, gce, fl+ogc, ...", show_default="ce+ogc")
+]
 Results = Annotated[
     Path | None,
     typer.Option(help="Folder with the results, one JSON per run.", show_default="benchmarks/results/runs"),

@@ -41,9 +41,7 @@ class TrainOptions:
     recipe: Annotated[
         str | None, typer.Option(metavar="NAME|FILE.toml", help="Recipe by name or from a file; see --print.")
     ] = None
-    method: Annotated[
-        str | None, typer.Option(help="Loss, with or without clipping: ce, gce, fl+ogc, ...", show_default="ce+ogc")
-    ] = None
+    method: shared.Method = None
     noise: Annotated[
         str | None,
         typer.Option(metavar="KIND:RATE", help="Add noise to the training labels: symmetric:0.5, human:worse, ..."),

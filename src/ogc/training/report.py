@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._files import write_whole
 from ..drawing import png, svg
-from ..given_label import called_wrong
+from ..given_label import class_confidence, likelier_label
 from .next_steps import next_steps
 from .pictures import Picture, mixture_of, pictures
 from .recipe import Recipe, never_clips, shown
@@ -141,7 +141,7 @@ def noise_sentences(run: StoredRun) -> list[str]:
     really = "" if true is None else f"; {100 * true:.1f} % are"
     said = [
         f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the labels are wrong{really}. The estimate is the share "
-        "of labels that the network contradicted while it trained."
+        "of labels for which the network preferred another one while it trained."
     ]
     if unsettled(surveys):
         said.append(
@@ -178,7 +178,7 @@ class ClassRow(NamedTuple):
 
     name: str
     samples: int
-    suspected: int | None  # contradicted by the surveys; in runs without them, P(noisy | H) > 1/2
+    suspected: int | None  # wrong by the surveys; in runs without them, P(noisy | H) > 1/2
     wrong: int | None
     otherwise: int  # predicted to be another class
     instead: str  # the class most often predicted instead
@@ -200,7 +200,7 @@ def class_rows(run: StoredRun) -> Iterator[ClassRow]:
     otherwise = per_class(other)
     suspected = None if mixture is None else per_class(mixture.noise_probability(H) > 0.5)  # NaN is not
     if (surveyed := run.samples.get("survey.train.probabilities")) is not None:
-        suspected = per_class(called_wrong(surveyed, given))
+        suspected = per_class(likelier_label(surveyed, given, class_confidence(surveyed, given)) != given)
     wrong = per_class(given != run.samples["true"]) if "true" in run.samples else None
     pairs = torch.bincount(given[other] * count + predicted[other], minlength=count * count).view(count, count)
     order = ((otherwise if suspected is None else suspected) / samples.clamp(min=1)).argsort(
