@@ -257,11 +257,9 @@ class ReferenceDefault(ReferenceOGC):
         self.mixture = mixture
         clean_mean, noisy_mean = mixture[0], mixture[2]
         chance = math.log(self.num_classes)
-        aim = P_MIN
-        if noisy_mean > chance:
-            aim = solve_threshold(self.loss.slope, mixture, 1 + self.epsilon * lr / self.highest_lr)
-            if self._every_class_is_learned(since, chance):
-                aim = max(aim, min(math.exp(-max(clean_mean, 2 * chance - noisy_mean)), 1 - P_MIN))
+        aim = solve_threshold(self.loss.slope, mixture, 1 + self.epsilon * lr / self.highest_lr)
+        if noisy_mean > chance and self._every_class_is_learned(since, chance):
+            aim = max(aim, min(math.exp(-max(clean_mean, 3 * chance - 2 * noisy_mean)), 1 - P_MIN))
         alpha = math.exp(-self.period / 16)
         self.p0 = alpha * self.p0 + (1 - alpha) * aim
         self.tau = float(self.loss.slope(self.p0))

@@ -1,11 +1,10 @@
-"""The default rule for the threshold: the bound of the paper, a second bound, and two conditions.
+"""The default rule for the threshold: the bound of the paper, and a second bound under two conditions.
 
 With the two normals of :mod:`ogc.clipping.mixture`, of means mu_c (clean) and mu_n (noisy), and C classes, p0 moves
 towards
 
-    p* = 0                                     if mu_n <= log C
-       = max(p_ratio, p_edge)                  otherwise
-    p_edge = exp(-max(mu_c, 2 log C - mu_n))   if no class is given up, else 0
+    p* = max(p_ratio, p_edge)
+    p_edge = exp(-max(mu_c, 3 log C - 2 mu_n))   if mu_n > log C and no class is given up, else 0
 
 p_ratio solves r(tau) = 1 + epsilon, Eq. 12 of Ye et al., 2025, with epsilon = 2 lr / (highest lr so far). On CIFAR that
 is the rule of the paper. p_edge clips samples that are less likely than a typical clean sample. It is needed because
@@ -13,9 +12,9 @@ with two or three classes r(tau) hardly ever reaches 1 + epsilon, and because wi
 of the paper never tightens.
 
 log C is the H of a guess. While the noisy samples are better than a guess, they are as likely to be hard as to be
-wrong, and nothing is clipped. The term 2 log C - mu_n makes p_edge grow gradually from there. A class is given up if
-less than a third of its recent samples are better than a guess: it has not been learned yet, and clipping would prevent
-that.
+wrong, and p_edge is 0. The term 3 log C - 2 mu_n makes it grow gradually from there: it starts at the probability of a
+guess. A class is given up if less than a third of its recent samples are better than a guess: it has not been learned
+yet, and clipping would prevent that.
 
 p0 follows p* with a short memory, like the EMA schedule of the paper: 1/tau_t = alpha/tau_{t-1} + (1 - alpha) p*.
 ``docs/tables.md`` compares the default with the rule of the paper.
