@@ -6,6 +6,7 @@ import torch
 
 from ogc.audit import Issues, find_label_issues
 from ogc.audit.suspicion import TINY, from_surveys
+from ogc.given_label import LEAD, PRIOR, class_confidence, likelier_label
 
 
 def made_up(N=40, C=4, surveys=3, seed=0):
@@ -14,15 +15,18 @@ def made_up(N=40, C=4, surveys=3, seed=0):
 
 
 def by_loops(labels, p):
-    """The module's formulas, a sample and a survey at a time."""
+    """Compute the module's formulas one sample and one survey at a time."""
     surveys, N, C = p.shape
-    for i in range(N):
-        y = labels[i]
+    means = [[sum(p[s, i, j] for s in range(surveys)) / surveys for j in range(C)] for i in range(N)]
+    agreed = [[mean[y] for mean, y in zip(means, labels, strict=True) if y == j == np.argmax(mean)] for j in range(C)]
+    overall = np.mean([value for values in agreed for value in values])
+    confidence = [np.mean([*values, *[overall] * PRIOR]) for values in agreed]
+    for i, (y, mean) in enumerate(zip(labels, means, strict=True)):
         margins = [math.log(p[s, i, y]) - math.log(max(p[s, i, j] for j in range(C) if j != y)) for s in range(surveys)]
-        mean = [sum(p[s, i, j] for s in range(surveys)) / surveys for j in range(C)]
-        best = max(range(C), key=mean.__getitem__)
-        wrong = 1 - mean[y]
-        yield wrong > 0.5 and best != y, 1 / (1 + math.exp(-sum(margins) / surveys)), best, wrong, mean[best]
+        above = [mean[j] - confidence[j] for j in range(C)]
+        rivals = [j for j in range(C) if above[j] > above[y] + LEAD and mean[j] > mean[y] / 2]
+        best = max(rivals, key=above.__getitem__, default=y)
+        yield best != y, 1 / (1 + math.exp(-sum(margins) / surveys)), best, 1 - mean[y], mean[best]
 
 
 def test_it_is_what_the_formulas_say():
@@ -46,6 +50,31 @@ def test_it_is_what_the_formulas_say():
 def test_doubt_about_the_likeliest_label_does_not_raise_the_noise_rate(p):
     issues = find_label_issues([0] * 12, [[p, 1 - p]] * 10 + [[0.01, 0.99]] * 2)
     assert issues.noise_rate == pytest.approx(2 / 12)
+
+
+def test_classes_that_lose_labels_to_others_are_predicted_with_less_confidence():
+    """40 % of the second class have the label of the first, and a network that has learnt that says so."""
+    labels = [0] * 100 + [0] * 40 + [1] * 60
+    p = [[0.95, 0.05]] * 100 + [[0.55, 0.45]] * 40 + [[0.45, 0.55]] * 60
+    issues = find_label_issues(labels, p)
+    assert not issues.is_label_issue[:100].any()
+    assert issues.is_label_issue[100:140].all()
+    assert not issues.is_label_issue[140:].any()
+
+
+def test_a_class_of_few_samples_is_judged_like_the_others():
+    p, labels = torch.tensor([[0.9, 0.1]] * 200 + [[0.4, 0.6]]), torch.tensor([0] * 200 + [1])
+    confidence = class_confidence(p, labels)
+    overall = (200 * 0.9 + 0.6) / 201
+    assert confidence.tolist() == pytest.approx(
+        [(180 + PRIOR * overall) / (200 + PRIOR), (0.6 + PRIOR * overall) / (1 + PRIOR)]
+    )
+    assert class_confidence(p, 1 - labels).tolist() == [0, 0]  # everything is contradicted
+
+
+def test_no_label_is_suggested_that_is_half_as_likely_as_the_given_one():
+    p, confidence = torch.tensor([[0.6, 0.2, 0.2], [0.6, 0.31, 0.09]]), torch.tensor([0.95, 0.3, 0.5])
+    assert likelier_label(p, torch.tensor([0, 0]), confidence).tolist() == [0, 1]
 
 
 def test_logits_are_probabilities_before_the_softmax():
@@ -81,7 +110,8 @@ def test_early_surveys_count_as_much_as_late_ones():
     assert find_label_issues([0, 0], [early, early, late]).is_label_issue.tolist() == [True, False]
 
 
-def test_a_tie_is_no_issue():
+def test_a_tie_is_no_issue_nor_is_a_narrow_lead():
+    assert find_label_issues([1, 1], [[0.514, 0.486], [0.516, 0.484]]).is_label_issue.tolist() == [False, True]
     issues = find_label_issues([1, 0], [[0.5, 0.5], [0.5, 0.5]])
     assert issues.is_label_issue.tolist() == [False, False]
     assert issues.predicted_label.tolist() == [1, 0]
@@ -127,6 +157,20 @@ def test_what_training_saved_gives_what_its_surveys_give():
     issues = from_surveys(given, margin=mean, probabilities=torch.tensor(p).mean(0))
     assert isinstance(issues, Issues)
     torch.testing.assert_close(issues.label_score, find_label_issues(labels, p).label_score)
+
+
+def test_samples_that_were_not_trained_on_do_not_move_the_confidence():
+    labels, p = made_up(surveys=1)
+    given, p = torch.tensor(labels), torch.tensor(p[0])
+    confidence = class_confidence(p[:25], given[:25])
+    whole, trained = (
+        from_surveys(given[:end], margin=torch.zeros(end), probabilities=p[:end], confidence=confidence)
+        for end in (len(given), 25)
+    )
+    assert torch.equal(whole.is_label_issue[:25], trained.is_label_issue)
+    assert torch.equal(
+        trained.predicted_label, likelier_label(p[:25], given[:25], class_confidence(p[:25], given[:25]))
+    )
 
 
 GOOD = [[0.5, 0.5], [0.2, 0.8]]

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..data import Dataset, Loaded
 from ..data.images import SUFFIXES, ImageFiles
 from ..data.split import stratified_split
+from ..given_label import class_confidence
 from ..training.checkpoint import RUN, SAMPLES, CheckpointError, read
 from ..training.digests import digests, ids_sha256
 from ..training.report import Finding, read_run
@@ -73,7 +74,8 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         torch.cat([run.samples[f"survey.{name}.{what}"] for name in asked])[order]
         for what in ("margin", "probabilities")
     )
-    issues = from_surveys(given, margin=margin, probabilities=probabilities)
+    confidence = class_confidence(run.samples["survey.train.probabilities"], train.given)
+    issues = from_surveys(given, margin=margin, probabilities=probabilities, confidence=confidence)
     # where noise was added, labels as they were found stand for the true ones
     known = [part.given if part.true is None and added else part.true for part in parts]
     sure = [labels for labels in known if labels is not None]

@@ -7,7 +7,10 @@ For a sample x with given label y:
     margin        mean of log p(y|x) - log max_{j != y} p(j|x)       how it stands to its best rival
     label_score   1 / (1 + e^-margin)                                in [0, 1], lower is worse, 0.5 is a tie
     P(wrong)      1 - mean of p(y|x)
-    issue         another class has a higher mean p(j|x)
+    t_j           mean of p(j|x) over the samples with label j whose likeliest class it is
+    rival         a class j with p(j|x) - t_j > p(y|x) - t_y + 0.03 and p(j|x) > p(y|x) / 2, in means
+    predicted     the rival of the highest p(j|x) - t_j; y if there is none
+    issue         predicted is not y
     noise rate    share of issues
 
 ``docs/audit.md`` compares this with other choices.
@@ -23,7 +26,7 @@ import torch
 from torch import Tensor
 
 from .._require import require
-from ..given_label import called_wrong, margin
+from ..given_label import class_confidence, likelier_label, margin
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -35,12 +38,12 @@ TINY = 1e-12  # probabilities below it count as it
 class Issues:
     """What is suspected of N samples of C classes; the first four have the names that cleanlab gives them."""
 
-    is_label_issue: Tensor  # (N,) bool: another label is likelier
+    is_label_issue: Tensor  # (N,) bool: the predicted label is another one
     label_score: Tensor  # (N,) in [0, 1], lower is worse
     given_label: Tensor  # (N,) int64
-    predicted_label: Tensor  # (N,) int64, the likeliest
+    predicted_label: Tensor  # (N,) int64, the likeliest for the confidence in each class; the given one in a tie
     wrong_probability: Tensor  # (N,) P(given label is wrong)
-    predicted_probability: Tensor  # (N,) of the likeliest label
+    predicted_probability: Tensor  # (N,) of the predicted label
     num_classes: int
 
     def __len__(self) -> int:
@@ -58,8 +61,8 @@ class Issues:
 
     @property
     def suggested_label(self) -> Tensor:
-        """The given label, unless it is an issue: then the predicted one; (N,)."""
-        return torch.where(self.is_label_issue, self.predicted_label, self.given_label)
+        """The predicted label, which is the given one if there is no issue; (N,)."""
+        return self.predicted_label
 
     def confusion(self, labels: Tensor | None = None) -> Tensor:
         """How many are given i (rows) and are suggested to be j, or are j by ``labels``: (C, C) int64."""
@@ -135,18 +138,20 @@ def _log_probabilities(values: Tensor, name: str) -> Tensor:
     return (values / sums).clamp(min=TINY).log()
 
 
-def from_surveys(given: Tensor, *, margin: Tensor, probabilities: Tensor) -> Issues:
-    """From means over surveys: (N,), (N,), (N, C)."""
-    of_given = probabilities.gather(1, given[:, None])[:, 0]
-    best, predicted = probabilities.max(1)
-    predicted = torch.where(of_given == best, given, predicted)  # a tie is no reason to change a label
-    wrong = (1 - of_given).clamp(0, 1)
+def from_surveys(given: Tensor, *, margin: Tensor, probabilities: Tensor, confidence: Tensor | None = None) -> Issues:
+    """Find issues by means over surveys: (N,), (N,), (N, C).
+
+    :param confidence: of each class, (C,), if not all samples were trained on: by those that were.
+    """
+    confidence = class_confidence(probabilities, given) if confidence is None else confidence
+    predicted = likelier_label(probabilities, given, confidence)
+    of_given, of_predicted = (probabilities.gather(1, label[:, None])[:, 0] for label in (given, predicted))
     return Issues(
-        is_label_issue=called_wrong(probabilities, given),
+        is_label_issue=predicted != given,
         label_score=torch.sigmoid(margin.double()),
         given_label=given,
         predicted_label=predicted,
-        wrong_probability=wrong,
-        predicted_probability=best,
+        wrong_probability=(1 - of_given).clamp(0, 1),
+        predicted_probability=of_predicted,
         num_classes=probabilities.shape[1],
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._files import write_whole
 from ..drawing import png, svg
-from ..given_label import called_wrong
+from ..given_label import class_confidence, likelier_label
 from .checkpoint import METRICS, REPORT, RESULT, RUN, SAMPLES, read
 from .history import Epoch, summary
 from .next_steps import next_steps
@@ -174,7 +174,7 @@ def noise_sentences(run: Finding) -> list[str]:
     really = "" if true is None else f"; {100 * true:.1f} % are"
     said = [
         f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the labels are wrong{really}. The estimate is the share "
-        "of labels that the network contradicted while it trained."
+        "of labels for which the network preferred another one while it trained."
     ]
     if unsettled(surveys):
         said.append(
@@ -211,7 +211,7 @@ class ClassRow(NamedTuple):
 
     name: str
     samples: int
-    suspected: int | None  # contradicted by the surveys; in runs without them, P(noisy | H) > 1/2
+    suspected: int | None  # wrong by the surveys; in runs without them, P(noisy | H) > 1/2
     wrong: int | None
     otherwise: int  # predicted to be another class
     instead: str  # the class most often predicted instead
@@ -233,7 +233,7 @@ def class_rows(run: Finding) -> Iterator[ClassRow]:
     otherwise = per_class(other)
     suspected = None if mixture is None else per_class(mixture.noise_probability(H) > 0.5)  # NaN is not
     if (surveyed := run.samples.get("survey.train.probabilities")) is not None:
-        suspected = per_class(called_wrong(surveyed, given))
+        suspected = per_class(likelier_label(surveyed, given, class_confidence(surveyed, given)) != given)
     wrong = per_class(given != run.samples["true"]) if "true" in run.samples else None
     pairs = torch.bincount(given[other] * count + predicted[other], minlength=count * count).view(count, count)
     order = ((otherwise if suspected is None else suspected) / samples.clamp(min=1)).argsort(

@@ -2,7 +2,7 @@
 
 A network fits right labels before wrong ones, and may have memorised both in the end. So it is surveyed while it
 trains, and surveys that come after it has begun to memorise do not count. ``ogc.audit`` finds wrong labels in the
-averages, and the noise rate of a run is the share of labels that they contradict.
+averages, and the noise rate of a run is the share of labels that are wrong by them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..given_label import called_wrong, margin
+from ..given_label import class_confidence, contradicted, likelier_label, margin
 from .evaluate import EvaluationSet
 
 LARGEST = 2**28  # numbers of probabilities, at most: 1 GiB
@@ -80,7 +80,7 @@ class Survey:
 
     def disagreements(self, log_p: Tensor) -> Tensor:
         """Count the given labels that are not the likeliest: (N, C) -> () int64."""
-        return called_wrong(log_p, self.given).sum()
+        return contradicted(log_p, self.given).sum()
 
     def add(self, log_p: Tensor, counts: Tensor) -> None:
         """Add a survey if ``counts``, () bool. Reads nothing back from the device."""
@@ -89,9 +89,13 @@ class Survey:
         self.probabilities += torch.where(counts, log_p.exp(), 0.0)
         self.count += counts
 
-    def wrong(self) -> Tensor:
-        """Count the labels that the surveys so far contradict, () int64."""
-        return called_wrong(self.means()["probabilities"], self.given).sum()
+    def confidence(self) -> Tensor:
+        """Mean confidence in each class by the surveys so far, (C,)."""
+        return class_confidence(self.means()["probabilities"], self.given)
+
+    def wrong(self, confidence: Tensor) -> Tensor:
+        """Count the labels that are wrong by the surveys so far, () int64."""
+        return (likelier_label(self.means()["probabilities"], self.given, confidence) != self.given).sum()
 
     def state(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in self.NAMES}
@@ -141,8 +145,9 @@ class Surveys:
         self.history[epoch - 1] = torch.stack([disagreement, self._noise_rate(), counts.double()])
 
     def _noise_rate(self) -> Tensor:
-        """Share of the labels of all sets that the surveys contradict, () float64."""
-        wrong = torch.stack([part.wrong() for part in self.parts.values()]).sum()
+        """Share of the labels of all sets that are wrong by the surveys, () float64."""
+        confidence = next(iter(self.parts.values())).confidence()
+        wrong = torch.stack([part.wrong(confidence) for part in self.parts.values()]).sum()
         return wrong.double() / sum(len(part.given) for part in self.parts.values())
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
