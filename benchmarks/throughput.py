@@ -21,9 +21,9 @@ import torch
 
 from marks import renewed
 from ogc.data import Dataset, cifar10
+from ogc.engine.graphs import Lane
 from ogc.training import RECIPES, Job, override
 from ogc.training import loop as plain
-from ogc.training.engine import Lane
 from ogc.training.history import Nobody
 from ogc.training.ranks import Ranks
 from ogc.training.run import Run

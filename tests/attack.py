@@ -22,8 +22,8 @@ from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all
 from ogc.benchmark.run import Data, standing, tasks_of, train_batch
 from ogc.benchmark.run import run as run_tasks
+from ogc.report.report import class_rows, headline, recipe_rows, sentences
 from ogc.training import RECIPES, Interrupted, Job, NonFinite, Source, load, load_network, override, resume, train
-from ogc.training.report import class_rows, headline, recipe_rows, sentences
 from ogc.training.run_folder import BEST, LAST, RESULT, SAMPLES, read, read_part, read_tensors
 from small_runs import StopAt, timeless
 

@@ -13,8 +13,8 @@ from ogc.audit.run import audit_run
 from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all, write
 from ogc.cli.app import build
+from ogc.report.report import write_report
 from ogc.training import Recipe, load_network, own_loss, resume
-from ogc.training.report import write_report
 from ogc.training.run_folder import RUN, read
 from small_runs import StopAt
 
@@ -89,7 +89,7 @@ def test_what_was_typed_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "evil.py"
     file.write_text(LOSS)
-    monkeypatch.setattr("ogc.training.progress.Progress.moved", lambda self, run, **at: StopAt(2, 3).moved(run, **at))
+    monkeypatch.setattr("ogc.report.progress.Progress.moved", lambda self, run, **at: StopAt(2, 3).moved(run, **at))
     code, said = ogc("train", "digits", *TRAIN, "--method", "evil.py:Evil", "--out", "run")
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)

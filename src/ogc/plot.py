@@ -18,8 +18,16 @@ from torch import nn
 from ._files import write_whole
 from ._require import require
 from .clipping import OGC
-from .drawing import draw_noisy_weight, draw_normals, draw_queue, draw_tau, figure_of, figure_of_several, rendered
 from .given_label import P_MIN
+from .report.drawing import (
+    draw_noisy_weight,
+    draw_normals,
+    draw_queue,
+    draw_tau,
+    figure_of,
+    figure_of_several,
+    rendered,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

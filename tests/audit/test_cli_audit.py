@@ -22,8 +22,8 @@ from ogc.audit import run as audit_of
 from ogc.audit.run import audit_run, findings_of
 from ogc.cli.app import build
 from ogc.cli.audit import sentences, worst_table
+from ogc.report.report import write_report
 from ogc.training import session, train
-from ogc.training.report import write_report
 from ogc.training.run_folder import SAMPLES, read_description, read_tensors, write_tensors
 
 FILES = ["audit.html", "audit.json", "issues.csv", "issues.parquet", "labels_fixed.csv"]
@@ -155,7 +155,7 @@ def test_a_long_training_is_not_called_too_short(tmp_path):
 
 
 def test_one_noise_rate_everywhere(tmp_path):
-    from ogc.training.report import headline, noise_sentences
+    from ogc.report.report import headline, noise_sentences
     from ogc.training.run_folder import read
 
     said = works("train", "digits", "--noise", "symmetric:0.4", "--epochs", "8", "--out", tmp_path / "run")

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from ogc.data import Dataset
+from ogc.engine.graphs import Lane
 from ogc.losses import LOSSES
 from ogc.training import RECIPES, Interrupted, Job, NonFinite, load_network, loop, override, train
-from ogc.training.engine import Lane
 from ogc.training.history import Epoch, Nobody
 from ogc.training.ranks import Ranks
 from ogc.training.run import Run

@@ -52,7 +52,7 @@ def batch(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, offset: fl
 
 
 def fused(module: NormAct, x: Tensor, residual: Tensor | None, *, act: bool = True) -> Tensor:
-    from ogc.models import fused_norm
+    from ogc.engine import fused_norm
 
     assert not CUDA or fused_norm.serves(module, x, residual)
     return fused_norm.norm_act(module, x, residual, act=act)[0]
@@ -104,7 +104,7 @@ def test_gradients_of_both_paths_are_added(residual: bool, dtype: torch.dtype) -
     other = dy.flip(0).contiguous(memory_format=torch.channels_last)
 
     def both(module: NormAct, x: Tensor, residual: Tensor | None, *, act: bool) -> Tensor:
-        from ogc.models import fused_norm
+        from ogc.engine import fused_norm
 
         y, again = fused_norm.norm_act(module, x, residual, act=act)
         return torch.stack([y, again])
@@ -201,7 +201,7 @@ def test_nothing_waits() -> None:
 
 @needs_cuda
 def test_who_is_served() -> None:
-    from ogc.models.fused_norm import serves
+    from ogc.engine.fused_norm import serves
 
     module, (x, other, _) = norm(64), batch(SHAPES[0])
     assert serves(module, x, None)

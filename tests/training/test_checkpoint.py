@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from ogc._files import remove_leftovers, write_whole
 from ogc._tensors import write_tensors
+from ogc.report.report import write_report
 from ogc.training import CheckpointError, Interrupted, train
-from ogc.training.report import write_report
 from ogc.training.run_folder import (
     BEST,
     LAST,

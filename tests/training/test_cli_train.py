@@ -48,7 +48,7 @@ def calls(monkeypatch):
         return []
 
     monkeypatch.setattr("ogc.training.session.train", note)
-    monkeypatch.setattr("ogc.training.table.table", lambda results: f"{len(results)} results")
+    monkeypatch.setattr("ogc.report.table.table", lambda results: f"{len(results)} results")
     return found
 
 
@@ -260,7 +260,7 @@ def test_what_is_no_users_fault_is_not_hidden(monkeypatch):
 
 def test_of_several_runs_those_that_have_begun_get_a_report(monkeypatch):
     written = []
-    monkeypatch.setattr("ogc.training.report.write_report", written.append)
+    monkeypatch.setattr("ogc.report.report.write_report", written.append)
 
     def stop(jobs, **options):
         jobs[0].out.mkdir(parents=True)
@@ -283,7 +283,7 @@ def test_trouble_with_a_report_hides_no_other(monkeypatch, error):
         raise error
 
     monkeypatch.setattr("ogc.training.session.train", stop)
-    monkeypatch.setattr("ogc.training.report.write_report", full)
+    monkeypatch.setattr("ogc.report.report.write_report", full)
     result = train("digits", "--out", "a")
     assert fails(result, 143, "Stopped by SIGTERM. Go on with: ogc train --resume a")
     assert "No report: " in result.stdout
@@ -293,7 +293,7 @@ def test_trouble_with_a_report_is_told(monkeypatch):
     def full(folder):
         raise OSError(28, "No space left on device", "a/report.html")
 
-    monkeypatch.setattr("ogc.training.report.write_report", full)
+    monkeypatch.setattr("ogc.report.report.write_report", full)
     assert fails(train(*SHORT, "--out", "a"), 1, "Cannot use a/report.html: No space left on device.")
 
 
@@ -311,7 +311,7 @@ def test_warnings_are_notes(calls, monkeypatch):
 
 
 def test_only_the_first_process_speaks_and_reports(calls, monkeypatch):
-    monkeypatch.setattr("ogc.training.report.write_report", None)
+    monkeypatch.setattr("ogc.report.report.write_report", None)
     monkeypatch.setenv("RANK", "1")
     result = train("digits")
     assert (result.exit_code, result.output) == (0, "")

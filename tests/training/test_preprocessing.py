@@ -6,10 +6,10 @@ import re
 import pytest
 from rich.console import Console
 
+from ogc.report.progress import Progress
 from ogc.training import RECIPES, CheckpointError, Interrupted, Job, Source, load, override, train
 from ogc.training.history import Nobody
 from ogc.training.preprocessing import Preprocessing
-from ogc.training.progress import Progress
 from ogc.training.run import Run
 from ogc.training.session import pick_device
 from small_runs import StopAt, assert_equal_runs, images, job, network, train_in_pieces

@@ -11,6 +11,7 @@ import torch
 
 from edited import edited
 from ogc import _provenance
+from ogc.engine import graphs
 from ogc.training import (
     RECIPES,
     CheckpointError,
@@ -25,7 +26,6 @@ from ogc.training import (
     source,
     train,
 )
-from ogc.training import engine as graph
 from ogc.training.evaluate import EvaluationSet
 from ogc.training.history import Nobody
 from ogc.training.ranks import Ranks
@@ -241,9 +241,9 @@ def engine(monkeypatch):
             run.watch = watch
         return lanes
 
-    monkeypatch.setattr(graph, "why_not", lambda *_: None)
-    monkeypatch.setattr(graph, "prepare", prepare)
-    monkeypatch.setattr(graph, "train", run_all)
+    monkeypatch.setattr(graphs, "why_not", lambda *_: None)
+    monkeypatch.setattr(graphs, "prepare", prepare)
+    monkeypatch.setattr(graphs, "train", run_all)
     return monkeypatch
 
 
@@ -312,7 +312,7 @@ def test_what_cannot_be_captured_leaves_no_memory_behind(engine, tmp_path):
     def prepare(runs, watch):
         begun.extend(weakref.ref(run) for run in runs)
         lanes = list(runs)
-        raise graph.CaptureError(f"{len(lanes)} cannot be captured.")
+        raise graphs.CaptureError(f"{len(lanes)} cannot be captured.")
 
     class Says(Nobody):
         def said(self, sentence):
@@ -320,7 +320,7 @@ def test_what_cannot_be_captured_leaves_no_memory_behind(engine, tmp_path):
             left.extend(ref() for ref in begun)
             assert sentence == "2 cannot be captured. The plain loop trains instead."
 
-    engine.setattr(graph, "prepare", prepare)
+    engine.setattr(graphs, "prepare", prepare)
     jobs = [job(tmp_path / "one", epochs=1, method="ce"), job(tmp_path / "two", epochs=1, method="ce")]
     assert len(train(jobs, watch=Says())) == 2
     assert left == [None, None]
@@ -330,8 +330,8 @@ def test_what_cannot_be_captured_leaves_no_memory_behind(engine, tmp_path):
 
 def test_runs_share_images_with_any_earlier_one(engine):
     seen = []
-    prepare = graph.prepare
-    engine.setattr(graph, "prepare", lambda runs, watch: seen.extend(runs) or prepare(runs, watch))
+    prepare = graphs.prepare
+    engine.setattr(graphs, "prepare", lambda runs, watch: seen.extend(runs) or prepare(runs, watch))
     one, other = (job(None, "ce", net=network(), augment="cifar", epochs=1) for _ in range(2))
     train([one, other, one._replace(recipe=override(one.recipe, {"seed": 1}), network=network())])
     assert seen[2].feed.augment is seen[0].feed.augment

@@ -9,9 +9,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, over_epochs, spread, tidy
+from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, over_epochs, spread, tidy
+from ..report.pictures import lr_drops
 from ..training.history import Epoch
-from ..training.pictures import lr_drops
 from .plan import TABLES, Cell, name_of
 from .result import Result
 from .table import fill, more_rows

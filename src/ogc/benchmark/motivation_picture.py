@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, spread, tidy
+from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, spread, tidy
 from .motivation import LOOKS, PLANE, History, Moment, Snapshot, Task, ended
 
 if TYPE_CHECKING:

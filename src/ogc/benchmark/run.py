@@ -27,10 +27,11 @@ from ..data import Loaded
 from ..data.cifar import CIFAR10, CIFAR100, look_for
 from ..data.download import Progress as Transfer
 from ..noise import LabelInfo
+from ..report.progress import Progress
+from ..report.table import clock
 from ..training import CheckpointError, Interrupted, Job, NonFinite, Recipe, Source, load, train
 from ..training.history import Epoch, Watch
 from ..training.method import own_loss
-from ..training.progress import Progress
 from ..training.run_folder import (
     LAST,
     METRICS,
@@ -44,7 +45,6 @@ from ..training.run_folder import (
 from ..training.session import pick_device
 from ..training.source import Known, check
 from ..training.stopping import Stop, stopping
-from ..training.table import clock
 from .lock import Lock, holder
 from .plan import Cell
 from .result import Result, from_training, path_of, read, write

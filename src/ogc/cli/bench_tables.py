@@ -73,8 +73,8 @@ def estimated_time(left: Sequence[Standing], options: ExecuteOptions, side_by_si
     from .._provenance import device_name
     from ..benchmark.result import read_all
     from ..benchmark.run import estimate
+    from ..report.table import clock
     from ..training.session import pick_device
-    from ..training.table import clock
 
     device = pick_device(options.device)
     name, recorded = device_name(device), read_all(options.out)[0]

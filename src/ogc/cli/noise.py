@@ -127,8 +127,8 @@ def noise(options: NoiseOptions) -> None:
         name, class_names = truth.name, truth.class_names
     files = [path, info_path(path)]
     if options.plot:
-        from ..drawing import png
         from ..noise.picture import draw_confusion
+        from ..report.drawing import png
 
         files.append(path.with_suffix(".png"))
         write_whole(files[-1], png(draw_confusion(info, name, class_names)))

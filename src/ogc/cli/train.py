@@ -120,9 +120,9 @@ def train(options: TrainOptions) -> None:
 
 def run(options: TrainOptions, console: Console) -> None:
     """Train, and write a report to the folder of every run, finished or not."""
-    from ..training.progress import Progress
+    from ..report.progress import Progress
+    from ..report.table import table
     from ..training.session import train
-    from ..training.table import table
 
     first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
     console.quiet = not first
@@ -236,7 +236,7 @@ def _try_report(jobs: list[Job], console: Console) -> None:
 
 def _report(jobs: list[Job], console: Console) -> None:
     """Write a report for every run that has started, and print where it is."""
-    from ..training.report import write_report
+    from ..report.report import write_report
     from ..training.run_folder import METRICS, REPORT
 
     folders = [job.out for job in jobs if job.out is not None and (job.out / METRICS).exists()]

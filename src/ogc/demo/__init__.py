@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .._files import write_whole
-from ..drawing import png
+from ..report.drawing import png
 from .pictures import pictures
 from .progress import table, train_all
 from .training import METHODS, History, Settings, run

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..drawing import BLUE, RED, Curve, draw_curves, draw_histogram, draw_tau, figure_of, figure_of_several
+from ..report.drawing import BLUE, RED, Curve, draw_curves, draw_histogram, draw_tau, figure_of, figure_of_several
 from .training import History, Settings
 
 if TYPE_CHECKING:

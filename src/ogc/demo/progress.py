@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..drawing import percent
+from ..report.drawing import percent
 from .training import METHODS, Epoch, History, Settings, run
 
 if TYPE_CHECKING:

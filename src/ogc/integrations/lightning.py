@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 from .._files import write_whole
 from ..clipping import OGC
 from ..clipping.state import Solution
-from ..drawing import draw_queue, figure_of, png
+from ..report.drawing import draw_queue, figure_of, png
 from . import never_fitted
 
 __all__ = ["OGCCallback"]

@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 from .._require import require
+from ..engine.norm_act import NormAct
 from .mlp import mlp
-from .norm_act import NormAct
 from .resnet import ResNet, resnet18, resnet18_cifar, resnet20_cifar, resnet34_cifar, resnet50
 
 NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {

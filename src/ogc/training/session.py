@@ -18,7 +18,6 @@ from .._tensors import part_of
 from .._threads import one_thread
 from ..models import build
 from . import checkpoint, loop, run_folder, source
-from . import engine as graph
 from .history import Epoch, Nobody, Watch
 from .method import allow_loss, confirmed, own_loss
 from .preprocessing import Preprocessing
@@ -54,13 +53,15 @@ def train(
     :param save_every: seconds from checkpoint to checkpoint.
     :param resume: go on from the jobs' checkpoints; one without starts anew.
     """
+    from ..engine import graphs  # which imports this package
+
     require(engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", engine)
     chosen = pick_device(device)
     jobs = [job._replace(recipe=resolve(job.recipe, chosen)) for job in jobs]
     folders = [job.out.resolve() for job in jobs if job.out is not None]
     require(len(set(folders)) == len(folders), "out", "another folder for each job", [str(path) for path in folders])
     with ranks(chosen) as world, stopping() as stop, _told(watch, jobs, tensorboard, world) as told:
-        objection = "the loop is asked for" if engine == "loop" else graph.why_not(jobs, chosen, world)
+        objection = "the loop is asked for" if engine == "loop" else graphs.why_not(jobs, chosen, world)
         if engine == "graph" and objection is not None:
             raise ValueError(f"The engine cannot serve here: {objection}.")
         if engine == "auto" and objection is not None and chosen.type == "cuda":
@@ -108,14 +109,16 @@ def _one_by_one(jobs: Sequence[Job], go: Going) -> list[Result]:
 
 
 def _side_by_side(jobs: Sequence[Job], go: Going) -> list[Result]:
+    from ..engine import graphs
+
     runs: list[Run] = []
     for number, job in enumerate(jobs):
         runs.append(_begin(job, number, _with_images_of(job, runs), go))
         if runs[-1].done:  # it gets no lane, and would seem to wait
             go.watch.began(number, epoch=runs[-1].epoch, epochs=job.recipe.epochs, steps=runs[-1].feed.steps)
     try:
-        lanes, why = graph.prepare(runs, go.watch), None
-    except graph.CaptureError as error:
+        lanes, why = graphs.prepare(runs, go.watch), None
+    except graphs.CaptureError as error:
         if go.must:
             raise ValueError(str(error)) from error
         lanes, why = [], str(error)
@@ -123,7 +126,7 @@ def _side_by_side(jobs: Sequence[Job], go: Going) -> list[Result]:
         runs.clear()
         go.watch.said(f"{why} The plain loop trains instead.")
         return _one_by_one(jobs, go)
-    trouble = graph.train(lanes, stop=go.stop, save_every=go.save_every)
+    trouble = graphs.train(lanes, stop=go.stop, save_every=go.save_every)
     results = [_finish(run, go.world) for run in runs]
     if stopped := [run for run in runs if not run.finished and run.broken is None]:
         raise _interrupted([run.job for run in stopped], go, trouble)

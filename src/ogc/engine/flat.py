@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import fused
-from .run import Run
+from ..training.run import Run
+from . import kernels
 
 
 class Flat:
@@ -25,7 +25,7 @@ class Flat:
             id(p) for module in run.network.modules() if isinstance(module, cast) for p in module.parameters(False)
         }
         named = sorted(run.network.named_parameters(), key=lambda item: id(item[1]) not in casts)
-        sizes = [-(-value.numel() // fused.ALIGNED) * fused.ALIGNED for _, value in named]
+        sizes = [-(-value.numel() // kernels.ALIGNED) * kernels.ALIGNED for _, value in named]
         self.offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         self.names = [name for name, _ in named]
         self.params = [value for _, value in named]
@@ -34,9 +34,9 @@ class Flat:
         self.short = torch.zeros(self.n_low, device=device, dtype=torch.bfloat16)
         self.average = None if run.average is None else torch.zeros_like(self.weight)
         rows = [
-            (i, start, offset + start, min(fused.BLOCK, size - start))
+            (i, start, offset + start, min(kernels.BLOCK, size - start))
             for i, (offset, size) in enumerate(zip(self.offsets, sizes, strict=True))
-            for start in range(0, size, fused.BLOCK)
+            for start in range(0, size, kernels.BLOCK)
         ]
         self.blocks = torch.tensor(rows, dtype=torch.int32, device=device)
         self.pointers = torch.zeros(len(named), dtype=torch.int64, device=device)
@@ -88,6 +88,6 @@ class Flat:
         """Each gradient as its weight lies in memory, gap included; nearly all do already."""
         like = [torch.channels_last if gradient.dim() == 4 else torch.contiguous_format for gradient in gradients]
         laid = [gradient.contiguous(memory_format=order) for gradient, order in zip(gradients, like, strict=True)]
-        gaps = [-gradient.numel() % fused.ALIGNED for gradient in gradients]
+        gaps = [-gradient.numel() % kernels.ALIGNED for gradient in gradients]
         whole = [F.pad(part.flatten(), (0, gap)) if gap else part for part, gap in zip(laid, gaps, strict=True)]
         return [part.clone() if part.data_ptr() % 16 else part for part in whole]  # a slice of another tensor

@@ -19,12 +19,13 @@ from typer.testing import CliRunner
 from edited import edited
 from ogc.cli.app import build
 from ogc.data import load_digits
-from ogc.drawing import figure_of, spread, svg
-from ogc.training import RECIPES, Epoch, Job, override, report, train
+from ogc.report import report
+from ogc.report.drawing import figure_of, spread, svg
+from ogc.report.next_steps import train_command
+from ogc.report.pictures import lr_drops
+from ogc.report.report import class_rows, sentences, table, write_report
+from ogc.training import RECIPES, Epoch, Job, override, train
 from ogc.training.history import summary
-from ogc.training.next_steps import train_command
-from ogc.training.pictures import lr_drops
-from ogc.training.report import class_rows, sentences, table, write_report
 from ogc.training.run_folder import read, write_part, write_run, write_tensors
 from ogc.training.source import Source
 

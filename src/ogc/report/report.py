@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from .._files import write_whole
-from ..drawing import png, svg
 from ..given_label import class_confidence, likelier_label
+from ..training.recipe import Recipe, never_clips, shown
+from ..training.run_folder import REPORT, StoredRun, read
+from ..training.source import NAMED, OPTIONS
+from ..training.survey import memorised_from, points_of, unsettled
+from .drawing import png, svg
 from .next_steps import next_steps
 from .pictures import Picture, mixture_of, pictures
-from .recipe import Recipe, never_clips, shown
-from .run_folder import REPORT, StoredRun, read
-from .source import NAMED, OPTIONS
-from .survey import memorised_from, points_of, unsettled
 from .table import clock, table
 
 __all__ = ["table", "write_report"]

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from ogc.data import load_digits
 from ogc.noise import LabelInfo
+from ogc.report.progress import Progress
 from ogc.training import RECIPES, Epoch, Job, override, train
-from ogc.training.progress import Progress
 
 MIXTURE = {"clean_mean": 0.4, "clean_var": 0.2, "noisy_mean": 4.0, "noisy_var": 2.0, "noisy_weight": 0.462}
 INFO = LabelInfo("symmetric", 0.5, 0.4498, 0, 10, None, "")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..drawing import percent
+from .drawing import percent
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from ..clipping.mixture import Mixture
-from ..drawing import (
+from ..training.history import Epoch
+from ..training.survey import Point, memorised_from, points_of
+from .drawing import (
     BLUE,
     GREEN,
     GREY,
@@ -23,8 +25,6 @@ from ..drawing import (
     figure_of,
     over_epochs,
 )
-from .history import Epoch
-from .survey import Point, memorised_from, points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

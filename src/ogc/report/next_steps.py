@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from .method import own_loss
-from .recipe import RECIPES, Recipe, override
-from .source import NAMED, OPTIONS, Source
+from ..training.method import own_loss
+from ..training.recipe import RECIPES, Recipe, override
+from ..training.source import NAMED, OPTIONS, Source
 
 LOAD = """\
 from pathlib import Path

@@ -23,14 +23,15 @@ from ..clipping import OGC
 from ..clipping.backends.cuda import LARGEST
 from ..data.augment import Statistics
 from ..models.resnet import ResNet
-from . import checkpoint, fused
-from .evaluate import EvaluationSet, precision
-from .feed import Plan
+from ..training import checkpoint
+from ..training.evaluate import EvaluationSet, precision
+from ..training.feed import Plan
+from ..training.history import Watch
+from ..training.ranks import Ranks
+from ..training.run import Job, NonFinite, Run, Snapshot, decay_at
+from ..training.stopping import Stop
+from . import kernels
 from .flat import Flat
-from .history import Watch
-from .ranks import Ranks
-from .run import Job, NonFinite, Run, Snapshot, decay_at
-from .stopping import Stop
 
 CHUNK = 64  # steps between two fillings of the tables, at most
 CHUNK_NUMBERS = 2**27  # of inputs, at most: augmentation holds them several times over
@@ -44,7 +45,7 @@ def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | No
     """What keeps the engine from serving these jobs, in words."""
     if device.type != "cuda":
         return "there is no GPU"
-    if not fused.HAVE_TRITON:
+    if not kernels.HAVE_TRITON:
         return "Triton is not installed"
     if torch.version.hip is not None:
         return "the GPU is not NVIDIA's"
@@ -254,7 +255,7 @@ class Lane:
         self.gradients = flat.in_memory_order(torch.autograd.grad(loss, list(weights.values())))
         if not torch.cuda.is_current_stream_capturing():
             self.point()
-        fused.keep_books(
+        kernels.keep_books(
             logits=logits.detach().contiguous(),
             rows=rows,
             loss=loss.detach(),
@@ -267,7 +268,7 @@ class Lane:
             average_stats=flat.average_stats,
             rates=self.rates,
         )
-        fused.sgd(
+        kernels.sgd(
             weight=flat.weight,
             momentum=flat.momentum,
             average=flat.average,

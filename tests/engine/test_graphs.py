@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from ogc.data import Dataset
-from ogc.training import RECIPES, Job, engine, fused, override
+from ogc.engine import graphs, kernels
+from ogc.training import RECIPES, Job, override
 from ogc.training.ranks import Ranks
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 interpreted = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1" or not fused.HAVE_TRITON, reason="needs Triton and TRITON_INTERPRET=1"
+    os.environ.get("TRITON_INTERPRET") != "1" or not kernels.HAVE_TRITON, reason="needs Triton and TRITON_INTERPRET=1"
 )
 
 
@@ -50,18 +51,18 @@ class Files:
 def test_whom_it_does_not_serve(
     why: str, device: torch.device, ranks: Ranks, a_job: Callable[[], Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused, "HAVE_TRITON", True)
-    assert engine.why_not([job()], CUDA, Ranks()) is None
-    assert why in (engine.why_not([job(), a_job()], device, ranks) or "")
+    monkeypatch.setattr(kernels, "HAVE_TRITON", True)
+    assert graphs.why_not([job()], CUDA, Ranks()) is None
+    assert why in (graphs.why_not([job(), a_job()], device, ranks) or "")
 
 
 def test_images_on_the_disk_and_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     train, sets = job().data
     on_disk = Dataset(Files(), train.given, train.class_names, train.ids)  # type: ignore[arg-type]
-    monkeypatch.setattr(fused, "HAVE_TRITON", True)
-    assert "memory" in (engine.why_not([job()._replace(data=(on_disk, sets))], CUDA, Ranks()) or "")
-    monkeypatch.setattr(fused, "HAVE_TRITON", False)
-    assert "Triton" in (engine.why_not([job()], CUDA, Ranks()) or "")
+    monkeypatch.setattr(kernels, "HAVE_TRITON", True)
+    assert "memory" in (graphs.why_not([job()._replace(data=(on_disk, sets))], CUDA, Ranks()) or "")
+    monkeypatch.setattr(kernels, "HAVE_TRITON", False)
+    assert "Triton" in (graphs.why_not([job()], CUDA, Ranks()) or "")
 
 
 def test_the_engine_is_refused_where_it_cannot_serve() -> None:
@@ -89,9 +90,9 @@ def test_the_kernel_is_torchs_sgd(nesterov: bool, clip_norm: float | None, avera
     optimizer.step()
     expected_average = average.lerp(twin.detach(), 0.01) if averages else average.clone()
 
-    starts = range(0, n_low, fused.BLOCK)
-    rows = [*((0, s, s, min(fused.BLOCK, n_low - s)) for s in starts), (1, 0, n_low, n - n_low)]
-    fused.sgd(
+    starts = range(0, n_low, kernels.BLOCK)
+    rows = [*((0, s, s, min(kernels.BLOCK, n_low - s)) for s in starts), (1, 0, n_low, n - n_low)]
+    kernels.sgd(
         weight=weight,
         momentum=momentum,
         average=average if averages else None,
@@ -118,7 +119,7 @@ def test_the_books() -> None:
     H, predicted, losses = torch.full((50,), torch.nan), torch.full((50,), -1), torch.zeros(7)
     stats, average_stats = torch.randn(1500), torch.randn(1500)
     expected: Tensor = average_stats.lerp(stats, 0.01)
-    fused.keep_books(
+    kernels.keep_books(
         logits=logits,
         rows=rows,
         loss=torch.tensor(3.5),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from .history import Epoch
-from .run_folder import is_finished
+from ..training.history import Epoch
+from ..training.run_folder import is_finished
 from .table import clock, tell_apart
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from .run import Job
+    from ..training.run import Job
 
 REFRESHES = 4  # a second
 WIDEST, LONGEST_BAR, SHORTEST_BAR = 120, 24, 4  # columns

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .clipping.mixture import Mixture
-from .given_label import H_MAX
+from ..clipping.mixture import Mixture
+from ..given_label import H_MAX
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .clipping import OGC
+    from ..clipping import OGC
 
 BLUE, RED, GREEN, ORANGE, GREY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#666666"  # safe for the colour-blind
 INK, GRID = "#000000", "#dddddd"
