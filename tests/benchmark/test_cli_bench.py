@@ -423,7 +423,10 @@ def test_any_folder_for_the_script(tmp_path):
     assert export('a "b" 50%')[0] == 0
     text = (tmp_path / 'a "b" 50%' / "x.sbatch").read_text()
     assert rf'#SBATCH --output="{tmp_path}/a \"b\" 50%%/x.%A_%a.log"' in text.splitlines()
-    for more, rule in ((("--time", "soon"), "a time in Slurm's format"), (("--sbatch", "x=1"), "an option with its dashes")):
+    for more, rule in (
+        (("--time", "soon"), "a time in Slurm's format"),
+        (("--sbatch", "x=1"), "an option with its dashes"),
+    ):
         code, said = export("a", *more)
         assert (code, rule in said) == (2, True), said
     for folder, more in (("a\nrm x", ()), ("a\\b", ()), ("a", ("--time", "1\nrm x")), ("a", ("--sbatch", "--x\nrm x"))):

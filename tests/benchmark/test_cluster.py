@@ -555,7 +555,6 @@ def test_what_counts_by_its_time_has_a_node_to_itself(driver, first, monkeypatch
                 for worker, claims in made.busy.values()
                 if worker.node == node
                 for claim in claims
-            
             ]
             seen.add((len(beside), any(beside)))
 

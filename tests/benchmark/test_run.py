@@ -413,6 +413,15 @@ def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
     assert epochs == ["broken"], "and then each by itself, if nobody wished to stop"
 
 
+def test_a_deadline_is_not_a_signal(tmp_path, epochs):
+    stop, data = Stop(), Data(None)
+    jobs = [data.job(task, tmp_path) for task in tasks("ce", "gce")]
+    batch = train_batch(jobs, device="cpu", console=Console(quiet=True), deadline=time.monotonic(), stop=stop)
+    assert batch == ([Outcome(), Outcome()], None)
+    assert not stop
+    assert epochs == []
+
+
 @pytest.mark.slow
 def test_ended_in_every_way_it_goes_on(tmp_path, undisturbed):
     out, log = tmp_path / "out", tmp_path / "log"

@@ -1,4 +1,4 @@
-"""Figures from recorded runs: the sweeps, tau over training, and the ratio r(tau) from the model and the true labels."""
+"""Figures from recorded runs: the sweeps, tau over training, and r(tau) from the model and the true labels."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ Runs = dict[str, list[Result]]  # by the label of the noise; its runs differ in 
 
 
 def with_ogc(results: Iterable[Result]) -> dict[str, dict[str, Runs]]:
-    """Group the runs of tables by data set, method and noise: the paper's methods in its order, then others. No sweeps."""
+    """Group the runs of tables by data set, method and noise: the paper's methods, then others. No sweeps."""
     by_key: Runs = {}
     for result in results:
         if result.labels != "other":
@@ -257,7 +257,7 @@ def tau(results: Sequence[Result]) -> list[Drawn]:
 
 
 def ratio(results: Sequence[Result]) -> list[Drawn]:
-    """Draw r(tau) by the two normals and by the true labels: one figure per data set and method, one panel per noise."""
+    """Draw r(tau) by the two normals and the true labels: one figure per data set and method, one panel per noise."""
     drawn = []
     for dataset, methods in with_ogc(results).items():
         for method, noises in methods.items():

@@ -37,8 +37,8 @@ def draw(histories: Sequence[History], task: Task) -> Figure:
         figure.text(
             0.01,
             top + 0.055,
-            f"{name}, epochs {moments[0].epoch} to {moments[-1].epoch}: {100 * last['memorised']:.0f} % of wrong labels "
-            f"memorised, test accuracy {100 * last['test_accuracy']:.0f} %",
+            f"{name}, epochs {moments[0].epoch} to {moments[-1].epoch}: {100 * last['memorised']:.0f} % of wrong "
+            f"labels memorised, test accuracy {100 * last['test_accuracy']:.0f} %",
             va="top",
             fontsize=8.5,
             weight="bold",

@@ -272,7 +272,7 @@ def _other_draws(results: Sequence[Result], place: str) -> str:
         rows.append([f"`{result.key}`", link, *numbers, f"`{(result.noise_sha256 or '')[:8]}`"])
     text = (
         f"{_count(results, 'run')} in [{folder.as_posix()}]({folder.as_posix()}), trained on instance-dependent labels "
-        "from our generator before it used the authors' random stream. They are valid runs on other labels, and are not "
-        "included in any table or count above. The last column is the start of the labels' checksum."
+        "from our generator before it used the authors' random stream. They are valid runs on other labels, and are "
+        "not included in any table or count above. The last column is the start of the labels' checksum."
     )
     return "\n".join([text, "", *_lines(rows)])
