@@ -15,6 +15,7 @@ from ogc.training.history import summary
 
 ROOT = Path(__file__).parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "runs"
+SESSION = {"seconds": 12.5, "earlier": 0, "side_by_side": 3, "memory_gib": None}
 FOCAL = find("cifar10", ["fl+ogc"], ["symmetric:0.5"])[0]
 
 
@@ -23,7 +24,7 @@ def test_a_run_is_written_and_read_back(tmp_path):
     source = Source.parse("digits")
     data, info = load(source, cell.recipe(4))
     [trained] = train([Job(cell.recipe(4), source, data, info)], device="cpu")
-    result = from_training(cell, trained, wall_seconds=12.5, side_by_side=3)
+    result = from_training(cell, trained, SESSION)
     path = write(tmp_path / "new", result)
     assert path == path_of(tmp_path / "new", cell.key, 4)
     assert path.name == "digits-ce_ogc-symmetric-0.5-epochs-3-hidden-8-4.json"
@@ -44,7 +45,7 @@ def test_a_run_is_written_and_read_back(tmp_path):
 def test_labels_as_they_are():
     cell = Cell("digits", "ce", None, {"epochs": 1, "hidden": (8,)})
     [trained] = train([Job(cell.recipe(0), None, load_digits())], device="cpu")
-    result = from_training(cell, trained, wall_seconds=1.0)
+    result = from_training(cell, trained, SESSION)
     assert (result.noise, result.noise_sha256, result.noise_rate) == (None, None, None)
 
 

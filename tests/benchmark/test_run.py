@@ -14,8 +14,8 @@ from ogc.benchmark import batch as batch_module
 from ogc.benchmark.batch import SESSION, Outcome, SessionWatch, train_batch
 from ogc.benchmark.data import Data
 from ogc.benchmark.plan import find
-from ogc.benchmark.result import read_all, write
-from ogc.benchmark.run import RunQueue, make_result
+from ogc.benchmark.result import from_training, read_all, write
+from ogc.benchmark.run import RunQueue
 from ogc.benchmark.status import Status, estimate, result_status
 from ogc.benchmark.task import batches, side_by_side, tasks_of
 from ogc.training import NonFinite, allow_loss, source
@@ -229,7 +229,7 @@ def test_the_wall_time_of_a_run_that_was_stopped(tmp_path, undisturbed):
     for epoch in trained["epochs"]:
         epoch["seconds"] = 2.0
     session = {"seconds": 100.0, "earlier": 4, "side_by_side": 3, "memory_gib": 1.5}
-    made = make_result(task, Outcome(trained | {"facts": facts}, session))
+    made = from_training(task.cell, trained | {"facts": facts}, session)
     assert (made.wall_seconds, made.side_by_side, made.memory_gib) == (108.0, 3, 1.5)
 
 

@@ -73,13 +73,7 @@ class Worker:
         return os.getpid(), platform.node(), __version__
 
     def train(
-        self,
-        images: Loaded,
-        remote_jobs: list[RemoteJob],
-        *,
-        device: str,
-        seconds: float | None,
-        save_every: float,
+        self, images: Loaded, remote_jobs: list[RemoteJob], *, device: str, seconds: float | None, save_every: float
     ) -> BatchOutcome | str:
         """Train a batch for at most ``seconds``. Return an error message if this node cannot train at all."""
         from rich.console import Console

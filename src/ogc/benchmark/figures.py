@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 SKY, PURPLE = "#56b4e9", "#cc79a7"
 SMALL = 8.5  # points
-PLATE: dict[str, Any] = {
-    "facecolor": "white",
-    "edgecolor": "none",
-    "pad": 0.8,
-    "alpha": 0.8,
-}  # behind text that may cross a line
+# behind text that may cross a line
+PLATE: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
 COLOURS = {  # symmetric noise: darker with its rate
     "symmetric:0.2": SKY,
     "symmetric:0.5": BLUE,

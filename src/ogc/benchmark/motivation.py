@@ -142,10 +142,7 @@ def name_of(threshold: float | None) -> str:
 
 @one_thread()
 def train(
-    threshold: float | None,
-    settings: Settings,
-    task: Task,
-    progress: Callable[[Moment], None] = lambda moment: None,
+    threshold: float | None, settings: Settings, task: Task, progress: Callable[[Moment], None] = lambda moment: None
 ) -> History:
     """Train with a fixed threshold, or with OGC. All runs have the same initial weights and batches."""
     began = time.perf_counter()

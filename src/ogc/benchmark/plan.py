@@ -21,17 +21,8 @@ from ..training.recipe import RECIPES, Recipe, by_name, override
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "webvision": 50, "digits": 10}
 AVERAGE = 0.999  # decay of the averaged weights, which are recorded beside the raw ones and do not affect them
-NOT_IN_KEY = (
-    "name",
-    "method",
-    "method_sha256",
-    "parameters",
-    "noise",
-    "seed",
-    "average",
-    "precision",
-    "surveys",
-)  # recipe fields, see key_of
+# recipe fields, see key_of
+NOT_IN_KEY = ("name", "method", "method_sha256", "parameters", "noise", "seed", "average", "precision", "surveys")
 
 
 class Printed(NamedTuple):

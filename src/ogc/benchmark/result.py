@@ -8,7 +8,7 @@ import reprlib
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -138,18 +138,14 @@ def _alike(found: Mapping[str, object], known: Mapping[str, object]) -> bool:
     return found.keys() == known.keys() and all(close)
 
 
-def from_training(
-    cell: Cell,
-    trained: Mapping[str, Any],
-    *,
-    wall_seconds: float,
-    side_by_side: int = 1,
-    memory_gib: float | None = None,
-    startup_seconds: float | None = None,
-) -> Result:
-    """Make a result from a cell and what ``train`` returned."""
-    facts, recipe = trained["facts"], trained["recipe"]
-    noise = facts["noise"] or {}
+def from_training(cell: Cell, trained: Mapping[str, Any], session: Mapping[str, Any]) -> Result:
+    """Make the result of a finished run. For a custom loss it has the file's name and checksum, not its folder.
+
+    :param trained: as returned by ``train``.
+    :param session: the record of the run's last session, see ``batch.SessionWatch``.
+    """
+    facts, noise = trained["facts"], trained["facts"]["noise"] or {}
+    recipe = trained["recipe"] | {"method": PurePath(trained["recipe"]["method"]).name}
     return Result(
         key=cell.key,
         dataset=recipe["name"],
@@ -161,12 +157,12 @@ def from_training(
         noise_rate=noise.get("rate_got"),
         network=facts["network"],
         summary=trained["summary"],
-        wall_seconds=wall_seconds,
+        wall_seconds=session["seconds"] + sum(epoch["seconds"] for epoch in trained["epochs"][: session["earlier"]]),
         seconds=trained["seconds"],
         images_per_second=trained["images_per_second"],
-        side_by_side=side_by_side,
-        memory_gib=memory_gib,
-        startup_seconds=startup_seconds,
+        side_by_side=session["side_by_side"],
+        memory_gib=session["memory_gib"],
+        startup_seconds=session.get("startup_seconds"),  # not recorded by earlier versions
         provenance=Provenance(
             date=facts["started"], commit=facts["commit"], device=facts["device"], **facts["versions"]
         ),

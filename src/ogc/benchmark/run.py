@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._files import remove_leftovers
@@ -143,7 +143,8 @@ class RunQueue:
         """Write the result or note the error, else let the task wait again; then release it."""
         task = claim.task
         if outcome.result is not None:
-            result = make_result(task, outcome)
+            assert outcome.session is not None
+            result = from_training(task.cell, outcome.result, outcome.session)
             remove_leftovers(self.out, [task.result(self.out).name])
             write(self.out, result)
             self.done.append(task)
@@ -165,23 +166,6 @@ class RunQueue:
 
     def print(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def make_result(task: Task, outcome: Outcome) -> Result:
-    """Make the result of a finished run. For a custom loss it has the file's name and checksum, not its folder."""
-    assert outcome.result is not None
-    assert outcome.session is not None
-    trained, session = outcome.result, outcome.session
-    recipe = trained["recipe"] | {"method": PurePath(trained["recipe"]["method"]).name}
-    earlier = sum(epoch["seconds"] for epoch in trained["epochs"][: session["earlier"]])
-    return from_training(
-        task.cell,
-        trained | {"recipe": recipe},
-        wall_seconds=earlier + session["seconds"],
-        side_by_side=session["side_by_side"],
-        memory_gib=session["memory_gib"],
-        startup_seconds=session.get("startup_seconds"),  # not recorded by earlier versions
-    )
 
 
 def describe(result: Result) -> str:
