@@ -1,4 +1,4 @@
-"""What a ranking of labels is measured by: ours of one run, and cleanlab's of any probabilities."""
+"""Measures of label rankings: ours from one run, and cleanlab's from any probabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ogc.training.run_folder import RUN
 
 Facts = dict[str, Any]
 
-# What a label can be judged by in one run of ours, and how the document calls it. The first is ``label_score``.
+# Scores of a label from one run of ours, with their names in the document. The first is ``label_score``.
 CHOICES = {
     "label_score": "**mean log margin** (`label_score`)",
     "mean_p": "mean p of the given label",
@@ -35,19 +35,19 @@ SCORES = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")
 
 
 def measured(wrong: np.ndarray, score: np.ndarray) -> dict[str, float]:
-    """How well a score, lower is worse, finds the wrong labels: (N,) bool, (N,) -> three numbers, higher is better."""
+    """Measure how well a score (lower is worse) finds wrong labels: (N,) bool, (N,) -> three numbers."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     worst = np.argsort(score, kind="stable")[: wrong.sum()]
     return {
-        "precision_at_k": float(wrong[worst].mean()),  # of the worst as many as there are wrong ones
+        "precision_at_k": float(wrong[worst].mean()),  # k is the number of wrong labels
         "auroc": float(roc_auc_score(wrong, -score)),
         "average_precision": float(average_precision_score(wrong, -score)),
     }
 
 
 def found(wrong: np.ndarray, issue: np.ndarray, noise_rate: float) -> Facts:
-    """What is called wrong, and the share of wrong labels that is estimated beside it."""
+    """Measure the labels called wrong, with the estimated noise rate."""
     return {
         "noise_rate": noise_rate,
         "found": int(issue.sum()),
@@ -57,7 +57,11 @@ def found(wrong: np.ndarray, issue: np.ndarray, noise_rate: float) -> Facts:
 
 
 def by_ours(samples: dict[str, Tensor], last: dict[str, Tensor]) -> Facts:
-    """Of one run: its ``samples.safetensors``, and what its last network says, log p, (N, C) by the kind of weights."""
+    """Measure one run.
+
+    :param samples: its ``samples.safetensors``.
+    :param last: log p of its final network, (N, C), by the kind of weights.
+    """
     given, true = samples["given"], samples["true"]
     margin, H = samples["survey.train.margin"].double(), samples["survey.train.H"].double()
     issues = from_surveys(given, margin=margin, probabilities=samples["survey.train.probabilities"])
@@ -87,7 +91,7 @@ def by_ours(samples: dict[str, Tensor], last: dict[str, Tensor]) -> Facts:
 
 
 def in_class(score: Tensor, given: Tensor) -> Tensor:
-    """Less its mean in the class of the given label, over its standard deviation there."""
+    """Standardise a score within each class of the given label."""
     out = torch.zeros_like(score)
     for label in given.unique():
         here = given == label
@@ -96,7 +100,7 @@ def in_class(score: Tensor, given: Tensor) -> Tensor:
 
 
 def calibration(issues: Issues, wrong: Tensor, bins: int = 5) -> list[dict[str, float]]:
-    """Of equal steps of P(wrong): how many samples, and which share of them is wrong."""
+    """Count samples and wrong labels in equal intervals of P(wrong)."""
     step = (issues.wrong_probability * bins).long().clamp(max=bins - 1)
     return [
         {"samples": int((step == i).sum()), "wrong": int((wrong & (step == i)).sum()), "to": (i + 1) / bins}
@@ -105,7 +109,7 @@ def calibration(issues: Issues, wrong: Tensor, bins: int = 5) -> list[dict[str, 
 
 
 def by_cleanlab(given: np.ndarray, wrong: np.ndarray, p: np.ndarray) -> Facts:
-    """cleanlab's three scores, and confident learning: (N,), (N,), (N, C)."""
+    """Measure cleanlab's three scores and confident learning: (N,), (N,), (N, C)."""
     try:
         from cleanlab.count import estimate_joint
         from cleanlab.filter import find_label_issues
@@ -123,7 +127,7 @@ def by_cleanlab(given: np.ndarray, wrong: np.ndarray, p: np.ndarray) -> Facts:
 
 
 def log_probabilities(folder: Path, which: str, *, trained_on: Dataset, asked: Dataset, device: torch.device) -> Tensor:
-    """What a run's last network says without augmentation, (N, C) float32, in the arithmetic that it was trained in."""
+    """Return log p of a run's final network without augmentation, in its training precision: (N, C) float32."""
     bits = json.loads((folder / RUN).read_bytes())["recipe"]["precision"]
     feed = Feed(trained_on, batch_size=2, augment="none", size=None, seed=0, device=device)
     network = load_network(folder, which).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]

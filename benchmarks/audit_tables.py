@@ -1,4 +1,4 @@
-"""The tables of docs/audit.md, from what benchmarks/audit.py has recorded."""
+"""The tables of docs/audit.md, from the results of benchmarks/audit.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TITLES = {
 
 
 def with_tables(text: str, cpu: Facts, same: Facts, cifar: Facts | None) -> str:
-    """The document, with what is between its marks renewed."""
+    """Return the document with the parts between its marks updated."""
     made = {"cpu": "\n".join(cpu_tables(cpu, same)), "CIFAR-10N": "\n".join(cifar_tables(cifar))}
     for name, lines in made.items():
         begin, end = f"<!-- made by benchmarks/audit.py: {name} -->", f"<!-- end of {name} -->"
@@ -84,7 +84,7 @@ def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
 
 
 def both(run: Facts, same: Facts) -> Facts:
-    """With what cleanlab found by our network in five folds, on the same labels."""
+    """Add cleanlab's results for our network in five folds, on the same labels."""
     [other] = [each for each in same["runs"] if each["labels_sha256"] == run["labels_sha256"]]
     return {**run, "cleanlab": {**run["cleanlab"], **other["cleanlab"]}}
 
@@ -105,7 +105,7 @@ def found_row(title: str, runs: Sequence[Facts], columns: Sequence[str] = tuple(
 
 
 def calibration_rows(runs: Sequence[Facts]) -> Iterator[str]:
-    """All runs together."""
+    """Yield the calibration over all runs."""
     normals = over([run["two_normals_noise_rate"] for run in runs])
     brier, other = (over([run[name] for run in runs]) for name in ("brier", "two_normals_brier"))
     yield (

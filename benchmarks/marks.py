@@ -1,4 +1,4 @@
-"""What is generated in a document stands between two marks."""
+"""Update the generated part of a document, which is between two marks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def renewed(text: str, begin: str, end: str, content: str) -> str:
-    """The document with other content between the marks; all around it as it was."""
+    """Return the document with new content between the marks."""
     before, rest = text.split(begin)
     _, after = rest.split(end)
     return f"{before}{begin}\n{content}\n{end}{after}"
@@ -25,9 +25,12 @@ def command(
     dumps: Callable[[Any], str] = lambda found: json.dumps(found, indent=1),
     **options: Any,
 ) -> None:
-    """Measure if asked to, with ``options``, here as by default; print what is recorded; put it between the marks."""
+    """Run the command line of a benchmark: measure with ``--run``, print the table, insert it with ``--write``.
+
+    :param options: options of ``measure`` with their defaults.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="store_true", help=f"measure anew and write {results.name}")
+    parser.add_argument("--run", action="store_true", help=f"measure and write {results.name}")
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
     for name, default in options.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help="(%(default)s)")

@@ -1,12 +1,11 @@
-"""What OGC costs in a training step, beside F.cross_entropy and the method done with scikit-learn and a deque.
+"""Cost of OGC in a training step, compared with F.cross_entropy and with OGC written with scikit-learn and a deque.
 
     python benchmarks/overhead.py [--blocks 60] [--device cuda] [--json FILE]
     python benchmarks/overhead.py --write README.md
 
-Every contender runs in the same process, one block of 32 steps after the other in turn, so that a noisy machine is
-noisy for all of them; a step is forward and backward, a block holds one update, and the median block counts.
-Updates alone are timed in blocks of eight.
-On CPU one thread is used. Ratios are what to read; the times belong to the machine.
+The contenders take turns in one process, in blocks of 32 steps, so that a noisy machine affects all of them. A step is
+forward and backward, a block contains one update, and the median block is reported. Updates alone are timed in blocks
+of eight. On a CPU one thread is used. Times depend on the machine, so compare the ratios.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ QUEUE = 4096
 
 
 class ScikitLearnOGC(nn.Module):
-    """The same method the way one writes it first: a deque, scikit-learn's GaussianMixture, ten halvings of p0."""
+    """A straightforward implementation: a deque, scikit-learn's GaussianMixture, ten bisection steps for p0."""
 
     def __init__(self, base: Pointwise, epsilon: float = 2.0, queue_size: int = QUEUE) -> None:
         super().__init__()
@@ -55,7 +54,7 @@ class ScikitLearnOGC(nn.Module):
         queue = np.array(self.queue).reshape(-1, 1)
         model = GaussianMixture(2, max_iter=10, reg_covar=1e-3, random_state=0)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # not converged after ten steps: as the method wants it
+            warnings.simplefilter("ignore")  # the method stops after ten steps, converged or not
             model.fit(queue)
         mean, var = model.means_.ravel(), model.covariances_.ravel()
         density = np.exp(-((self.H - mean[:, None]) ** 2) / (2 * var[:, None]))
@@ -87,7 +86,7 @@ class ScikitLearnOGC(nn.Module):
 
 
 def medians(contenders: dict[str, Callable[[], object]], blocks: int, device: torch.device) -> dict[str, float]:
-    """Microseconds of one call of each, run in turn."""
+    """Time the calls in turn; median microseconds of each."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(blocks + 3):
         for name, call in contenders.items():
@@ -114,7 +113,7 @@ def steps_of(criterion: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labe
 
 
 def batch(classes: int, device: torch.device, samples: int = 128) -> tuple[Tensor, Tensor]:
-    """Logits of a network in mid-training, two samples in five with a wrong label."""
+    """Make logits like those of a partly trained network, with 40 % wrong labels."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(classes, (samples,), generator=generator)
     logits = torch.randn(samples, classes, generator=generator)
@@ -131,7 +130,7 @@ def queue_like_training(size: int) -> Tensor:
 
 
 def update_cost(base: str, size: int, device: torch.device, blocks: int) -> dict[str, float]:
-    """Microseconds of one update, fit and solve, on a full queue of ``size``."""
+    """Time one update (fit and solve) on a full queue of ``size``, in microseconds."""
     criterion = OGC(base, follow_lr=False, queue_size=size).to(device)
     rival = ScikitLearnOGC(losses.by_name(base)(), queue_size=size)
     H = queue_like_training(size)
@@ -147,7 +146,7 @@ def update_cost(base: str, size: int, device: torch.device, blocks: int) -> dict
 
 
 def replayed_update_cost(base: str, device: torch.device, blocks: int) -> float:
-    """Microseconds of one update replayed from a CUDA graph: what the GPU does, without the host."""
+    """Time one update replayed from a CUDA graph, so without the host, in microseconds."""
     criterion = OGC(base, follow_lr=False).to(device)
     criterion.queue[:-1] = queue_like_training(QUEUE).to(device)
     criterion.seen.fill_(QUEUE)
@@ -159,7 +158,7 @@ def replayed_update_cost(base: str, device: torch.device, blocks: int) -> float:
 
 
 def launches(call: Callable[[], object]) -> int:
-    """Kernels, copies and fills that it starts on the GPU."""
+    """Count the kernels, copies and fills that a call launches on the GPU."""
     call()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
@@ -169,7 +168,7 @@ def launches(call: Callable[[], object]) -> int:
 
 
 def captured(block: Callable[[], None]) -> Callable[[], None]:
-    """The block as a CUDA graph."""
+    """Capture a block as a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -182,7 +181,10 @@ def captured(block: Callable[[], None]) -> Callable[[], None]:
 
 
 def captured_step_cost(classes: int, device: torch.device, blocks: int) -> dict[str, dict[str, float]]:
-    """Microseconds of a criterion's step replayed from a CUDA graph, and its launches; bf16 logits, lr a tensor."""
+    """Time a step of each criterion replayed from a CUDA graph, in microseconds, and count its launches.
+
+    Logits are bf16, and the learning rate is a tensor.
+    """
     logits, labels = batch(classes, device)
     logits = logits.detach().bfloat16().requires_grad_()
     lr = torch.tensor(0.1, device=device)
@@ -199,7 +201,7 @@ def captured_step_cost(classes: int, device: torch.device, blocks: int) -> dict[
 
 
 def mlp_share(device: torch.device, blocks: int) -> dict[str, float]:
-    """Microseconds of a step of a small MLP (64-512-512-10, batch 128, SGD) with CE and with OGC."""
+    """Time a step of a small MLP (64-512-512-10, batch 128, SGD) with CE and with OGC, in microseconds."""
     inputs, labels = torch.randn(128, 64, device=device), torch.randint(10, (128,), device=device)
 
     def training(make: Callable[[torch.optim.Optimizer], nn.Module]) -> Callable[[], None]:
@@ -223,7 +225,7 @@ def mlp_share(device: torch.device, blocks: int) -> dict[str, float]:
 
 
 def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
-    """What the README says of the recorded runs."""
+    """Summarise the recorded runs for the README."""
     step, update, mlp = cpu["step_us"], cpu["update_us"], cpu["mlp_step_us"]
     times = {(c, m): step[c][f"{m}+ogc"] / step[c]["ce"] for c in ("10", "1000") for m in ("ce", "fl")}
     cheaper = {base: update[f"{base} 4096"]["scikit-learn"] / update[f"{base} 4096"]["ogc"] for base in ("ce", "fl")}
@@ -244,7 +246,7 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
 
 
 def with_summary(text: str) -> str:
-    """The document, with the summary of the recorded runs between its marks."""
+    """Return the document with the summary of the recorded runs between its marks."""
     cpu, gpu = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("overhead-cpu", "throughput-h200"))
     return renewed(text, BEGIN, END, summary(cpu, gpu))
 
@@ -253,15 +255,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=60)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path, help="write the numbers here too")
-    parser.add_argument("--write", type=Path, help="measure nothing: put the recorded numbers into this document")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument("--write", type=Path, help="insert the recorded numbers into this document, without measuring")
     args = parser.parse_args()
     if args.write:
         args.write.write_text(with_summary(args.write.read_text()))
         return
     device = torch.device(args.device)
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message="OGC: for")  # a batch that never changes is no training
+    warnings.filterwarnings("ignore", message="OGC: for")  # expected: the batch never changes
     result: dict[str, object] = {**provenance(device.type), "blocks": args.blocks}
     where = "" if device.type == "cuda" else ", one core"
     print(f"torch {torch.__version__} on {result['device']}{where}; medians of {args.blocks} blocks in turn")

@@ -1,4 +1,4 @@
-"""Where a number comes from: date, commit, machine, versions."""
+"""Provenance of a measurement: date, commit, machine, versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ogc._provenance import commit, device_name
 
 
 def provenance(device: str = "cpu") -> dict[str, str]:
-    """The commit ends in + where files differ from it. Outside a clone it is taken from the variable OGC_COMMIT."""
+    """Return the provenance. The commit ends in + if files differ from it; outside a clone it comes from OGC_COMMIT."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit() or "",

@@ -1,11 +1,11 @@
-"""Images a second in training on a GPU: the plain loop, and the engine with one run and with several.
+"""Training throughput on a GPU in images per second: the plain loop, and the engine with one and several runs.
 
     python benchmarks/throughput.py --data ~/cifar --json benchmarks/results/throughput-h200.json
-    python benchmarks/throughput.py --write docs/training.md    # the recorded numbers into the document
+    python benchmarks/throughput.py --write docs/training.md    # insert the recorded numbers
 
 ResNet-18 for CIFAR, batch 128, bf16, the paper's recipe, training steps alone (augmentation included, evaluation not).
-Methods take turns, so that what slows the machine slows all; a number is the median of the rounds. Without ``--data``
-the images are random, which a convolution does not notice.
+Methods take turns, so that a slow machine affects all of them; a number is the median of the rounds. Without
+``--data`` the images are random, which does not change the speed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with CIFAR-10; random images without it")
     parser.add_argument("--methods", default="ce,ce+ogc")
-    parser.add_argument("--runs", default="1,2,4,6,8", help="how many side by side")
+    parser.add_argument("--runs", default="1,2,4,6,8", help="numbers of runs side by side")
     parser.add_argument("--steps", type=int, default=256, help="per measurement and run")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--average", action="store_true", help="with averaged weights")
     parser.add_argument("--profile", type=Path, help="write a table of kernels of one run's steps here")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--write", type=Path, help="measure nothing: put the recorded numbers into this document")
+    parser.add_argument("--write", type=Path, help="insert the recorded numbers into this document, without measuring")
     args = parser.parse_args()
     if args.write is not None:
         args.write.write_text(renewed(args.write.read_text(), BEGIN, END, table(json.loads(RESULTS.read_text()))))
@@ -88,7 +88,7 @@ def main() -> None:
         torch.cuda.empty_cache()
         return round(torch.cuda.memory_reserved() / 2**30, 2)
 
-    def tell(what: str, runs: int, rates: dict[str, list[float]], memory_gib: float) -> None:
+    def record(what: str, runs: int, rates: dict[str, list[float]], memory_gib: float) -> None:
         row: dict[str, object] = {"what": what, "runs": runs, "rounds": args.rounds}
         row["images_per_second"] = {method: round(statistics.median(values)) for method, values in rates.items()}
         row["spread"] = {method: round(max(values) - min(values)) for method, values in rates.items()}
@@ -101,9 +101,9 @@ def main() -> None:
         loop_rate(runs[methods[-1]], 8)
         taken = memory()
         runs |= {method: make(method, 0) for method in methods[:-1]}
-        tell("loop", 1, alternate(methods, args.rounds, lambda method: loop_rate(runs[method], 64)), taken)
+        record("loop", 1, alternate(methods, args.rounds, lambda method: loop_rate(runs[method], 64)), taken)
         del runs
-    needed: dict[int, float] = {}  # by the runs of one method, before there are others
+    needed: dict[int, float] = {}  # by number of runs, before the other method's exist
     for method in reversed(methods):
         for n in counts:
             while len(lanes[method]) < n:
@@ -112,7 +112,7 @@ def main() -> None:
             needed.setdefault(n, memory())
     for n in counts:
         rates = alternate(methods, args.rounds, lambda method, n=n: engine_rate(lanes[method][:n], args.steps))
-        tell("engine", n, rates, needed[n])
+        record("engine", n, rates, needed[n])
         if args.profile is not None and n == counts[0]:
             profile(lanes[methods[-1]][0], args.profile)
     if args.json is not None:
@@ -131,7 +131,7 @@ def random_images(samples: int = 50_000) -> Dataset:
 
 
 def alternate(methods: list[str], rounds: int, measure) -> dict[str, list[float]]:  # type: ignore[no-untyped-def]
-    """One round to warm up, then each method in turn."""
+    """Measure each method in turn, after one round of warm-up."""
     for method in methods:
         measure(method)
     rates: dict[str, list[float]] = {method: [] for method in methods}
@@ -166,7 +166,7 @@ def timed(work, steps: int, runs: int, batch: int) -> float:  # type: ignore[no-
 
 
 def profile(lane: Lane, path: Path) -> None:
-    """Where the time of a step goes, by kernel."""
+    """Write the time of a step by kernel."""
     from torch.profiler import ProfilerActivity
 
     driven = lane.steps()

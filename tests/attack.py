@@ -18,10 +18,13 @@ from rich.console import Console
 from bench_runs import results
 from ogc.audit.apply import apply
 from ogc.audit.run import audit_run, findings_of
+from ogc.benchmark.batch import train_batch
+from ogc.benchmark.data import Data
 from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all
-from ogc.benchmark.run import Data, standing, tasks_of, train_batch
 from ogc.benchmark.run import run as run_tasks
+from ogc.benchmark.status import status_of
+from ogc.benchmark.task import tasks_of
 from ogc.report.report import class_rows, headline, recipe_rows, sentences
 from ogc.training import RECIPES, Interrupted, Job, NonFinite, Source, load, load_network, override, resume, train
 from ogc.training.run_folder import BEST, LAST, RESULT, SAMPLES, read, read_part, read_tensors
@@ -181,7 +184,7 @@ def tabled(folder):
 
 def benched(folder):
     done = tasks(1)
-    stands = [standing(task, folder).note for task in done]
+    stands = [status_of(task, folder).note for task in done]
     books = run_tasks(done, data=Data(None), out=folder, console=Console(**CONSOLE))
     if books.broken:
         raise ValueError(" ".join([*stands, *books.broken.values()]))

@@ -83,10 +83,10 @@ def tiny_cifar(folder, monkeypatch):
 
 def slow_down():
     """What ``start`` asks for."""
-    from ogc.benchmark import run
+    from ogc.benchmark.batch import SessionWatch
 
     pause, log = float(os.environ.get("PAUSE", 0)), Path(os.environ.get("LOG", os.devnull))
-    moved, ended = run.Session.moved, run.Session.ended_epoch
+    moved, ended = SessionWatch.moved, SessionWatch.ended_epoch
 
     def slowly(self, *arguments, **options):
         time.sleep(pause)
@@ -97,7 +97,7 @@ def slow_down():
             file.write(f"{self.jobs[number].out.name} {epoch.epoch}\n")
         ended(self, number, epoch)
 
-    run.Session.moved, run.Session.ended_epoch = slowly, noted
+    SessionWatch.moved, SessionWatch.ended_epoch = slowly, noted
 
 
 if __name__ == "__main__":

@@ -232,8 +232,8 @@ def test_a_bad_decision_is_named_with_its_line(audited):
         (("nobody", "keep", NAMES[0], NAMES[0]), "has no sample 'nobody'"),
         ((IDS[1], "keep", other, NAMES[0]), "'-5' is given"),
         ((IDS[1], "Accept", audit.given[1], NAMES[0]), "should be accept, keep or skip, found 'Accept'"),
-        ((IDS[1], "accept", audit.given[1], "unheard of"), "'unheard of' is no class of"),
-        (good, "was decided in line 2 already"),
+        ((IDS[1], "accept", audit.given[1], "unheard of"), "'unheard of' is not a class of"),
+        (good, "already has a decision in line 2"),
         ((IDS[1], "keep", audit.given[1]), "there should be 4 cells, found 3"),
     ):
         with pytest.raises(AuditError, match=rf"decisions\.csv, line {lines + 1}: ") as error:

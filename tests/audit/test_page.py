@@ -206,10 +206,10 @@ def test_the_headline():
     numbers = headline(Findings("t", list("abcd"), ("x", "y"), issues, Made(), true=torch.tensor([0, 0, 0, 0])))
     assert [number.replace("\u00a0", " ") for number, _ in numbers] == ["2", "50.0 %", "50.0 %", "50.0 %", "50.0 %"]
     assert len(headline(Findings("t", list("abcd"), ("x", "y"), issues, Made()))) == 2
-    assert numbers[1][1] == "of all labels wrong, by estimate"
+    assert numbers[1][1] == "of all labels wrong, estimated"
     short = [Point(1, 0.9, 0.9, True), Point(2, 0.5, 0.7, True)]
     doubtful = Findings("t", list("abcd"), ("x", "y"), issues, Made(), surveys=short)
-    assert headline(doubtful)[1][1].endswith("by an estimate that is probably too high: the training was too short")
+    assert headline(doubtful)[1][1].endswith("estimated (probably too high, because training was too short)")
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def test_hostile_names_and_cells_are_text(visit, tmp_path):
     assert tab.evaluate("window.hacked") is None
     assert tab.evaluate("document.images.length") == 0
     assert tab.evaluate("document.documentElement.scrollWidth") <= 320
-    assert tab.title() == f"{HOSTILE}: the audit of its labels"
+    assert tab.title() == f"{HOSTILE}: label audit"
     assert HOSTILE[:40] in tab.locator(".card dd").first.text_content()
     assert tab.locator(".card").first.locator("dt").count() == 8  # all of them on demand:
     tab.locator(".card").first.focus()
@@ -482,7 +482,7 @@ def test_with_the_keyboard_alone(visit):
     ]
     assert ids_on(tab)[0] == middle[0]
     tab.fill("#lowest", "0.99")
-    assert tab.text_content("#end") == "No sample is like that."
+    assert tab.text_content("#end") == "No sample matches."
 
     tab.click("#clear")
     tab.uncheck("#issues")

@@ -190,8 +190,8 @@ GOOD = [[0.5, 0.5], [0.2, 0.8]]
 @pytest.mark.parametrize(
     ("labels", "options", "sentence"),
     [
-        ([0, 1], {}, "Parameter `pred_probs` should be given, or else logits."),
-        ([0, 1], {"pred_probs": GOOD, "logits": GOOD}, "Parameter `pred_probs` should be given, or else logits."),
+        ([0, 1], {}, "Parameter `pred_probs` should be given, or logits instead."),
+        ([0, 1], {"pred_probs": GOOD, "logits": GOOD}, "Parameter `pred_probs` should be given, or logits instead."),
         ([0, 1], {"pred_probs": [0.5, 0.5]}, "of shape (N, C) or (surveys, N, C). Found `pred_probs = (2,)`."),
         ([0, 1, 1], {"pred_probs": GOOD}, "Parameter `labels` should be of shape (2,), like pred_probs."),
         ([0, 2], {"pred_probs": GOOD}, "Parameter `labels` should be in [0, 2). Found `labels = [2]`."),

@@ -108,7 +108,7 @@ def test_no_utf8_is_named(tmp_path):
     path.write_bytes(b"a,label\n\xff,x\n")
     with pytest.raises(ValueError, match=r"t\.csv` cannot be read as CSV in UTF-8"):
         read_table(path)
-    with pytest.raises(FileNotFoundError, match="is not there"):
+    with pytest.raises(FileNotFoundError, match="is missing"):
         read_table(tmp_path / "none.csv")
 
 

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar, wait_for
 from made_up_results import MADE, made_up
 from ogc._provenance import device_name
-from ogc.benchmark import run as here
+from ogc.benchmark import run as benchmark_run
 from ogc.benchmark.plan import find, tuning
 from ogc.benchmark.result import FOLDER, read_all, write
-from ogc.benchmark.run import tasks_of
+from ogc.benchmark.task import tasks_of
 from ogc.cli.app import build
 from ogc.cli.bench import RunOptions
 from ogc.cli.bench_tables import grid_table
@@ -169,8 +169,8 @@ def test_warnings_are_sentences(tmp_path, monkeypatch):
         warnings.warn("a poor fit", stacklevel=1)
         return works(*arguments, **options)
 
-    works = here.run
-    monkeypatch.setattr(here, "run", warned)
+    works = benchmark_run.run
+    monkeypatch.setattr(benchmark_run, "run", warned)
     said = bench(*DIGITS, "--methods", "ce", "--out", tmp_path)[1]
     assert "Note: a poor fit" in said.splitlines()
     assert "UserWarning" not in said
@@ -423,7 +423,10 @@ def test_any_folder_for_the_script(tmp_path):
     assert export('a "b" 50%')[0] == 0
     text = (tmp_path / 'a "b" 50%' / "x.sbatch").read_text()
     assert rf'#SBATCH --output="{tmp_path}/a \"b\" 50%%/x.%A_%a.log"' in text.splitlines()
-    for more, rule in ((("--time", "soon"), "as Slurm reads it"), (("--sbatch", "x=1"), "an option with its dashes")):
+    for more, rule in (
+        (("--time", "soon"), "a time in Slurm's format"),
+        (("--sbatch", "x=1"), "an option with its dashes"),
+    ):
         code, said = export("a", *more)
         assert (code, rule in said) == (2, True), said
     for folder, more in (("a\nrm x", ()), ("a\\b", ()), ("a", ("--time", "1\nrm x")), ("a", ("--sbatch", "--x\nrm x"))):

@@ -11,10 +11,16 @@ import torch
 
 from bench_runs import SMALL, bench, epochs_done, results, start, wait_for
 from ogc.benchmark import cluster as over_ray
+from ogc.benchmark import cluster_worker
+from ogc.benchmark.batch import BatchOutcome, Outcome
+from ogc.benchmark.cluster import WorkerHandle
+from ogc.benchmark.cluster_worker import RemoteJob, Worker
+from ogc.benchmark.data import Data
 from ogc.benchmark.lock import Lock
 from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all
-from ogc.benchmark.run import Batch, Books, Data, Trained, tasks_of
+from ogc.benchmark.run import RunQueue
+from ogc.benchmark.task import tasks_of
 from ogc.training.stopping import Stop
 from small_runs import python_path
 
@@ -103,7 +109,7 @@ def test_nodes_share_the_work_and_their_results_are_the_same(cluster, over, tmp_
 
 @pytest.mark.kill  # waits for Ray, which takes its time on a busy machine
 def test_a_node_is_killed_and_another_comes(cluster, over, file, tmp_path):
-    """Its run goes on at the last checkpoint, on the node that is left; the one that comes has a share in the rest."""
+    """Its run resumes from the last checkpoint on the other node; the new node takes part in the rest."""
     nodes, out = [add_node(cluster) for _ in range(2)], tmp_path / "out"
     slow = (*DIGITS, "--method", f"{file}:Slow", "--seeds", "1,2,3,4")
     process = start(*slow, *over)
@@ -126,7 +132,7 @@ def test_what_ends_its_worker_is_tried_three_times(cluster, over, file, tmp_path
     said = process.communicate()[0]
     assert process.returncode == 1, said
     assert said.count("is lost: ") == 3
-    assert "Lost 3 times with its worker" in said
+    assert "Lost 3 workers" in said
     assert [result.method for result in read_all(tmp_path / "out")[0]] == ["ce"]
 
 
@@ -171,14 +177,14 @@ def test_a_cluster_that_is_not_there(ray, address, code, said, tmp_path):
     assert (found[0], found[1].splitlines()[-1]) == (code, said)
 
 
-# --- who is hired -----------------------------------------------------------------------------------------------------
+# --- which workers are started ---------------------------------------------------------------------------------------
 
 
-class Pretended:
-    """As much of Ray as hiring needs; actors never answer."""
+class FakeRay:
+    """As much of Ray as starting workers needs; actors never reply."""
 
     def __init__(self, *resources):
-        self.resources, self.hired = resources, []
+        self.resources, self.started = resources, []
 
     def nodes(self):
         numbered = enumerate(self.resources, 1)
@@ -186,12 +192,6 @@ class Pretended:
             {"NodeID": f"{i:056x}", "NodeManagerHostname": f"node{i}", "Alive": bool(has), "Resources": has}
             for i, has in numbered
         ]
-
-    def get_runtime_context(self):
-        return self
-
-    def get_node_id(self):
-        return f"{1:056x}"
 
     def remote(self, made):
         return Remote(self, made)
@@ -209,9 +209,9 @@ class Remote:
         return self
 
     def remote(self, *_):
-        if self.made is over_ray.Worker:
-            self.ray.hired.append((self.node, self.options.get("num_gpus", 0), self.options["num_cpus"]))
-            self.number = len(self.ray.hired)
+        if self.made is Worker:
+            self.ray.started.append((self.node, self.options.get("num_gpus", 0), self.options["num_cpus"]))
+            self.number = len(self.ray.started)
         return self
 
     def __getattr__(self, what):
@@ -226,7 +226,7 @@ class Call:
         return lambda: self.actor.ray.answer(self.actor, self.what, arguments, options)
 
 
-class Played(Pretended):
+class TrainingRay(FakeRay):
     """Workers answer. Training is real, on the CPU, unless ``does(actor, name)`` says what it comes to.
 
     ``given`` is who was asked to train what; who is killed trains nothing more.
@@ -249,27 +249,27 @@ class Played(Pretended):
         self.killed.append(actor)
 
     def answer(self, actor, what, arguments, options):
-        if what == "hello":
+        if what == "describe":
             return actor.number, f"node{actor.node}", over_ray.__version__
         if what == "train":
             assert actor not in self.killed
-            names = [parcel.out.name for parcel in arguments[1]]
+            names = [job.out.name for job in arguments[1]]
             self.given.append((actor.node, *names))
-            return self.does(actor, *names) or over_ray.Worker().train(*arguments, **options | {"device": "cpu"})
+            return self.does(actor, *names) or Worker().train(*arguments, **options | {"device": "cpu"})
         return []
 
 
 @pytest.fixture
-def crew(ray, tmp_path, monkeypatch):
-    """Makes a crew, of a pretended Ray and tasks; what it has said is in ``crew.said``."""
+def driver(ray, tmp_path, monkeypatch):
+    """Make a driver from a fake Ray and tasks; its output is in ``driver.said``."""
     from rich.console import Console
 
     monkeypatch.setattr(over_ray, "POLL", 0.01)
 
-    def make(pretended, tasks, device="auto"):
+    def make(fake, tasks, device="auto"):
         said = io.StringIO()
-        books = Books(tmp_path, Console(file=said, width=200), tasks)
-        made = over_ray.Crew(pretended, books, Data(None), device, None, None, 0.0)
+        queue = RunQueue(tmp_path, Console(file=said, width=200), tasks)
+        made = over_ray.Driver(fake, queue, Data(None), device, None, None, 0.0)
         made.said = said.getvalue
         return made
 
@@ -282,15 +282,15 @@ def small(seeds, *methods, **of_cells):
     return tasks_of(cells, seeds, {"epochs": 1, "hidden": (16,)})
 
 
-def come(crew):
-    """All are hired, and come."""
-    crew.hire()
-    for answer in list(crew.coming):
-        crew.hear(answer)
+def come(driver):
+    """Start all workers and receive their replies."""
+    driver.start_workers()
+    for answer in list(driver.starting):
+        driver.receive(answer)
 
 
-class Barren(Pretended):
-    """Nobody can be hired."""
+class Barren(FakeRay):
+    """A fake Ray in which no worker can start."""
 
     def get(self, answer, timeout=None):
         from ray.exceptions import RaySystemError
@@ -310,7 +310,7 @@ NODES = ({"GPU": 2.0, "CPU": 16.0}, {"CPU": 3.0}, {}, {"CPU": 1.0})
 
 
 @pytest.mark.parametrize(
-    ("device", "waiting", "hired"),
+    ("device", "waiting", "started"),
     [
         ("auto", 9, [(1, 1, 0)] * 2 + [(2, 0, 1)] * 3 + [(4, 0, 1)]),
         ("auto", 3, [(1, 1, 0)] * 2 + [(2, 0, 1)]),
@@ -318,40 +318,40 @@ NODES = ({"GPU": 2.0, "CPU": 16.0}, {"CPU": 3.0}, {}, {"CPU": 1.0})
         ("cpu", 6, [(1, 0, 1)] * 6),
     ],
 )
-def test_a_worker_a_gpu_or_a_processor_where_there_is_none(crew, device, waiting, hired):
-    pretended = Pretended(*NODES)
-    made = crew(pretended, tasks_of(find("digits"), [1])[:waiting], device)
-    made.hire()
-    assert pretended.hired == hired
-    made.hire()
-    assert pretended.hired == hired  # no more than there is room for
+def test_a_worker_a_gpu_or_a_processor_where_there_is_none(driver, device, waiting, started):
+    fake = FakeRay(*NODES)
+    made = driver(fake, tasks_of(find("digits"), [1])[:waiting], device)
+    made.start_workers()
+    assert fake.started == started
+    made.start_workers()
+    assert fake.started == started  # no more than there is room for
     assert made.most == {"cuda": 4, "cpu": 1}
 
 
-def test_nodes_where_no_worker_can_be_made_are_left_out(crew, monkeypatch):
+def test_nodes_where_no_worker_can_be_made_are_left_out(driver, monkeypatch):
     """For want of ogc, say: a sentence each, and an end."""
-    monkeypatch.setattr(over_ray, "PATIENCE", 0.01)
-    pretended = Barren({"CPU": 1.0}, {"CPU": 1.0})
-    made = crew(pretended, tasks_of(find("digits"), [1]), "cpu")
+    monkeypatch.setattr(over_ray, "TIMEOUT", 0.01)
+    fake = Barren({"CPU": 1.0}, {"CPU": 1.0})
+    made = driver(fake, tasks_of(find("digits"), [1]), "cpu")
     with pytest.raises(ConnectionError, match="The cluster has no node with a free CPU"):
         made.work(Stop())
-    assert len(pretended.hired) == 2 * over_ray.TRIES
+    assert len(fake.started) == 2 * over_ray.TRIES
     for node in ("node1", "node2"):
         assert made.said().count(f"{node}: no worker could be started: ModuleNotFoundError: No module named") == 1
-        assert made.said().count(f"{node} is left out after 3 failures.") == 1
+        assert made.said().count(f"{node} is excluded after 3 failures.") == 1
 
 
-def test_a_node_with_another_version_is_left_out(crew):
-    class Old(Played):
+def test_a_node_with_another_version_is_left_out(driver):
+    class Old(TrainingRay):
         def answer(self, actor, what, *rest):
-            old = what == "hello" and actor.node == 1
+            old = what == "describe" and actor.node == 1
             return (1, "node1", "0.0") if old else super().answer(actor, what, *rest)
 
-    pretended = Old(lambda *_: None, {"CPU": 1.0}, {"CPU": 1.0})
-    made = crew(pretended, small([1, 2, 3]))
+    fake = Old(lambda *_: None, {"CPU": 1.0}, {"CPU": 1.0})
+    made = driver(fake, small([1, 2, 3]))
     made.work(Stop())
-    assert [node for node, *_ in pretended.given] == [2, 2, 2]
-    assert made.said().count("node1 is left out: it has ogc 0.0, not") == 1
+    assert [node for node, *_ in fake.given] == [2, 2, 2]
+    assert made.said().count("node1 is excluded: it has ogc 0.0, not") == 1
 
 
 def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
@@ -359,49 +359,49 @@ def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
     asked = []
     monkeypatch.setattr(ray, "init", lambda **options: asked.append(options["address"]))
     monkeypatch.setattr(ray, "shutdown", lambda: None)
-    monkeypatch.setattr(over_ray, "_reach", lambda address: None)
+    monkeypatch.setattr(over_ray, "_check_address", lambda address: None)
     for address in (None, "10.0.0.1:6379"):
         with over_ray._connected(address):
             pass
     assert asked == ["local", "10.0.0.1:6379"]
 
 
-def test_how_many_tasks_a_worker_gets(crew, monkeypatch):
+def test_how_many_tasks_a_worker_gets(driver, monkeypatch):
     """Nobody idles while another has several; and what a worker was lost with takes nobody else with it again."""
-    pretended = Played(None, {"GPU": 8.0})
-    made = crew(pretended, small(range(8)))
+    fake = TrainingRay(None, {"GPU": 8.0})
+    made = driver(fake, small(range(8)))
 
-    def handed(*hands):
+    def assigned(*workers):
         """How many tasks they get."""
-        made.idle = list(hands)
-        made.hand_out()
-        got = [(answer, held) for answer, (hand, held) in made.busy.items() if hand in hands]
-        return sum(len(held) for _, held in got)
+        made.idle = list(workers)
+        made.assign()
+        got = [(answer, claims) for answer, (worker, claims) in made.busy.items() if worker in workers]
+        return sum(len(claims) for _, claims in got)
 
     def back():
         for answer in list(made.busy):
-            for one in made.busy.pop(answer)[1]:
-                made.books.settle(one, Trained())
+            for claim in made.busy.pop(answer)[1]:
+                made.queue.finish(claim, Outcome())
 
-    made.hire()
-    hands = list(made.coming.values())
-    assert len(hands) == 8
-    del made.coming[next(iter(made.coming))]
-    assert handed(hands[0]) == 1
+    made.start_workers()
+    workers = list(made.starting.values())
+    assert len(workers) == 8
+    del made.starting[next(iter(made.starting))]
+    assert assigned(workers[0]) == 1
     back()
     with monkeypatch.context() as patch:
-        patch.setattr(over_ray, "PATIENCE", 0.0)
-        assert handed(hands[0]) == 4, "those that do not come are not waited for"
+        patch.setattr(over_ray, "TIMEOUT", 0.0)
+        assert assigned(workers[0]) == 4, "those that do not come are not waited for"
     back()
-    made.coming.clear()
-    assert handed(replace(hands[0], kind="cpu")) == 1
+    made.starting.clear()
+    assert assigned(replace(workers[0], kind="cpu")) == 1
     back()
-    assert handed(hands[0]) == 4
-    [(hand, held)] = made.busy.values()
+    assert assigned(workers[0]) == 4
+    [(worker, claims)] = made.busy.values()
     made.busy.clear()
-    made.drop(hand, held, "it died")
-    assert handed(hands[1]) == 4, "the others come first"
-    assert [handed(hand) for hand in hands[2:]] == [1, 1, 1, 1, 0, 0]
+    made.fail(worker, claims, "it died")
+    assert assigned(workers[1]) == 4, "the others come first"
+    assert [assigned(worker) for worker in workers[2:]] == [1, 1, 1, 1, 0, 0]
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ FULL = "OSError on node1: No space left on device."
 @pytest.mark.parametrize(
     ("error", "answer"),
     [
-        (ValueError("No such thing."), Batch([Trained(trouble="No such thing.")])),
+        (ValueError("No such thing."), BatchOutcome([Outcome(error="No such thing.")])),
         (
             RuntimeError("CUDA error: misaligned address\nCompile with"),
             "RuntimeError on here: CUDA error: misaligned address.",
@@ -424,7 +424,7 @@ def test_what_is_wrong_with_a_run_and_what_with_its_node(ray, error, answer, tmp
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("ogc.benchmark.run.train", fail)
+    monkeypatch.setattr("ogc.benchmark.batch.train", fail)
     monkeypatch.setattr("platform.node", lambda: "here")
     assert trained(small([1])[0], tmp_path) == answer
 
@@ -439,133 +439,137 @@ def test_a_node_that_cannot_train_is_told_from_the_run(ray, tmp_path, monkeypatc
 def trained(task, out, device="cpu"):
     """By a worker."""
     data = Data(None)
-    parcel = over_ray.Parcel.of(data.job(task, out))
-    ears = Remote(Played(None), over_ray.Ears)
-    return over_ray.Worker().train(data.loaded["digits"], [parcel], ears, device=device, seconds=None, save_every=0.0)
+    job = RemoteJob.of(data.job(task, out))
+    return Worker().train(data.loaded["digits"], [job], device=device, seconds=None, save_every=0.0)
 
 
 def test_a_worker_of_another_driver_is_waited_for(ray, tmp_path, monkeypatch):
-    """Its runs wait, and are not broken."""
-    monkeypatch.setattr(over_ray, "PATIENCE", 0.0)
+    """Its runs wait and do not fail."""
+    monkeypatch.setattr(cluster_worker, "TIMEOUT", 0.0)
     [task] = small([1])
     lock = Lock.take(task.work(tmp_path).with_name(f"{task.name}.worker.lock"))
-    assert trained(task, tmp_path) == Batch([Trained()])
+    assert trained(task, tmp_path) == BatchOutcome([Outcome()])
     lock.release()
-    assert trained(task, tmp_path).trained[0].result is not None
+    assert trained(task, tmp_path).outcomes[0].result is not None
 
 
-def test_a_bad_node_spoils_no_run(crew):
+def test_a_bad_node_spoils_no_run(driver):
     """Others do its tasks, those that it has failed alone, and it gets no more."""
-    pretended = Played(lambda actor, *_: FULL if actor.node == 1 else None, {"CPU": 2.0}, {"CPU": 1.0})
-    made = crew(pretended, small(range(6)))
+    fake = TrainingRay(lambda actor, *_: FULL if actor.node == 1 else None, {"CPU": 2.0}, {"CPU": 1.0})
+    made = driver(fake, small(range(6)))
     made.work(Stop())
-    assert (len(made.books.done), made.books.broken, made.books.waiting) == (6, {}, [])
-    assert [actor.node for actor in pretended.killed] == [1] * 3
+    assert (len(made.queue.done), made.queue.failed, made.queue.waiting) == (6, {}, [])
+    assert [actor.node for actor in fake.killed] == [1] * 3
     assert made.said().count(FULL) == 3
-    assert made.said().count("node1 is left out after 3 failures.") == 1
+    assert made.said().count("node1 is excluded after 3 failures.") == 1
 
 
-def test_bad_tasks_spoil_no_node(crew):
+def test_bad_tasks_spoil_no_node(driver):
     """They are tried three times each, and the others are done; in the end the error is told."""
     tasks = small(range(4))
     bad = [task.name for task in tasks[:2]]
-    pretended = Played(lambda _, name: FULL if name in bad else None, {"CPU": 1.0})
-    made = crew(pretended, tasks)
+    fake = TrainingRay(lambda _, name: FULL if name in bad else None, {"CPU": 1.0})
+    made = driver(fake, tasks)
     made.work(Stop())
-    assert len(made.books.done) == 2
-    assert made.books.broken == dict.fromkeys(bad, f"Lost 3 times with its worker: {FULL}")
-    assert len(pretended.killed) == 6
-    assert "left out" not in made.said()
+    assert len(made.queue.done) == 2
+    assert made.queue.failed == dict.fromkeys(bad, f"Lost 3 workers: {FULL}")
+    assert len(fake.killed) == 6
+    assert "excluded" not in made.said()
 
 
-def test_what_a_node_has_failed_is_tried_elsewhere(crew):
+def test_what_a_node_has_failed_is_tried_elsewhere(driver):
     """Even if that node has room, and the other has no worker yet, or is busy."""
-    pretended = Played(lambda actor, _: FULL if actor.node == 1 else None, {"CPU": 2.0}, {"CPU": 1.0})
-    made = crew(pretended, small([1]))
+    fake = TrainingRay(lambda actor, _: FULL if actor.node == 1 else None, {"CPU": 2.0}, {"CPU": 1.0})
+    made = driver(fake, small([1]))
     made.work(Stop())
-    assert [node for node, *_ in pretended.given] == [1, 2]
-    made = crew(pretended, small([2, 3]))
+    assert [node for node, *_ in fake.given] == [1, 2]
+    made = driver(fake, small([2, 3]))
     come(made)
-    assert [hand.node for hand in made.idle] == [f"{1:056x}"] * 2
-    [here, _], busy = made.idle, over_ray.Hand(None, "elsewhere", "cpu")
-    made.hand_out()
-    made.drop(here, made.busy.pop(next(iter(made.busy)))[1], FULL)
+    assert [worker.node for worker in made.idle] == [f"{1:056x}"] * 2
+    [here, _], busy = made.idle, WorkerHandle(None, "elsewhere", "cpu")
+    made.assign()
+    made.fail(here, made.busy.pop(next(iter(made.busy)))[1], FULL)
     made.busy["something"] = busy, []
-    assert not made.suits(made.books.waiting[0], here)
+    assert not made.suits(made.queue.waiting[0], here)
     del made.busy["something"]
-    assert made.suits(made.books.waiting[0], here)
+    assert made.suits(made.queue.waiting[0], here)
 
 
-def test_a_worker_whose_run_broke_gets_no_other(crew):
+def test_a_worker_whose_run_broke_gets_no_other(driver):
     """A loss may have left its GPU in an error that stays."""
-    trouble = Batch([Trained(trouble="No such thing.")])
-    pretended = Played(lambda actor, _: trouble if actor.number == 1 else None, {"CPU": 1.0})
-    made = crew(pretended, small([1, 2]))
+    trouble = BatchOutcome([Outcome(error="No such thing.")])
+    fake = TrainingRay(lambda actor, _: trouble if actor.number == 1 else None, {"CPU": 1.0})
+    made = driver(fake, small([1, 2]))
     made.work(Stop())
-    assert (len(made.books.broken), len(made.books.done), len(pretended.hired)) == (1, 1, 2)
+    assert (len(made.queue.failed), len(made.queue.done), len(fake.started)) == (1, 1, 2)
 
 
 def test_a_run_of_another_precision_begins_anew_beside_it(ray, tmp_path):
     """A GPU's checkpoint cannot be gone on with on a CPU: it is no fault of the run, and is kept for a GPU."""
     [task] = small([1])
     long = replace(task, cell=replace(task.cell, changes={**task.cell.changes, "precision": "bf16"}))
-    assert trained(long, tmp_path).trained[0].result is not None
+    assert trained(long, tmp_path).outcomes[0].result is not None
     work = task.work(tmp_path)
     (work / "result.json").unlink()
     begun = (work / "last.safetensors").read_bytes()
-    found = trained(task, tmp_path).trained[0]
-    assert (found.trouble, found.result["recipe"]["precision"]) == (None, "float32")
+    found = trained(task, tmp_path).outcomes[0]
+    assert (found.error, found.result["recipe"]["precision"]) == (None, "float32")
     assert (work / "last.safetensors").read_bytes() == begun
     assert json.loads((work / "float32" / "run.json").read_bytes())["recipe"]["precision"] == "float32"
-    over_ray.Worker().tidy([work])
+    Worker().remove_finished([work])
     assert not work.exists()
 
 
-def test_what_was_begun_on_a_gpu_goes_on_on_one(crew):
+def test_what_was_begun_on_a_gpu_goes_on_on_one(driver):
     """While there is one, and even if processors are idle."""
     fails = iter([FULL])
-    pretended = Played(lambda actor, _: next(fails, None) if actor.node == 2 else None, {"CPU": 2.0}, {"GPU": 1.0})
-    made = crew(pretended, small([1]))
-    made.idle = [over_ray.Hand(Remote(pretended, None), f"{1:056x}", "cpu")]
-    made.hire()
-    gpu = next(iter(made.coming))
+    fake = TrainingRay(lambda actor, _: next(fails, None) if actor.node == 2 else None, {"CPU": 2.0}, {"GPU": 1.0})
+    made = driver(fake, small([1]))
+    made.idle = [WorkerHandle(Remote(fake, None), f"{1:056x}", "cpu")]
+    made.start_workers()
+    gpu = next(iter(made.starting))
     made.idle.clear()
-    made.hear(gpu)
-    made.hand_out()
-    made.idle = [over_ray.Hand(Remote(pretended, None), f"{1:056x}", "cpu")]
+    made.receive(gpu)
+    made.assign()
+    made.idle = [WorkerHandle(Remote(fake, None), f"{1:056x}", "cpu")]
     made.work(Stop())
-    assert [node for node, *_ in pretended.given] == [2, 2]
-    assert len(made.books.done) == 1
+    assert [node for node, *_ in fake.given] == [2, 2]
+    assert len(made.queue.done) == 1
 
 
 @pytest.mark.parametrize("first", ["alone", "others"])
-def test_what_counts_by_its_time_has_a_node_to_itself(crew, first, monkeypatch):
-    class Slowly(Played):
+def test_what_counts_by_its_time_has_a_node_to_itself(driver, first, monkeypatch):
+    class Slowly(TrainingRay):
         def wait(self, answers, timeout):
             return answers[-1:], answers[:-1]
 
     tasks = small(range(3), alone=True) + small(range(5))
-    made = crew(Slowly(lambda *_: None, {"CPU": 3.0}, {"CPU": 1.0}), tasks[:: 1 if first == "alone" else -1])
-    hand_out, seen = made.hand_out, set()
+    made = driver(Slowly(lambda *_: None, {"CPU": 3.0}, {"CPU": 1.0}), tasks[:: 1 if first == "alone" else -1])
+    assign, seen = made.assign, set()
 
     def watched():
-        hand_out()
-        for node in {hand.node for hand, _ in made.busy.values()}:
-            beside = [one.task.cell.alone for hand, held in made.busy.values() if hand.node == node for one in held]
+        assign()
+        for node in {worker.node for worker, _ in made.busy.values()}:
+            beside = [
+                claim.task.cell.alone
+                for worker, claims in made.busy.values()
+                if worker.node == node
+                for claim in claims
+            ]
             seen.add((len(beside), any(beside)))
 
-    monkeypatch.setattr(made, "hand_out", watched)
+    monkeypatch.setattr(made, "assign", watched)
     made.work(Stop())
     assert seen >= {(1, True), (2, False)}
     assert {many for many, is_alone in seen if is_alone} == {1}
-    assert len(made.books.done) == 8
+    assert len(made.queue.done) == 8
 
 
-def test_who_does_not_stop_in_time_leaves_its_task_waiting(crew, monkeypatch):
-    monkeypatch.setattr(over_ray, "PATIENCE", 0.01)
+def test_who_does_not_stop_in_time_leaves_its_task_waiting(driver, monkeypatch):
+    monkeypatch.setattr(over_ray, "TIMEOUT", 0.01)
     stop = Stop()
 
-    class Deaf(Played):
+    class Deaf(TrainingRay):
         def wait(self, answers, timeout):
             if made.busy:
                 stop.signal = signal.SIGINT
@@ -573,24 +577,24 @@ def test_who_does_not_stop_in_time_leaves_its_task_waiting(crew, monkeypatch):
             return super().wait(answers, timeout)
 
     tasks = small([1, 2])
-    made = crew(Deaf(None, {"CPU": 1.0}), tasks)
+    made = driver(Deaf(None, {"CPU": 1.0}), tasks)
     made.work(stop)
-    assert made.books.signal == signal.SIGINT
-    assert {task.name for task in made.books.waiting} == {task.name for task in tasks}
-    assert all(Lock.take(task.lock(made.books.out)) for task in tasks)
+    assert made.queue.signal == signal.SIGINT
+    assert {task.name for task in made.queue.waiting} == {task.name for task in tasks}
+    assert all(Lock.take(task.lock(made.queue.out)) for task in tasks)
 
 
-def test_what_another_process_lets_go_of_is_done_even_if_nobody_is_idle(crew, tmp_path):
+def test_what_another_process_lets_go_of_is_done_even_if_nobody_is_idle(driver, tmp_path):
     tasks = small([1, 2])
     lock = Lock.take(tasks[0].lock(tmp_path))
 
     def does(_, name):
         if name == tasks[1].name:
             lock.release()
-            return Batch([Trained(trouble="No such thing.")])
+            return BatchOutcome([Outcome(error="No such thing.")])
         return None
 
-    made = crew(Played(does, {"CPU": 1.0}), tasks)
+    made = driver(TrainingRay(does, {"CPU": 1.0}), tasks)
     made.work(Stop())
-    assert [task.name for task in made.books.done] == [tasks[0].name]
-    assert (list(made.books.broken), made.books.elsewhere) == ([tasks[1].name], {})
+    assert [task.name for task in made.queue.done] == [tasks[0].name]
+    assert (list(made.queue.failed), made.queue.elsewhere) == ([tasks[1].name], {})

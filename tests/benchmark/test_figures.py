@@ -126,7 +126,7 @@ def test_the_plane_is_seen_from_the_lower_left():
         def forward(self, points):
             return torch.stack([-points[:, 0], points[:, 0]], 1)
 
-    plane = motivation.look(Across(), None, task_of(SMALL), 1, with_plane=True).plane
+    plane = motivation.evaluate(Across(), None, task_of(SMALL), 1, with_plane=True).plane
     low, high = motivation.PLANE[0]
     middle = round((0 - low) / (high - low) * (motivation.PIXELS - 1))
     assert bool((plane[:, : middle - 1] < 0.5).all())
@@ -495,7 +495,7 @@ def test_what_there_is_is_drawn_and_the_rest_is_named(tmp_path):
     assert result.exit_code == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["epsilon.svg"]
     assert "Note: " in result.output
-    assert "other.json is no result" in result.output
+    assert "other.json is not a result" in result.output
     assert "epsilon: 1 of the paper's 12 runs are recorded. To run the others: ogc bench run epsilon" in result.output
 
 

@@ -263,7 +263,7 @@ def test_the_grids_of_the_appendix():
 
 
 def test_what_the_paper_does_not_tune():
-    with pytest.raises(ValueError, match="The paper tunes no 'ce' on cifar10"):
+    with pytest.raises(ValueError, match="The paper does not tune 'ce' on cifar10"):
         tuning("cifar10", "ce")
     with pytest.raises(ValueError, match="one of cifar10, cifar100, webvision"):
         tuning("digits", "gce")

@@ -15,6 +15,7 @@ from ogc.training.history import summary
 
 ROOT = Path(__file__).parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "runs"
+SESSION = {"seconds": 12.5, "earlier": 0, "side_by_side": 3, "memory_gib": None}
 FOCAL = find("cifar10", ["fl+ogc"], ["symmetric:0.5"])[0]
 
 
@@ -23,7 +24,7 @@ def test_a_run_is_written_and_read_back(tmp_path):
     source = Source.parse("digits")
     data, info = load(source, cell.recipe(4))
     [trained] = train([Job(cell.recipe(4), source, data, info)], device="cpu")
-    result = from_training(cell, trained, wall_seconds=12.5, side_by_side=3)
+    result = from_training(cell, trained, SESSION)
     path = write(tmp_path / "new", result)
     assert path == path_of(tmp_path / "new", cell.key, 4)
     assert path.name == "digits-ce_ogc-symmetric-0.5-epochs-3-hidden-8-4.json"
@@ -44,7 +45,7 @@ def test_a_run_is_written_and_read_back(tmp_path):
 def test_labels_as_they_are():
     cell = Cell("digits", "ce", None, {"epochs": 1, "hidden": (8,)})
     [trained] = train([Job(cell.recipe(0), None, load_digits())], device="cpu")
-    result = from_training(cell, trained, wall_seconds=1.0)
+    result = from_training(cell, trained, SESSION)
     assert (result.noise, result.noise_sha256, result.noise_rate) == (None, None, None)
 
 
@@ -128,7 +129,7 @@ def renamed(folder):
     [
         (cut, "Unterminated string"),
         (listed, "it should hold a JSON object, not list"),
-        (renamed, "should be cifar10-fl_ogc-symmetric-0.5-1.json by what is in it"),
+        (renamed, "should be cifar10-fl_ogc-symmetric-0.5-1.json, by its contents"),
         (broken(lambda v: v.update(version=3)), "`version` should be 2"),
         (broken(lambda v: v.update(extra=2)), "There is no parameter 'extra'"),
         (broken(lambda v: v.pop("provenance")), "`provenance` should be given"),
@@ -145,7 +146,7 @@ def renamed(folder):
         (broken(lambda v: v["recipe"]["parameters"].update(epsilon0=5.0)), "`key` should be"),
         (broken(lambda v: v["recipe"].update(lr=-1)), "`lr` should be greater than 0"),
         (broken(lambda v: v.update(key=v["key"] + "-alone", side_by_side=2)), "`side_by_side` should be 1"),
-        (broken(lambda v: v.update(noise_sha256=None)), "`noise_sha256` should be there with noise"),
+        (broken(lambda v: v.update(noise_sha256=None)), "`noise_sha256` should be given if and only if there is noise"),
         (broken(lambda v: v.update(wall_seconds=0)), "`wall_seconds` should be greater than 0"),
         (broken(lambda v: v.update(noise_sha256="zzz")), "`noise_sha256` should "),
         (broken(lambda v: v.update(noise_rate=1.5)), "`noise_rate` should be less than or equal to 1"),
@@ -153,9 +154,9 @@ def renamed(folder):
         (broken(lambda v: v["epochs"][3]["accuracy"].update(test=7.5)), "`epochs[3].test` should be in [0, 1]"),
         (broken(lambda v: v["epochs"][3]["averaged"].update(test=-0.1)), "`epochs[3].test` should be in [0, 1]"),
         (broken(lambda v: v["epochs"][3].update(memorised=2)), "`epochs[3].memorised` should be in [0, 1]"),
-        (broken(lambda v: v["epochs"][3].update(tau="4.86")), "`epochs` should be written as it is read"),
-        (broken(lambda v: v["recipe"].update(lr="0.1")), "`recipe.lr` should be written as it is read"),
-        (broken(lambda v: v["recipe"].update(parameters={})), "`recipe.parameters` should be written as it is read"),
+        (broken(lambda v: v["epochs"][3].update(tau="4.86")), "`epochs` should be in canonical form"),
+        (broken(lambda v: v["recipe"].update(lr="0.1")), "`recipe.lr` should be in canonical form"),
+        (broken(lambda v: v["recipe"].update(parameters={})), "`recipe.parameters` should be in canonical form"),
         (twice, "it has 'seed' twice"),
         (deep, "it is nested too deeply"),
         (foreign("x.py:<img src=x>"), "`method` should be FILE.py:CLASS. Found `method = 'x.py:<img src=x>'`"),
@@ -168,7 +169,7 @@ def test_a_file_that_is_no_result_is_told_and_left_out(tmp_path, make, words):
     path = make(tmp_path)
     with pytest.raises(ValueError, match=re.escape(words)) as error:
         read(path)
-    assert str(error.value).startswith(f"{path} is no result: ")
+    assert str(error.value).startswith(f"{path} is not a result: ")
     results, complaints = read_all(tmp_path)
     assert results == [read(good)]
     assert complaints == [str(error.value)]

@@ -1,4 +1,4 @@
-"""The books of ``ogc bench run``: what is missing runs once, whatever ends the process."""
+"""``ogc bench run``: missing runs are trained once, however the process ends."""
 
 import json
 import signal
@@ -10,24 +10,14 @@ from rich.console import Console
 
 from bench_runs import DIGITS, bench, epochs_done, results, start, tiny_cifar, wait_for
 from made_up_results import made_up
-from ogc.benchmark import run
+from ogc.benchmark import batch as batch_module
+from ogc.benchmark.batch import SESSION, Outcome, SessionWatch, train_batch
+from ogc.benchmark.data import Data
 from ogc.benchmark.plan import find
-from ogc.benchmark.result import read_all, write
-from ogc.benchmark.run import (
-    SESSION,
-    Books,
-    Data,
-    Session,
-    Standing,
-    Trained,
-    batches,
-    beside,
-    estimate,
-    result_of,
-    settled,
-    tasks_of,
-    train_batch,
-)
+from ogc.benchmark.result import from_training, read_all, write
+from ogc.benchmark.run import RunQueue
+from ogc.benchmark.status import Status, estimate, result_status
+from ogc.benchmark.task import batches, side_by_side, tasks_of
 from ogc.training import NonFinite, allow_loss, source
 from ogc.training.history import Nobody
 from ogc.training.run import described
@@ -86,13 +76,13 @@ def undisturbed(tmp_path_factory):
 @pytest.fixture
 def epochs(monkeypatch):
     """The epochs that are trained, as they end."""
-    seen, ended = [], Session.ended_epoch
+    seen, ended = [], SessionWatch.ended_epoch
 
     def noted(self, number, epoch):
         seen.append((self.jobs[number].out.name, epoch.epoch))
         ended(self, number, epoch)
 
-    monkeypatch.setattr(Session, "ended_epoch", noted)
+    monkeypatch.setattr(SessionWatch, "ended_epoch", noted)
     return seen
 
 
@@ -140,11 +130,11 @@ def test_batches_are_of_one_kind_and_even(tmp_path):
 
 
 def test_side_by_side():
-    assert (beside("cuda"), beside("cpu"), beside("cuda", 7)) == (4, 1, 7)
+    assert (side_by_side("cuda"), side_by_side("cpu"), side_by_side("cuda", 7)) == (4, 1, 7)
     with pytest.raises(ValueError, match="should be 1 without a GPU"):
-        beside("cpu", 2)
+        side_by_side("cpu", 2)
     with pytest.raises(ValueError, match="should be at least 1"):
-        beside("cuda", 0)
+        side_by_side("cuda", 0)
 
 
 def test_images_are_read_once(tmp_path, monkeypatch):
@@ -191,20 +181,18 @@ def test_plus(tmp_path, monkeypatch):
 def test_a_result_on_another_draw_is_refused(tmp_path):
     [task] = tasks("ce", table="cifar10", noises=["instance:0.4"], changes={})
     write(tmp_path, made_up(task.cell, noise_sha256="9c" * 32))
-    stands = settled(task, tmp_path)
-    assert stands.state == "refused"
-    assert (
-        "was trained on other labels than those of the tables. Move it away, and the run is done again." in stands.note
-    )
+    status = result_status(task, tmp_path)
+    assert status.state == "invalid"
+    assert "was trained on other labels than those of the tables. Move it away to repeat the run." in status.note
     write(tmp_path, made_up(task.cell))
-    assert settled(task, tmp_path).state == "there"
+    assert result_status(task, tmp_path).state == "done"
 
 
 def test_what_a_session_notes(tmp_path):
     """Two side by side, after one that was done before; then one by itself."""
     [task] = tasks("ce")
     jobs = [Data(None).job(task, tmp_path)._replace(out=tmp_path / str(i)) for i in range(4)]
-    session = Session(Nobody(), jobs, None)
+    session = SessionWatch(Nobody(), jobs, Stop())
     last = made_up(task.cell).epochs[-1]
 
     def began(run, epoch):
@@ -241,7 +229,7 @@ def test_the_wall_time_of_a_run_that_was_stopped(tmp_path, undisturbed):
     for epoch in trained["epochs"]:
         epoch["seconds"] = 2.0
     session = {"seconds": 100.0, "earlier": 4, "side_by_side": 3, "memory_gib": 1.5}
-    made = result_of(task, Trained(trained | {"facts": facts}, session))
+    made = from_training(task.cell, trained | {"facts": facts}, session)
     assert (made.wall_seconds, made.side_by_side, made.memory_gib) == (108.0, 3, 1.5)
 
 
@@ -254,7 +242,7 @@ def test_a_file_that_is_no_result_is_reported_and_kept(tmp_path):
     broken.write_text('{"version": 1}')
     for dry in (["--dry-run"], []):
         code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path, *dry)
-        assert "is no result: " in said
+        assert "is not a result: " in said
         assert "Move it away" in said
         assert code == (0 if dry else 1)
         assert broken.read_text() == '{"version": 1}'
@@ -268,17 +256,17 @@ def test_the_result_of_another_run_is_not_taken_for_ones_own(tmp_path):
     (tmp_path / "mine.py").write_text(f"from ogc.losses import CrossEntropy\n{text}")
     first, second = (tasks(f"{tmp_path}/mine.py:{name}")[0] for name in names)
     assert first.name == second.name
-    with pytest.raises(ValueError, match=r"Two runs would have one name, .*: method is 'mine.py:Lossä' there"):
+    with pytest.raises(ValueError, match=r"Two different runs have the same name, .*: method is 'mine.py:Lossä' there"):
         tasks(first.cell.method, second.cell.method)
     write(tmp_path, made_up(first.cell))
-    assert settled(first, tmp_path).state == "there"
-    stands = settled(second, tmp_path)
-    assert stands.state == "refused"
-    assert "is of another run: method is 'mine.py:Lossä' there, and 'mine.py:Lossö' here." in stands.note
+    assert result_status(first, tmp_path).state == "done"
+    status = result_status(second, tmp_path)
+    assert status.state == "invalid"
+    assert "belongs to another run: method is 'mine.py:Lossä' there and 'mine.py:Lossö' here." in status.note
     moved = tmp_path / "sub" / "mine.py"
     moved.parent.mkdir()
     moved.write_bytes((tmp_path / "mine.py").read_bytes())
-    assert settled(tasks(f"{moved}:Lossä")[0], tmp_path).state == "there", "wherever the file lies"
+    assert result_status(tasks(f"{moved}:Lossä")[0], tmp_path).state == "done", "wherever the file lies"
 
 
 def test_what_is_no_result_costs_no_checkpoint(tmp_path):
@@ -307,11 +295,11 @@ def test_in_a_batch_too(tmp_path):
     data = Data(None)
     jobs = [data.job(task, tmp_path) for task in tasks("ce", f"{tmp_path}/bad.py:Bad", "gce")]
     batch = train_batch(jobs, device="cpu", console=Console(quiet=True))
-    first, bad, third = batch.trained
+    first, bad, third = batch.outcomes
     assert batch.signal is None
-    assert (first.trouble, third.trouble, bad.result) == (None, None, None)
+    assert (first.error, third.error, bad.result) == (None, None, None)
     assert [len(each.result["epochs"]) for each in (first, third)] == [6, 6]
-    assert "The loss is nan at step 10 of epoch 2" in bad.trouble
+    assert "The loss is nan at step 10 of epoch 2" in bad.error
 
 
 def test_what_a_loss_of_ones_own_breaks_with_is_told(tmp_path):
@@ -332,7 +320,7 @@ def test_a_checkpoint_that_cannot_be_gone_on_with(tmp_path):
     code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
     assert code == 1
     assert "last.safetensors is damaged" in said
-    assert f"Remove {task.work(tmp_path)} to begin anew." in said
+    assert f"Remove {task.work(tmp_path)} to start again." in said
     assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]
 
 
@@ -341,7 +329,7 @@ def test_what_a_killed_process_has_not_tidied_up_goes(undisturbed):
     task.work(undisturbed).mkdir(parents=True)
     (task.work(undisturbed) / "last.safetensors").write_bytes(b"")
     task.lock(undisturbed).touch()
-    Books(undisturbed, Console(quiet=True), [task])
+    RunQueue(undisturbed, Console(quiet=True), [task])
     assert not (undisturbed / ".work").exists()
 
 
@@ -350,7 +338,7 @@ def test_a_run_that_was_trained_but_not_written_is_only_written(tmp_path, undist
         raise OSError("power failure")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Books, "settle", crash)
+        patch.setattr(RunQueue, "finish", crash)
         assert bench(*DIGITS, "--methods", "ce", "--out", tmp_path)[0] == 1
     assert not list(tmp_path.glob("*.json"))
     assert bench(*DIGITS, "--methods", "ce", "--out", tmp_path)[0] == 0
@@ -363,8 +351,8 @@ def test_a_run_that_was_trained_but_not_written_is_only_written(tmp_path, undist
 
 
 def test_max_minutes_saves_and_ends_in_order(tmp_path, undisturbed, epochs, monkeypatch):
-    moved = Session.moved
-    monkeypatch.setattr(Session, "moved", lambda self, *a, **k: (time.sleep(0.02), moved(self, *a, **k)))
+    moved = SessionWatch.moved
+    monkeypatch.setattr(SessionWatch, "moved", lambda self, *a, **k: (time.sleep(0.02), moved(self, *a, **k)))
     began, rounds = time.monotonic(), 0
     while len(read_all(tmp_path)[0]) < 4:
         code, said = bench(*FOUR, "--out", tmp_path, "--max-minutes", "0.03")
@@ -410,7 +398,7 @@ def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
     data = Data(None)
     jobs = [data.job(task, tmp_path) for task in tasks("ce", "gce")]
     batch = train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
-    assert batch == ([Trained(), Trained()], signal.SIGTERM)
+    assert batch == ([Outcome(), Outcome()], signal.SIGTERM)
     assert epochs == []
     (tmp_path / "bad.py").write_text(BAD)
     jobs = [data.job(task, tmp_path) for task in tasks(f"{tmp_path}/bad.py:Bad", "gce")]
@@ -420,9 +408,18 @@ def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
         raise NonFinite("The loss is nan.")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "train", break_and_stop)
+        patch.setattr(batch_module, "train", break_and_stop)
         batch = train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
     assert epochs == ["broken"], "and then each by itself, if nobody wished to stop"
+
+
+def test_a_deadline_is_not_a_signal(tmp_path, epochs):
+    stop, data = Stop(), Data(None)
+    jobs = [data.job(task, tmp_path) for task in tasks("ce", "gce")]
+    batch = train_batch(jobs, device="cpu", console=Console(quiet=True), deadline=time.monotonic(), stop=stop)
+    assert batch == ([Outcome(), Outcome()], None)
+    assert not stop
+    assert epochs == []
 
 
 @pytest.mark.slow
@@ -485,7 +482,7 @@ def test_the_tasks_of_a_process_that_is_killed_are_taken_over(tmp_path):
 
 
 def test_an_estimate_is_by_results_of_this_device_and_network():
-    left = [Standing(task, "missing") for task in tasks("ce", "gce", "mae", noises=None, changes={})]
+    left = [Status(task, "missing") for task in tasks("ce", "gce", "mae", noises=None, changes={})]
     [done] = tasks("fl", changes={})
     made = made_up(done.cell)  # 200 seconds
     four = made_up(done.cell, seed=2, side_by_side=4, wall_seconds=400.0)
@@ -500,14 +497,14 @@ def test_an_estimate_is_by_results_of_this_device_and_network():
     assert seconds([each._replace(epochs=60) for each in left], [made]) == pytest.approx(100)
     assert seconds(left, [made, four], side_by_side=4) == pytest.approx(100)
     assert seconds(left, [made, four], side_by_side=1) == pytest.approx(200)
-    other = [Standing(task, "missing") for task in tasks("ce", table="cifar10", changes={})]
+    other = [Status(task, "missing") for task in tasks("ce", table="cifar10", changes={})]
     assert seconds([*left, *other], [made, four]) is None
     found = estimate(left, [made, four], device="a device", side_by_side=1)
     assert (found.by, found.images_per_second, found.side_by_side) == (1, 1000.0, 1)
 
 
 def test_an_estimate_has_the_start_up_that_results_recorded():
-    left = [Standing(task, "missing") for task in tasks("ce", noises=None, changes={})]
+    left = [Status(task, "missing") for task in tasks("ce", noises=None, changes={})]
     [done] = tasks("fl", changes={})
     made = [
         made_up(done.cell, seed, startup_seconds=seconds)

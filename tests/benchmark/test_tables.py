@@ -61,7 +61,7 @@ def test_one_run_has_no_deviation():
 
 
 @pytest.mark.parametrize(
-    ("percent", "paper", "standing"),
+    ("percent", "paper", "verdict"),
     [
         (82.2, Printed(81.25, 0.35), "agrees"),  # more than two deviations, not more than a point
         (82.3, Printed(81.25, 0.35), "above"),
@@ -73,24 +73,24 @@ def test_one_run_has_no_deviation():
         (82.0, Printed(81.01), "agrees"),
     ],
 )
-def test_how_a_number_stands(percent, paper, standing):
-    assert Entry("key", (percent,), (), paper, paper.std).standing == standing
+def test_verdict(percent, paper, verdict):
+    assert Entry("key", (percent,), (), paper, paper.std).verdict == verdict
 
 
-def test_nothing_to_compare_has_no_standing():
-    assert Entry("key", (), (), Printed(80.0)).standing is None
-    assert Entry("key", (80.0,)).standing is None
-    assert Entry("key", (5.0,), (), Printed(70.0), measure="minutes").standing is None
-    assert Entry(None, (60.0,), (), Printed(70.0)).standing is None, "an average"
+def test_nothing_to_compare_has_no_verdict():
+    assert Entry("key", (), (), Printed(80.0)).verdict is None
+    assert Entry("key", (80.0,)).verdict is None
+    assert Entry("key", (5.0,), (), Printed(70.0), measure="minutes").verdict is None
+    assert Entry(None, (60.0,), (), Printed(70.0)).verdict is None, "an average"
 
 
 def test_the_deviation_comes_from_the_table_that_prints_it():
     fixed = runs("cifar10", "phuber_ce", "instance:0.4", 60.0)
     found = entry(fill(TABLES["adjusting"], fixed), "Fixed", "Dependent")
     assert found.paper == Printed(44.24)
-    assert found.standing == "agrees", "the table cifar10 has 44.24 +- 10.21"
+    assert found.verdict == "agrees", "the table cifar10 has 44.24 +- 10.21"
     linear = runs("adjusting", "ce+linear", "instance:0.4", 67.0)
-    assert entry(fill(TABLES["adjusting"], linear), "Linear", "Dependent").standing == "above"
+    assert entry(fill(TABLES["adjusting"], linear), "Linear", "Dependent").verdict == "above"
 
 
 def test_best_and_second_ours_and_the_papers_apart():
@@ -273,7 +273,7 @@ def test_on_the_screen():
     ]
     text = " ".join(" ".join(lines).split())
     assert "-: not run." in text
-    assert "!: more than 1 point from the paper, and more than 2 of its standard deviations, where it has them" in text
+    assert "!: more than 1 point and 2 of the paper's standard deviations (where printed) off" in text
     assert "averages are not marked" in text
 
 
@@ -458,15 +458,15 @@ def test_the_page_tells_each_run_cell_once():
     results = runs("cifar10", "ce+ogc", "symmetric:0.5", 85.0, 85.2) + runs("cifar10", "gce", "symmetric:0.5", 80.0)
     results += [*runs("adjusting", "ce+linear", "symmetric:0.5", 85.0), made_up(tuning("cifar10", "ce+ogc")[0])]
     text = page(results, folder=Path("a/results"), beside=Path("a/docs"))
-    standings = text.split("## How each cell stands to the paper")[1].split("## ")[0]
-    assert "1 of 3 agree with the paper, 1 are above it, 1 below." in standings
+    verdicts = text.split("## Comparison with the paper")[1].split("## ")[0]
+    assert "1 of 3 agree with the paper, 1 are above it, 1 below." in verdicts
     links = "[1](../results/cifar10-ce_ogc-symmetric-0.5-1.json), [2](../results/cifar10-ce_ogc-symmetric-0.5-2.json)"
     row = f"| `cifar10-ce_ogc-symmetric-0.5` | {links} | 85.10 ± 0.14 | 87.10 ± 0.14 | 85.16 ± 0.26 | -0.06 | agrees |"
-    assert row in standings
-    assert "| 80.00 | 82.00 | 85.36 ± 0.20 | -5.36 | below |" in standings
+    assert row in verdicts
+    assert "| 80.00 | 82.00 | 85.36 ± 0.20 | -5.36 | below |" in verdicts
     assert re.search(
         r"`cifar10-ce_ogc-symmetric-0.5-epsilon0-100` .*\| 50.00 \| 52.00 \|  \|  \| not in the paper's tables \|",
-        standings,
+        verdicts,
     )
     assert "5 runs on a device, torch 2.6.0, commit abc, 2026-01-02" in text
     evil = made_up(find("cifar10", ["gce"])[0], provenance=MADE.model_copy(update={"device": "<script>"}))
@@ -567,7 +567,7 @@ def test_files_that_are_no_results_are_told(folder):
     write(folder, made_up(find("cifar10", ["gce"], ["symmetric:0.5"])[0], noise_sha256="ab" * 32))
     shown = ogc("cifar10", "--results", folder)
     assert shown.exit_code == 0
-    assert re.search(r"Note: .*broken.json is no result: ", shown.stderr)
+    assert re.search(r"Note: .*broken.json is not a result: ", shown.stderr)
     assert "The tables leave out 1 run on cifar10 with symmetric:0.5: trained on other labels" in shown.stderr
 
 

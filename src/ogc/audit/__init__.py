@@ -1,4 +1,4 @@
-"""Which labels are wrong, and what they should be."""
+"""Find wrong labels and suggest the right ones."""
 
 from .suspicion import Issues, find_label_issues
 

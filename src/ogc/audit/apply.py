@@ -43,10 +43,10 @@ def apply(folder: Path, out: Path | None = None, decisions: Path | None = None, 
     :param copy: folder to write instead: a copy of the folder of images, with every file under its new label.
     """
     goal = copy if out is None else out
-    require((out is None) != (copy is None), "out", "given, or else `copy`", None if out is None else str(out))
+    require((out is None) != (copy is None), "out", "given, or `copy` instead", None if out is None else str(out))
     assert goal is not None
     if not (folder / AUDIT / SUMMARY).is_file():
-        raise FileNotFoundError(f"There is no audit of {folder}: ogc audit {folder} makes one.")
+        raise FileNotFoundError(f"{folder} has no audit. To make one: ogc audit {folder}.")
     audit = read_audit(folder / AUDIT)
     if read_description(folder).id != audit.run:
         raise AuditError(
@@ -56,14 +56,16 @@ def apply(folder: Path, out: Path | None = None, decisions: Path | None = None, 
     _check_out("copy" if out is None else "out", goal, folder, decisions, source)
     labels = audit.fixed if decisions is None else decided(audit, decisions)
     kind = "python" if source is None else source.kind
-    if audit.noise is not None and kind in WAYS:
-        those = {"table": "its table has", "folder": "its folder has", "arrays": "its arrays have"}[kind]
-        raise ValueError(f"{audit.noise} was added to the labels of {folder} in training: {those} none of it to clean.")
+    if audit.noise is not None and kind in WRITERS:
+        raise ValueError(
+            f"{audit.noise} was added to the labels of {folder} for training. Its data do not contain these labels, "
+            "so there is nothing to fix."
+        )
     changed = sum(old != new for old, new in zip(audit.given, labels, strict=True))
     if out is None:
-        require(kind == "folder", "copy", "left out, as only folders of images are copied: give `out`", str(goal))
+        require(kind == "folder", "copy", "omitted, because only folders of images are copied; use `out`", str(goal))
         return Applied(goal, kind, changed, len(labels), copy_folder(audit, labels, source, goal))
-    content = WAYS[kind](audit, labels, source, out) if kind in WAYS else class_indices(audit, labels, out)
+    content = WRITERS[kind](audit, labels, source, out) if kind in WRITERS else class_indices(audit, labels, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
         write_whole(out, content)
@@ -73,7 +75,7 @@ def apply(folder: Path, out: Path | None = None, decisions: Path | None = None, 
 
 
 def _check_out(name: str, out: Path, folder: Path, decisions: Path | None, source: Source | None) -> None:
-    """Refuse to write onto what was read, by whatever path it is reached."""
+    """Refuse to overwrite any input, also through links."""
     origin = None if source is None else source.path
     read = [origin, decisions, *((source.labels, source.test) if source is not None else ())]
     if source is not None and source.kind == "folder" and source.true is not None:
@@ -81,24 +83,24 @@ def _check_out(name: str, out: Path, folder: Path, decisions: Path | None, sourc
     for path in read:
         if path is not None and path.is_file():
             same = out.exists() and out.samefile(path)
-            require(not same and out.resolve() != path.resolve(), name, "another file than is read", str(out))
+            require(not same and out.resolve() != path.resolve(), name, "another file than the inputs", str(out))
     for inside in (folder, origin if origin is not None and origin.is_dir() else None):
         if inside is not None:
             apart = not out.resolve().is_relative_to(inside.resolve())
-            require(apart, name, f"outside of {inside}, which is left as it is", str(out))
+            require(apart, name, f"outside of {inside}, which is not changed", str(out))
     require(name == "copy" or not out.is_dir(), name, "a file", str(out))
     new = "a new folder" if name == "copy" else "a new file"
-    require(not out.exists() and not out.is_symlink(), name, f"{new}: nothing is written over", str(out))
+    require(not out.exists() and not out.is_symlink(), name, f"{new}: nothing is overwritten", str(out))
 
 
 def _check_file(audit: Audit, path: Path) -> None:
-    """Its rows may have moved under the same labels: suggestions go by the row."""
+    """Check that the file is unchanged. Suggestions go by row, and rows may move under the same labels."""
     if file_sha256(path) != audit.sha256.get("file"):
-        raise AuditError(f"`{path}` has changed since it was audited, though not its labels: train and audit anew.")
+        raise AuditError(f"`{path}` has changed since it was audited. Train and audit again.")
 
 
 def table_copy(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
-    """The table with other labels; all other cells are as they were."""
+    """Return the table with new labels. All other cells are unchanged."""
     assert source is not None
     assert source.path is not None
     assert source.label is not None
@@ -108,12 +110,13 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source | None, out: 
     table = table_of(source)
     if source.label not in table.columns or len(table) != len(labels):
         raise AuditError(
-            f"`{source.path}` has changed: it has {len(table):,} rows, and had {len(labels):,}. Audit anew."
+            f"`{source.path}` has changed: it has {len(table):,} rows and had {len(labels):,}. Train and audit again."
         )
     for row, (there, given) in enumerate(zip(table.labels(source.label), audit.given, strict=True), 1):
         if there != given:
             raise AuditError(
-                f"`{source.path}` has changed: row {row} has the label {there!r}, and had {given!r}. Audit anew."
+                f"`{source.path}` has changed: row {row} has the label {there!r} and had {given!r}. "
+                "Train and audit again."
             )
     _check_file(audit, source.path)
     changes = enumerate(zip(audit.given, labels, strict=True))
@@ -127,17 +130,17 @@ def moves(audit: Audit, labels: Sequence[str], source: Source | None, out: Path)
 
 
 def new_places(audit: Audit, labels: Sequence[str], source: Source | None) -> dict[str, str]:
-    """Return where the files with new labels should be, by where they are. No name is taken twice."""
+    """Map the files with new labels to their new paths. No two files get the same path."""
     assert source is not None
     assert source.path is not None
     root, places = source.path, {}
-    deep = any(path.is_dir() for path in (root / "train").glob("*"))  # then classes are in train and val
+    deep = any(path.is_dir() for path in (root / "train").glob("*"))  # then the classes are below train and val
     taken = set(audit.ids)
     for name, old, new in zip(audit.ids, audit.given, labels, strict=True):
         if old == new:
             continue
         if not (root / name).is_file():
-            raise AuditError(f"`{root}` has changed: {name} is not there. Audit anew.")
+            raise AuditError(f"`{root}` has changed: {name} is missing. Train and audit again.")
         parts = list(PurePosixPath(name).parts)
         parts[1 if deep else 0] = new
         goal = free = PurePosixPath(*parts)
@@ -151,10 +154,10 @@ def new_places(audit: Audit, labels: Sequence[str], source: Source | None) -> di
 
 
 def copy_folder(audit: Audit, labels: Sequence[str], source: Source | None, goal: Path) -> int:
-    """Copy all files of a folder, those with new labels to their new places; return how many.
+    """Copy all files of a folder, those with new labels to their new paths. Return the number of files.
 
     Links to files inside the folder are followed, so that the copy stands alone. Links that lead out of it are left
-    out. The copy is made under a temporary name beside ``goal``: an interrupted one leaves nothing behind.
+    out. The copy is made under a temporary name beside ``goal``, so that an interrupted one leaves nothing behind.
     """
     assert source is not None
     assert source.path is not None
@@ -171,7 +174,7 @@ def copy_folder(audit: Audit, labels: Sequence[str], source: Source | None, goal
     try:
         for name in names:
             if not inside(root / name):
-                raise AuditError(f"`{root}` has changed: {name} is not there. Audit anew.")
+                raise AuditError(f"`{root}` has changed: {name} is missing. Train and audit again.")
             there = temporary / places.get(name, name)
             there.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / name, there)
@@ -185,7 +188,7 @@ def copy_folder(audit: Audit, labels: Sequence[str], source: Source | None, goal
 
 
 def array_labels(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
-    """An .npy file of the labels' own kind, numbers or text, as ``ogc train --labels`` takes it with arrays."""
+    """Return an .npy file of labels with the original dtype, for ``ogc train --labels``."""
     import numpy as np
 
     from ..data.arrays import LABELS, single
@@ -196,7 +199,7 @@ def array_labels(audit: Audit, labels: Sequence[str], source: Source | None, out
     raw = single(source.labels or source.path, source.label, LABELS)
     named = {str(value): value for value in raw.tolist()}
     if [str(value) for value in raw.tolist()] != audit.given:
-        raise AuditError(f"The labels in `{source.labels or source.path}` have changed: train and audit anew.")
+        raise AuditError(f"The labels in `{source.labels or source.path}` have changed. Train and audit again.")
     _check_file(audit, source.path)
     buffer = io.BytesIO()
     np.save(buffer, np.array([named[name] for name in labels], dtype=raw.dtype), allow_pickle=False)
@@ -204,7 +207,7 @@ def array_labels(audit: Audit, labels: Sequence[str], source: Source | None, out
 
 
 def class_indices(audit: Audit, labels: Sequence[str], out: Path) -> tuple[NDArray[Any], LabelInfo]:
-    """A label file as ``ogc noise`` makes them and ``ogc train --labels`` takes them."""
+    """Return class indices and their description, to be written as a label file for ``ogc train --labels``."""
     import numpy as np
 
     require(out.suffix in LABEL_FILES, "out", "a .npy or .csv file of labels", str(out))
@@ -213,5 +216,5 @@ def class_indices(audit: Audit, labels: Sequence[str], out: Path) -> tuple[NDArr
     return found, LabelInfo("audit", None, None, None, len(index), None, labels_sha256(found))
 
 
-Way = Callable[[Audit, Sequence[str], Source | None, Path], bytes]
-WAYS: dict[str, Way] = {"table": table_copy, "folder": moves, "arrays": array_labels}
+Writer = Callable[[Audit, Sequence[str], Source | None, Path], bytes]
+WRITERS: dict[str, Writer] = {"table": table_copy, "folder": moves, "arrays": array_labels}

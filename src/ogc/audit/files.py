@@ -1,7 +1,7 @@
-"""What an audit writes, and what is read back of it.
+"""The files of an audit: writing them and reading them back.
 
-CSV files read back exactly: an id is never altered, also where it begins with =, +, - or @, as what spreadsheets take
-for a formula does. ``ogc audit`` says so where there are such ids.
+CSV files read back exactly. Ids are never altered, not even those that begin with =, +, - or @, which spreadsheets take
+for a formula; ``ogc audit`` prints a note about such ids.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ COLUMNS = ("id", "decision", "given_label", "suggested_label")  # of a file of d
 
 
 class AuditError(ValueError):
-    """An audit's file that is broken, or not what it should be: one sentence that names it."""
+    """A file of an audit is damaged or does not belong to it. The message names the file."""
 
 
 def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """All files: -> what ``audit.json`` holds, and notes to be said."""
+    """Write all files. Return the contents of ``audit.json`` and notes for the user."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder, (ISSUES, ISSUES_CSV, FIXED, SUMMARY, PAGE))
-    told = summary(findings)
-    (folder / SUMMARY).unlink(missing_ok=True)  # written last: with it the others are whole, and of one audit
+    facts = summary(findings)
+    (folder / SUMMARY).unlink(
+        missing_ok=True
+    )  # written last: if it exists, the others are complete and of the same audit
     columns = issue_columns(findings)
     write_whole(folder / ISSUES_CSV, csv(columns, zip(*map(texts, columns.values()), strict=True)))
     names, suggested = findings.class_names, findings.issues.suggested_label.tolist()
@@ -61,20 +63,20 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
         strict=True,
     )
     content = csv(("id", "label", "given_label", "changed"), fixed)
-    told["fixed_sha256"] = hashlib.sha256(content).hexdigest()
+    facts["fixed_sha256"] = hashlib.sha256(content).hexdigest()
     write_whole(folder / FIXED, content)
     notes = write_parquet(columns, folder / ISSUES)
     notes += formula_notes([*findings.ids, *findings.class_names])
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
-    write_whole(folder / SUMMARY, json_lines(sealed(told), ("confusion", "true_confusion", "pairs", "surveys")))
-    return told, notes
+    write_whole(folder / SUMMARY, json_lines(sealed(facts), ("confusion", "true_confusion", "pairs", "surveys")))
+    return facts, notes
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
 
 
 def issue_columns(findings: Findings) -> dict[str, list[Any]]:
-    """cleanlab's names and our own, the worst first."""
+    """Return the columns of the issues, worst first. Names are cleanlab's where it has them."""
     issues, names, order = findings.issues, findings.class_names, findings.issues.worst_first
 
     def named(labels: torch.Tensor) -> list[str]:
@@ -94,27 +96,28 @@ def issue_columns(findings: Findings) -> dict[str, list[Any]]:
 
 
 def texts(values: Iterable[Any]) -> Iterator[str]:
-    """As they stand in a CSV file."""
+    """Format values for a CSV file."""
     for value in values:
         yield value if isinstance(value, str) else f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
 def csv(header: Iterable[str], rows: Iterable[Sequence[str]]) -> bytes:
-    """File names that are no text keep their bytes."""
+    """Write a CSV file. File names that are not valid text keep their bytes."""
     lines = (",".join(map(cell, row)) + "\n" for row in (header, *rows))
     return "".join(lines).encode("utf-8", "surrogateescape")
 
 
 def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
-    """With types; without pyarrow a note."""
-    path.unlink(missing_ok=True)  # an older one would belong to other findings
+    """Write a Parquet file. Return a note if pyarrow is missing."""
+    path.unlink(missing_ok=True)  # an older file would belong to another audit
     try:
         pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     except ImportError:
         return [
-            f'{path.name} needs pyarrow, which is missing: pip install "torch-ogc[parquet]". {ISSUES_CSV} has the same.'
+            f'{path.name} was not written, because pyarrow is missing: pip install "torch-ogc[parquet]". '
+            f"{ISSUES_CSV} has the same data."
         ]
-    readable = {  # Parquet's text is UTF-8, names of files, and so of classes, may be anything
+    readable = {  # Parquet's text is UTF-8; names of files and classes may be any bytes
         name: [
             value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value for value in cells
         ]
@@ -127,13 +130,13 @@ def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
 
 
 def formula_notes(names: Sequence[str]) -> list[str]:
-    """Spreadsheets run what begins like a formula, wherever it comes from."""
+    """Return a note if a spreadsheet would run ids or classes as formulas."""
     found = [name for name in names if name[:1] in ("=", "+", "-", "@", "\t", "\r") and not _number(name)]
     if not found:
         return []
     return [
-        f"{len(found):,} ids or classes begin like a formula, {found[0][:40]!r} for one. They are written as they are, "
-        "so that the CSV files read back exactly: import them into a spreadsheet as text, do not open them there."
+        f"{len(found):,} ids or classes begin like a formula, for example {found[0][:40]!r}. They are written "
+        "unchanged, so that the CSV files read back exactly. Import the files into a spreadsheet as text."
     ]
 
 
@@ -149,7 +152,7 @@ def _number(text: str) -> bool:
 
 
 def summary(findings: Findings) -> dict[str, Any]:
-    """What ``audit.json`` holds; shares are in [0, 1]."""
+    """Return the contents of ``audit.json``. Shares are in [0, 1]."""
     issues, names = findings.issues, findings.class_names
     confusion = issues.confusion()
     counts = confusion.clone().fill_diagonal_(0).flatten()
@@ -159,7 +162,7 @@ def summary(findings: Findings) -> dict[str, Any]:
         for at in order[: int((counts > 0).sum())].tolist()
     ]
     splits = findings.splits or ["train"] * len(issues)
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "format": FORMAT,
         "title": findings.title,
         "key": findings.key,
@@ -186,14 +189,14 @@ def summary(findings: Findings) -> dict[str, Any]:
         },
     }
     if findings.true is not None:
-        told["true_noise_rate"] = float((findings.true != issues.given_label).double().mean())
-        told["true_confusion"] = issues.confusion(findings.true).tolist()
-        told["measures"] = measures(findings)
-    return told
+        facts["true_noise_rate"] = float((findings.true != issues.given_label).double().mean())
+        facts["true_confusion"] = issues.confusion(findings.true).tolist()
+        facts["measures"] = measures(findings)
+    return facts
 
 
 def measures(findings: Findings) -> dict[str, float | None]:
-    """How good the findings are by the true labels; ``None`` where that is not defined."""
+    """Measure the findings against the true labels. ``None`` for measures that are not defined."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
     issues, true = findings.issues, findings.true
@@ -215,7 +218,7 @@ def measures(findings: Findings) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Audit:
-    """What ``ogc audit apply`` needs of one: labels by class name, in the data's order."""
+    """An audit that was read back: labels by class name, in the order of the data."""
 
     folder: Path
     summary: dict[str, Any]
@@ -223,28 +226,28 @@ class Audit:
     given: list[str]
     fixed: list[str]
     run: str  # the identifier of the audited run
-    noise: str | None  # that was added to the labels
+    noise: str | None  # added to the labels for training
     source: dict[str, Any] | None
-    sha256: dict[str, str]  # of the data, as when they were trained on
+    sha256: dict[str, str]  # of the data that the run was trained on
 
 
 def read_audit(folder: Path) -> Audit:
-    """Read ``audit.json`` and ``labels_fixed.csv``, which have to belong together."""
+    """Read ``audit.json`` and ``labels_fixed.csv``, which must belong to the same audit."""
     path, fix = folder / SUMMARY, "Audit the run again."
-    told = read_json(path, error=AuditError, fix=fix)
-    if told.get("format") != FORMAT:
-        raise AuditError(f"{path} has format {told.get('format')}; this version of ogc reads {FORMAT}. {fix}")
+    facts = read_json(path, error=AuditError, fix=fix)
+    if facts.get("format") != FORMAT:
+        raise AuditError(f"{path} has format {facts.get('format')}; this version of ogc reads {FORMAT}. {fix}")
     path = folder / FIXED
-    if hashlib.sha256(path.read_bytes()).hexdigest() != told["fixed_sha256"]:
+    if hashlib.sha256(path.read_bytes()).hexdigest() != facts["fixed_sha256"]:
         raise AuditError(f"{path} has changed since {SUMMARY} was written. {fix}")
     rows = [cells for _, cells in read_rows(path, ("id", "label", "given_label", "changed"))]
     ids, fixed, given = ([row[i] for row in rows] for i in range(3))
-    run = told["run"]
-    return Audit(folder, told, ids, given, fixed, run["id"], run["recipe"]["noise"], run["source"], run["sha256"])
+    run = facts["run"]
+    return Audit(folder, facts, ids, given, fixed, run["id"], run["recipe"]["noise"], run["source"], run["sha256"])
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """The line that each row begins in, from 1, and its cells of these columns, whatever else there is."""
+    """Yield the line number of each row, from 1, and its cells in these columns. Other columns are ignored."""
     text = path.read_bytes().decode("utf-8", "surrogateescape").removeprefix(BOM)
     line, at = 1, None
     for cells, piece in records(text):
@@ -263,7 +266,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[st
 
 
 def decided(audit: Audit, path: Path) -> list[str]:
-    """The labels with those decisions of a person applied that are ``accept``: (N,) class names."""
+    """Return the labels with the accepted suggestions of a decisions file applied: (N,) class names."""
     at, labels = {name: i for i, name in enumerate(audit.ids)}, audit.given.copy()
     classes, seen = set(audit.summary["classes"]), dict[int, int]()
     for line, (name, decision, given, suggested) in read_rows(path, COLUMNS):
@@ -279,9 +282,9 @@ def decided(audit: Audit, path: Path) -> list[str]:
         if decision not in DECISIONS:
             raise bad(f"the decision should be accept, keep or skip, found {_short(decision)}")
         if suggested not in classes:
-            raise bad(f"{_short(suggested)} is no class of {audit.folder}")
+            raise bad(f"{_short(suggested)} is not a class of {audit.folder}")
         if i in seen:
-            raise bad(f"{_short(name)} was decided in line {seen[i]} already")
+            raise bad(f"{_short(name)} already has a decision in line {seen[i]}")
         seen[i] = line
         if decision == "accept":
             labels[i] = suggested

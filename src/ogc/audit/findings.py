@@ -1,4 +1,4 @@
-"""An audit as one thing: the samples, what is suspected of them, and what a person can be shown of each."""
+"""The findings of an audit: samples, label issues, and what can be shown of each sample."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from .suspicion import Issues
 
 
 class Shown(Protocol):
-    """What can be shown of samples; most have an image or a row's fields, some have neither."""
+    """Access to what can be shown of a sample: an image, the fields of a row, or neither."""
 
     def image(self, index: int) -> Tensor | None:
-        """uint8 (3 or 1, height, width), or nothing: no image, or one that cannot be read."""
+        """Return the image as uint8 (3 or 1, height, width), or ``None`` if there is none or it cannot be read."""
         ...
 
     def fields(self, index: int) -> dict[str, str] | None:
-        """A row's cells as they stand in the table, by column; nothing for images."""
+        """Return the cells of a table row by column, or ``None`` for images."""
         ...
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Of N samples, in the order of the data."""
+    """Findings about N samples, in the order of the data."""
 
     title: str
-    ids: Sequence[str]  # (N,) what a person finds a sample by; no two are the same
+    ids: Sequence[str]  # (N,) unique names by which a person finds the samples
     class_names: tuple[str, ...]
     issues: Issues
     shown: Shown
     splits: Sequence[str] = ()  # (N,) train or val; empty: all train
     true: Tensor | None = None  # (N,) int64, for measuring
-    key: str = ""  # another for every audit, so that decisions of one are not taken for another's
-    run: Mapping[str, Any] = field(default_factory=dict)  # what was trained: its recipe, its source, facts
+    key: str = ""  # identifies the audit, so that decisions are not applied to another one
+    run: Mapping[str, Any] = field(default_factory=dict)  # the audited run: recipe, source, facts
     surveys: Sequence[Point] = ()  # history of the run's surveys; empty if it was not recorded

@@ -243,7 +243,7 @@ function lay(anew) {  // the whole gallery; anew: other samples than before
   if (rest > 0) list.length = most;
   current = nearest(current);
   gallery.style.height = Math.ceil(list.length / columns) * rowHeight + "px";
-  const none = data.issue.includes(1) ? "No sample is like that." : "No label looks wrong here. Without “issues only” all samples are shown.";
+  const none = data.issue.includes(1) ? "No sample matches." : "No label looks wrong here. Without “issues only” all samples are shown.";
   $("end").textContent = !list.length ? none : rest > 0 ? `And ${count(rest)} more: filter to see them.` : "";
   tell();
   look();
@@ -352,9 +352,9 @@ function inSight() {
 
 function choose(decision, as) {
   if (current < 0 || list[place(current)] !== current) return;
-  if (!inSight()) {  // scrolled away, or not yet scrolled to: nobody decides what they do not see
+  if (!inSight()) {  // scrolled away, or not yet scrolled to
     go(current);
-    return tell("This sample is up: look at it, and press again.");
+    return tell("The selected sample was out of view. Press again to decide.");
   }
   const i = current;
   if (DECISIONS[decision] === "accept" && as === undefined && !other(i)) return tell("No other label is suggested here: keep or skip.");
@@ -389,7 +389,7 @@ const letters = part => new TextDecoder("windows-1252").decode(part);  // one fo
 const raw = text => /^[\0-\x7f]*$/.test(text) ? text : bytes(text).map(letters).join("");
 
 function exportCsv() {
-  if (!decided.some(d => d)) return tell("Nothing is decided yet.");
+  if (!decided.some(d => d)) return tell("There are no decisions yet.");
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob(bytes(csv()), {type: "text/csv"}));
   link.download = "decisions.csv";

@@ -1,7 +1,7 @@
-"""The audit's page: one file of HTML in which a person looks through the worst samples and decides about each.
+"""The page ``audit.html``, on which a person reviews the worst samples and decides about each.
 
-It needs nothing else: columns are JSON, thumbnails are sheets of JPEG in base64, each decoded when it is first seen.
-Names and cells come from strangers: they are data to the script, which puts them on the page as text alone.
+The file is self-contained: columns are JSON, thumbnails are sheets of JPEG in base64, decoded when they come into view.
+Names and cells are untrusted. The script inserts them into the page only as text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
 
 
 def page(findings: Findings, *, thumbnails: int = 20_000) -> str:
-    """The whole page, with images of the worst ``thumbnails`` samples."""
+    """Render the page, with images of the worst ``thumbnails`` samples."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -75,13 +75,13 @@ def page(findings: Findings, *, thumbnails: int = 20_000) -> str:
         matrix=most_confused(confusion),
         key=hashlib.sha256(
             embedded([findings.key or content, worst]).encode()
-        ).hexdigest(),  # decisions are kept by place
+        ).hexdigest(),  # the browser stores decisions by position
     )
     return html
 
 
 def columns(findings: Findings, worst: list[int]) -> dict[str, Any]:
-    """What the script knows of the samples, in their order on the page; shares are in 1/10,000."""
+    """Return the columns for the script, in the order of the page. Shares are in 1/10,000."""
     issues = findings.issues
     at = torch.tensor(worst, dtype=torch.int64)
 
@@ -108,9 +108,9 @@ def columns(findings: Findings, worst: list[int]) -> dict[str, Any]:
 
 
 def rows(findings: Findings, worst: list[int]) -> tuple[list[str], list[list[str]] | None, list[list[int]] | None]:
-    """Names of all columns, each sample's cells under them, shortened, and which of its cells are unusual.
+    """Return the names of all columns, the shortened cells of each sample, and the indices of its unusual cells.
 
-    ``None`` for both where no sample has cells.
+    The latter two are ``None`` if no sample has cells.
     """
     found = [findings.shown.fields(i) or {} for i in worst]
     names = list(dict.fromkeys(name for fields in found for name in fields))
@@ -127,7 +127,7 @@ def rows(findings: Findings, worst: list[int]) -> tuple[list[str], list[list[str
 
 
 class Sheets:
-    """Thumbnails in squares of JPEG, ``ACROSS`` in a row; the places of samples without one stay empty."""
+    """Thumbnails on sheets of JPEG, ``ACROSS`` per row. Samples without an image leave a gap."""
 
     def __init__(self, shown: Shown, worst: list[int]) -> None:
         self.sheets: list[str] = []
@@ -137,7 +137,7 @@ class Sheets:
 
     def _add(self, images: Sequence[Image | None]) -> None:
         sizes = [(0, 0) if image is None else image.size for image in images]
-        # JPEG's blocks have 8 pixels a side: with whole ones for each thumbnail none bleeds into its neighbour.
+        # JPEG compresses blocks of 8 x 8 pixels. Whole blocks per thumbnail keep them from bleeding into each other.
         cell = -(-max(max(size) for size in sizes) // 8) * 8
         self.columns["cell"].append(cell)
         self.columns["width"] += [width for width, _ in sizes]
@@ -145,7 +145,7 @@ class Sheets:
         self.sheets.append(self._drawn(images, cell) if cell else "")
 
     def _drawn(self, images: Sequence[Image | None], cell: int) -> str:
-        """As JPEG in base64."""
+        """Draw a sheet and encode it as JPEG in base64."""
         import numpy as np
         from PIL import Image
 
@@ -163,7 +163,7 @@ class Sheets:
 
 
 def thumbnail(pixels: Tensor | None) -> Image | None:
-    """At most ``SIDE`` a side, smaller images as they are: (3 or 1, height, width) ->."""
+    """Shrink an image to at most ``SIDE`` pixels per side. Smaller images stay as they are."""
     from PIL import Image
 
     if pixels is None or not pixels.numel():
@@ -175,20 +175,24 @@ def thumbnail(pixels: Tensor | None) -> Image | None:
 
 
 def headline(findings: Findings) -> list[tuple[str, str]]:
-    """The few numbers that stand on top: number and name."""
+    """Return the numbers at the top of the page with their names."""
     issues = findings.issues
     N, suspected = len(issues), issues.is_label_issue
     short = unsettled(findings.surveys)
-    by = "an estimate that is probably too high: the training was too short" if short else "estimate"
+    note = " (probably too high, because training was too short)" if short else ""
     numbers = [
         (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {N:,}"),
-        (share(issues.noise_rate) if N else "none", f"of all labels wrong, by {by}"),
+        (share(issues.noise_rate) if N else "none", f"of all labels wrong, estimated{note}"),
     ]
     if findings.true is not None:
         wrong = findings.true != issues.given_label
         both = int((wrong & suspected).sum())
-        numbers.append((share(float(wrong.double().mean())) if N else "none", "of all labels wrong, in truth"))
-        numbers += [(share(both / int(suspected.sum())), "of the issues wrong, in truth")] if suspected.any() else []
+        numbers.append(
+            (share(float(wrong.double().mean())) if N else "none", "of all labels wrong, by the true labels")
+        )
+        numbers += (
+            [(share(both / int(suspected.sum())), "of the issues wrong, by the true labels")] if suspected.any() else []
+        )
         numbers += [(share(both / int(wrong.sum())), "of the wrong labels found")] if wrong.any() else []
     return numbers
 
@@ -198,7 +202,7 @@ def share(part: float) -> str:
 
 
 def pairs(confusion: Tensor) -> Iterator[Pair]:
-    """The most confused, the most frequent first: (C, C) without its diagonal ->."""
+    """Yield the most confused pairs of classes, most frequent first: (C, C) with a diagonal of 0 ->."""
     counts, places = confusion.flatten().sort(descending=True, stable=True)
     for count, place in zip(counts[:PAIRS].tolist(), places[:PAIRS].tolist(), strict=True):
         if count:
@@ -206,7 +210,7 @@ def pairs(confusion: Tensor) -> Iterator[Pair]:
 
 
 def most_confused(confusion: Tensor) -> list[int]:
-    """Classes of the matrix, in their own order: all, or those with the most issues to them or from them."""
+    """Return the classes to show in the matrix, in order: all, or those with the most issues."""
     involved = confusion.sum(0) + confusion.sum(1)
     return sorted(torch.argsort(involved, descending=True, stable=True)[:MATRIX].tolist())
 
@@ -217,11 +221,11 @@ def shortened(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 def embedded(data: Any) -> str:
-    """As JSON that can stand in a script element: no letter of it ends the element or begins a comment."""
+    """Encode data as JSON for a script element, with <, > and & escaped so that it cannot end the element."""
     text = json.dumps(data, separators=(",", ":"))  # ASCII, so without U+2028 and U+2029 too
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def checksum(text: str) -> str:
-    """As a Content-Security-Policy names what may run."""
+    """Return the hash source of a script or style for the Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""From a run's folder to findings: what its network said of the samples, and the samples, loaded again."""
+"""Audit a run: combine the surveys in its folder with its data, which is loaded again."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ THUMBNAIL = 64  # pixels a side, of images read from their files
 
 
 def audit_run(folder: str | Path, data: Loaded | None = None) -> Findings:
-    """What is suspected of a finished run's samples, written to ``audit`` in its folder.
+    """Find label issues in the data of a finished run, and write them to ``audit`` in its folder.
 
-    :param data: what it was trained on, where that came from Python: the training set, and the sets by name.
+    :param data: the data that it was trained on if that came from Python: the training set, and the other sets by name.
     """
     findings = findings_of(Path(folder), data)
     write_audit(findings, Path(folder) / AUDIT)
@@ -42,14 +42,14 @@ def audit_run(folder: str | Path, data: Loaded | None = None) -> Findings:
 
 
 def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
-    """What is suspected of a finished run's training samples, and of those in ``val``; nothing is written."""
+    """Find label issues among the samples of ``train`` and ``val``, without writing anything."""
     run = _finished(folder)
     added = run.recipe.noise is not None
     if data is None:
         if run.source is None:
             raise ValueError(
-                f"The data of {folder} came from Python: call ogc.audit.run.audit_run({str(folder)!r}, (train, sets)) "
-                "with them."
+                f"The data of {folder} came from Python. Pass it to the audit: "
+                f"ogc.audit.run.audit_run({str(folder)!r}, (train, sets))."
             )
         data, info = load(run.source, run.recipe)
         added = info is not None
@@ -63,7 +63,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
     if other or not same:
         what = f" (their {other[0]})" if other else ""
         raise ValueError(
-            f"The data of {folder} have changed since it was trained{what}: train anew, then audit that run."
+            f"The data of {folder} have changed since it was trained{what}. Train again, then audit that run."
         )
 
     parts = list(asked.values())
@@ -76,12 +76,12 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
     )
     confidence = class_confidence(run.samples["survey.train.probabilities"], train.given)
     issues = from_surveys(given, margin=margin, probabilities=probabilities, confidence=confidence)
-    # where noise was added, labels as they were found stand for the true ones
+    # if noise was added, the original labels count as the true ones
     known = [part.given if part.true is None and added else part.true for part in parts]
     sure = [labels for labels in known if labels is not None]
     places = [(part, index) for part in parts for index in range(len(part))]
     splits = [name for name, part in asked.items() for _ in range(len(part))]
-    ids = _unlike([places[i][0].ids[places[i][1]] for i in order.tolist()])
+    ids = _unique([places[i][0].ids[places[i][1]] for i in order.tolist()])
     name = run.recipe.name if run.source is None else run.source.name
     return Findings(
         title=", ".join(filter(None, (name, run.recipe.method, run.recipe.noise))),
@@ -105,19 +105,19 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
 
 
 def _finished(folder: Path) -> StoredRun:
-    """A run with surveys, read; else one sentence."""
+    """Read a run. Raises ``ValueError`` if it is not finished or has no surveys."""
     run = read(folder)
     if not run.finished or not run.samples:
         foreign = bool(run.facts["from_python"])
-        go_on = "ogc.training.train(jobs, resume=True)" if foreign else f"ogc train --resume {folder}"
-        raise ValueError(f"The run in {folder} is not finished: {go_on} goes on with it. Audit it then.")
+        command = "ogc.training.train(jobs, resume=True)" if foreign else f"ogc train --resume {folder}"
+        raise ValueError(f"The run in {folder} is not finished. Resume it first: {command}.")
     if "survey.train.margin" not in run.samples:
-        why = "it was trained before there were surveys: train it again"
+        fix = "it was trained by a version without surveys. Train it again"
         if not run.recipe.surveys:
-            why = "train it again with --set surveys=10"
+            fix = "they were turned off. Train it again with --set surveys=10"
         elif run.facts["samples"] * len(run.facts["classes"]) > LARGEST:
-            why = "it has too many samples and classes"
-        raise ValueError(f"{folder / SAMPLES} has no surveys, which tell right labels from wrong ones: {why}.")
+            fix = "there are too many samples and classes"
+        raise ValueError(f"{folder / SAMPLES} has no surveys, which an audit needs: {fix}.")
     return run
 
 
@@ -138,9 +138,9 @@ def is_run(path: Path) -> bool:
 
 
 def check_size(source: Source) -> None:
-    """Refuse data with too many samples and classes for surveys, before it is trained on.
+    """Refuse data with too many samples and classes for surveys, before training on it.
 
-    What cannot be read is left to the training to say.
+    Files that cannot be read are reported by the training.
     """
     assert source.path is not None
     if source.kind == "folder":
@@ -160,13 +160,13 @@ def check_size(source: Source) -> None:
         classes, samples = len(set(labels)), len(labels)
     if samples * classes > LARGEST:
         raise ValueError(
-            f"{source.path} has {samples:,} samples of {classes:,} classes: an audit takes {LARGEST:,} of the one "
-            "times the other at most."
+            f"{source.path} has {samples:,} samples and {classes:,} classes. An audit is limited to a product of "
+            f"{LARGEST:,}."
         )
 
 
 def _order(source: Source | None, parts: Sequence[Dataset], table: TableFile | None) -> Tensor:
-    """Which samples of the parts, one after the other, come first, second, ... in the data: (N,)."""
+    """Return indices that sort the concatenated samples of all parts into the order of the data: (N,)."""
     ids = [name for part in parts for name in part.ids]
     if source is not None and source.kind == "folder":
         return torch.tensor(sorted(range(len(ids)), key=ids.__getitem__))
@@ -181,14 +181,14 @@ def _order(source: Source | None, parts: Sequence[Dataset], table: TableFile | N
         return torch.cat(stratified_split(labels, class_names, val=source.val, seed=0)).argsort()
 
 
-def _unlike(ids: Sequence[str]) -> list[str]:
-    """Those that occur more than once with the number of their row."""
+def _unique(ids: Sequence[str]) -> list[str]:
+    """Add the row number to ids that occur more than once."""
     often = Counter(ids)
     if len(often) == len(ids):
         return list(ids)
     doubled = [name for name, times in often.items() if times > 1]
     warnings.warn(
-        f"{len(doubled):,} ids occur more than once, {doubled[0][:40]!r} for one: those have their row added.",
+        f"{len(doubled):,} ids occur more than once, for example {doubled[0][:40]!r}. Their row numbers are added.",
         stacklevel=3,
     )
     taken, found = set(ids), []
@@ -202,7 +202,7 @@ def _unlike(ids: Sequence[str]) -> list[str]:
 
 
 def _key(run: StoredRun, ids: Sequence[str], given: Tensor, predicted: Tensor) -> str:
-    """The same for the same samples, labels and predictions of a run."""
+    """Hash the samples, labels and predictions of a run."""
     digest = hashlib.sha256(str(run.facts["started"]).encode())
     digest.update(ids_sha256(ids).encode())
     for labels in (given, predicted):
@@ -211,7 +211,7 @@ def _key(run: StoredRun, ids: Sequence[str], given: Tensor, predicted: Tensor) -
 
 
 class Samples(NamedTuple):
-    """What can be shown of a source's samples: images as the network saw them, a folder's from their files."""
+    """The samples of a source: images as the network saw them, or from the files of a folder, and rows of a table."""
 
     source: Source | None
     places: Sequence[tuple[Dataset, int]]

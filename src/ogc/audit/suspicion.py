@@ -1,10 +1,11 @@
-"""Which labels are wrong, from what networks say of the samples that they were trained on.
+"""Find wrong labels from a network's predictions for the samples that it was trained on.
 
-A network learns right labels before wrong ones, so what it says on the way tells more than what it says at the end:
-everything here is averaged over *surveys*, moments of training before labels are memorised (``training/survey.py``).
+A network learns right labels before wrong ones, so its predictions during training are more informative than those at
+the end. Everything here is averaged over *surveys*, predictions from before labels are memorised
+(``training/survey.py``).
 For a sample x with given label y:
 
-    margin        mean of log p(y|x) - log max_{j != y} p(j|x)       how it stands to its best rival
+    margin        mean of log p(y|x) - log max_{j != y} p(j|x)       compares it with the best other class
     label_score   1 / (1 + e^-margin)                                in [0, 1], lower is worse, 0.5 is a tie
     P(wrong)      1 - mean of p(y|x)
     t_j           mean of p(j|x) over the samples with label j whose likeliest class it is
@@ -32,17 +33,17 @@ from ..given_label import class_confidence, likelier_label, margin
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-TINY = 1e-12  # probabilities below it count as it
+TINY = 1e-12  # smallest probability
 
 
 @dataclass(frozen=True)
 class Issues:
-    """What is suspected of N samples of C classes; the first four have the names that cleanlab gives them."""
+    """Label issues of N samples with C classes. The first four fields have cleanlab's names."""
 
     is_label_issue: Tensor  # (N,) bool: the predicted label is another one
     label_score: Tensor  # (N,) in [0, 1], lower is worse
     given_label: Tensor  # (N,) int64
-    predicted_label: Tensor  # (N,) int64, the likeliest for the confidence in each class; the given one in a tie
+    predicted_label: Tensor  # (N,) int64, likeliest relative to the confidence in each class; the given label in a tie
     wrong_probability: Tensor  # (N,) P(given label is wrong)
     predicted_probability: Tensor  # (N,) of the predicted label
     num_classes: int
@@ -66,7 +67,7 @@ class Issues:
         return self.predicted_label
 
     def confusion(self, labels: Tensor | None = None) -> Tensor:
-        """How many are given i (rows) and are suggested to be j, or are j by ``labels``: (C, C) int64."""
+        """Count samples with given label i (rows) and suggested label j, or ``labels`` j if given: (C, C) int64."""
         there = self.suggested_label if labels is None else labels
         counts = torch.bincount(self.given_label * self.num_classes + there, minlength=self.num_classes**2)
         return counts.view(self.num_classes, self.num_classes)
@@ -78,16 +79,16 @@ def find_label_issues(
     *,
     logits: ArrayLike | Tensor | None = None,
 ) -> Issues:
-    """Which labels are wrong, by a network's probabilities or logits: (N,), (N, C) or (surveys, N, C).
+    """Find wrong labels from a network's probabilities or logits: (N,), (N, C) or (surveys, N, C).
 
-    Give what the network said without augmentation at several moments of its training, ten for instance; what it says
-    at the end alone tells less, the more of the wrong labels it has learnt by heart.
+    Pass predictions without augmentation from several points of training, for example ten. Predictions from the end
+    alone are less informative, because the network has memorised wrong labels by then.
 
     >>> issues = find_label_issues([0, 1], [[0.9, 0.1], [0.8, 0.2]])
     >>> issues.is_label_issue.tolist(), issues.predicted_label.tolist()
     ([False, True], [0, 0])
     """
-    require((pred_probs is None) != (logits is None), "pred_probs", "given, or else logits", None)
+    require((pred_probs is None) != (logits is None), "pred_probs", "given, or logits instead", None)
     name, found = ("pred_probs", pred_probs) if logits is None else ("logits", logits)
     values, given = _tensor(found, name), _tensor(labels, "labels")
     values = values[None] if values.dim() == 2 else values
@@ -109,7 +110,7 @@ def find_label_issues(
 
 
 def _tensor(found: object, name: str) -> Tensor:
-    """What people have it in: a tensor, a list of them, lists, an array or a data frame."""
+    """Convert a tensor, a list of tensors, nested lists, an array or a data frame to a tensor."""
     if isinstance(found, Tensor):
         return found.detach().cpu()
     if isinstance(found, list | tuple) and found and isinstance(found[0], Tensor):
@@ -125,7 +126,7 @@ def _tensor(found: object, name: str) -> Tensor:
 
 
 def _log_probabilities(values: Tensor, name: str) -> Tensor:
-    """Of one survey, checked; nothing is less likely than TINY: (N, C) -> (N, C) float64."""
+    """Check one survey and return log p, clamped at log TINY: (N, C) -> (N, C) float64."""
     short = values.dtype in (torch.float16, torch.bfloat16)
     values, known = values.double(), bool((values < torch.inf).all())  # a logit of -inf rules a class out
     if name == "logits":
@@ -140,9 +141,9 @@ def _log_probabilities(values: Tensor, name: str) -> Tensor:
 
 
 def from_surveys(given: Tensor, *, margin: Tensor, probabilities: Tensor, confidence: Tensor | None = None) -> Issues:
-    """Find issues by means over surveys: (N,), (N,), (N, C).
+    """Find issues from means over surveys: (N,), (N,), (N, C).
 
-    :param confidence: of each class, (C,), if not all samples were trained on: by those that were.
+    :param confidence: of each class, (C,), from the training samples, if not all samples here were trained on.
     """
     confidence = class_confidence(probabilities, given) if confidence is None else confidence
     predicted = likelier_label(probabilities, given, confidence)

@@ -1,4 +1,4 @@
-"""A table's file as it stands: its cells, and a copy with other labels in which all else is as it was."""
+"""A table's file: its cells, and a copy with new labels in which everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARQUET = (".parquet", ".pq")
 
 
 class TableFile(Protocol):
-    """Rows are counted from 0, and blank lines are none."""
+    """A table file. Rows are counted from 0, without blank lines."""
 
     @property
     def columns(self) -> Sequence[str]: ...
@@ -28,15 +28,15 @@ class TableFile(Protocol):
     def __len__(self) -> int: ...
 
     def row(self, index: int) -> dict[str, str]:
-        """The cells by column, empty where there is nothing."""
+        """Return the cells of a row by column. Missing ones are empty."""
         ...
 
     def labels(self, column: str) -> list[str]:
-        """A column's cells, stripped, as class names are."""
+        """Return the cells of a column, stripped like class names."""
         ...
 
     def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
-        """The file with other labels in some rows; each has to be one that the column has somewhere."""
+        """Return the file with new labels in some rows. Each label must occur in the column."""
         ...
 
 
@@ -46,7 +46,7 @@ def read_table(path: Path, labelled: str | None = None) -> TableFile:
     :param labelled: a column; rows without a value there are skipped, as ``ogc.data.table`` skips rows without a label.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"The table `{path}` is not there.")
+        raise FileNotFoundError(f"The table `{path}` is missing.")
     return ParquetFile(path, labelled) if path.suffix.lower() in PARQUET else CsvFile(path, labelled)
 
 
@@ -57,7 +57,7 @@ def table_of(source: Source) -> TableFile:
 
 
 class CsvFile:
-    """Text as it was found, a piece a row, beside the rows' cells."""
+    """A CSV file: its original text, one piece per row, and the cells of each row."""
 
     def __init__(self, path: Path, labelled: str | None = None) -> None:
         self.path, self.delimiter = path, delimiter_of(path)
@@ -65,10 +65,12 @@ class CsvFile:
             text = path.read_bytes().decode("utf-8")
             found = list(records(text.removeprefix(BOM), self.delimiter))
         except (UnicodeDecodeError, csv.Error) as error:
-            raise ValueError(f"`{path}` is no CSV file in UTF-8: {error}.") from error
+            raise ValueError(f"`{path}` is not a CSV file in UTF-8: {error}.") from error
         self.bom = BOM if text.startswith(BOM) else ""
         self.pieces = [piece for _, piece in found]
-        self.places = [place for place, (cells, _) in enumerate(found) if cells]  # of the header, then of the rows
+        self.places = [
+            place for place, (cells, _) in enumerate(found) if cells
+        ]  # index of the header's piece, then of the rows'
         self.columns, *self.rows = [cells for cells, _ in found if cells] or [[]]
         self.columns = [name.strip() for name in self.columns]
         if labelled is not None:
@@ -99,7 +101,7 @@ class CsvFile:
 
 
 def records(text: str, delimiter: str = ",") -> Iterator[tuple[list[str], str]]:
-    """The cells of each row, and the text that it stands in, its end of line included; cells may be of any length."""
+    """Yield the cells of each row and its text, including the end of line. Cells may have any length."""
     taken: list[str] = []
 
     def lines() -> Iterator[str]:
@@ -114,7 +116,7 @@ def records(text: str, delimiter: str = ",") -> Iterator[tuple[list[str], str]]:
 
 
 def replaced(piece: str, at: int, old: str, new: str, delimiter: str) -> str:
-    """A row's text with another label in one cell, which keeps its quotes and the blanks around the label."""
+    """Replace the label in one cell of a row's text. Its quotes and surrounding blanks are kept."""
     plain = rf"[^{re.escape(delimiter)}\r\n]*"
     pattern = re.compile(rf'"(?:[^"]|"")*"{plain}|{plain}')
     start = 0
@@ -122,21 +124,21 @@ def replaced(piece: str, at: int, old: str, new: str, delimiter: str) -> str:
         start = _match(pattern, piece, start).end() + 1
     end = _match(pattern, piece, start).end()
     there = piece[start:end]
-    loud = there.startswith('"')
-    inner, fresh = (text.replace('"', '""') if loud else text for text in (old, new))
-    keeps = inner in there and (loud or cell(new, delimiter) == new)
+    quoted = there.startswith('"')
+    inner, fresh = (text.replace('"', '""') if quoted else text for text in (old, new))
+    keeps = inner in there and (quoted or cell(new, delimiter) == new)
     there = there.replace(inner, fresh, 1) if keeps else cell(new, delimiter)
     return piece[:start] + there + piece[end:]
 
 
 def _match(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str]:
     found = pattern.match(text, start)
-    assert found is not None  # it matches nothing, too
+    assert found is not None  # the pattern matches the empty string
     return found
 
 
 def cell(text: str, delimiter: str = ",") -> str:
-    """As it is written into a CSV file: in quotes where it would be read otherwise."""
+    """Quote a cell for a CSV file if necessary."""
     special = delimiter in text or any(mark in text for mark in '"\r\n') or text != text.strip()
     return '"' + text.replace('"', '""') + '"' if special else text
 

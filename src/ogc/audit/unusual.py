@@ -38,7 +38,7 @@ def unusual_cells(column: Sequence[str], labels: Sequence[int]) -> list[bool]:
 
 
 def _test(cells: Sequence[str], numeric: bool) -> Callable[[str], bool]:
-    """Return a function that says whether a cell is unusual among these."""
+    """Return a function that tests whether a cell is unusual among these."""
     counts = Counter(cells)
 
     def rare(cell: str) -> bool:

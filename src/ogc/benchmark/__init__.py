@@ -1,1 +1,1 @@
-"""The paper's tables and figures: what they hold, runs that fill them, and how they are shown."""
+"""The paper's tables and figures: their definition, the runs behind them, and their output formats."""

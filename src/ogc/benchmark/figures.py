@@ -1,4 +1,4 @@
-"""The figures that are drawn from recorded runs: the sweeps, tau over training, the true ratio against the modelled."""
+"""Figures from recorded runs: the sweeps, tau over training, and r(tau) from the model and the true labels."""
 
 from __future__ import annotations
 
@@ -23,13 +23,9 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 SKY, PURPLE = "#56b4e9", "#cc79a7"
 SMALL = 8.5  # points
-PLATE: dict[str, Any] = {
-    "facecolor": "white",
-    "edgecolor": "none",
-    "pad": 0.8,
-    "alpha": 0.8,
-}  # behind a text that may cross a line
-COLOURS = {  # the symmetric ones darken with their rate
+# behind text that may cross a line
+PLATE: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
+COLOURS = {  # symmetric noise: darker with its rate
     "symmetric:0.2": SKY,
     "symmetric:0.5": BLUE,
     "symmetric:0.8": INK,
@@ -40,10 +36,10 @@ COLOURS = {  # the symmetric ones darken with their rate
     "pairflip:0.4": GREY,
     "human:random1": PURPLE,
 }
-SWEPT = {  # table: parameter, as the axis says it, the paper's choice
+SWEPT = {  # table: parameter, label of the axis, the paper's choice
     "epsilon": ("epsilon", "epsilon", None),
     "queue": ("queue_size", "queue size Q", 4096),
-    "every": ("every", "steps from update to update, s", 32),
+    "every": ("every", "steps between updates, s", 32),
 }
 NAMES = {
     "cifar10": "CIFAR-10",
@@ -57,23 +53,23 @@ NAMES = {
 
 
 class Drawn(NamedTuple):
-    name: str  # of the file, without its ending
+    name: str  # of the file, without suffix
     figure: Figure
 
 
 class Coverage(NamedTuple):
-    """How much of what a figure wants is recorded, and the command for the rest."""
+    """How many of a figure's runs are recorded, and the command that runs the others."""
 
-    there: int
+    recorded: int
     wanted: int
     command: str
 
 
 def encode(figure: Figure, format: str) -> bytes:
-    """A file that is the same whenever the figure is."""
+    """Encode a figure. The same figure gives the same bytes."""
     import matplotlib
 
-    if figure.get_layout_engine() is not None:  # whose solution differs in its last bits from time to time
+    if figure.get_layout_engine() is not None:  # its result varies in the last bits
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         for axes in figure.axes:
@@ -87,7 +83,7 @@ def encode(figure: Figure, format: str) -> bytes:
 
 
 def in_few_colours(png: bytes) -> bytes:
-    """256 of them, which in drawings nobody can tell apart from all, in a third of the size."""
+    """Reduce a drawing to 256 colours, a third of the size without a visible difference."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -98,7 +94,7 @@ def in_few_colours(png: bytes) -> bytes:
 
 
 def coverage(name: str, results: Iterable[Result]) -> Coverage:
-    """Of the runs of the paper's own table: for tau and the ratio, those with OGC on CIFAR-10."""
+    """Count the recorded runs of the paper's table; for tau and the ratio, its runs with OGC on CIFAR-10."""
     cells: Sequence[Cell]
     if name in SWEPT:
         cells, command = TABLES[name].cells, f"ogc bench run {name} --data DIR"
@@ -114,7 +110,7 @@ def coverage(name: str, results: Iterable[Result]) -> Coverage:
 
 
 def sweep(name: str, results: Sequence[Result]) -> list[Drawn]:
-    """Accuracy against the parameter, a panel a noise; or accuracy beside the variance of tau."""
+    """Draw accuracy against the parameter, one panel per noise, or accuracy and the variance of tau."""
     from matplotlib.figure import Figure
 
     table = TABLES[name]
@@ -139,9 +135,9 @@ def sweep(name: str, results: Sequence[Result]) -> list[Drawn]:
 
 
 def draw_sweep(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], measure: str) -> None:
-    """The mean of the runs at each value, with its number; every run as a dot, where there are several.
+    """Draw the mean of the runs at each value with its number, and each of several runs as a dot.
 
-    The values are drawn at equal distances: they are nearly those of a log scale, and 0.05 and 0.1 do not collide.
+    Values are equally spaced, which is close to a log scale and keeps 0.05 and 0.1 apart.
     """
     accuracy = measure == "test"
     colour, style = (BLUE, ".1f") if accuracy else (GREEN, ".2g")
@@ -166,7 +162,7 @@ def draw_sweep(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], meas
 
 
 def draw_references(axes: Axes, noise: str | None, results: Sequence[Result]) -> None:
-    """What the paper's rule, epsilon = 20 lr, gives: by the paper, and by our runs."""
+    """Draw the accuracy of the paper's rule, epsilon = 20 lr: the paper's number and ours."""
     cell = next(cell for cell in TABLES["cifar10"].cells if cell.method == "ce+ogc" and cell.noise == noise)
     ours = [found for r in results if r.key == cell.key and (found := r.measured("test")) is not None]
     lines = [("paper", cell.paper.mean, ":")] if cell.paper else []
@@ -202,11 +198,11 @@ RATIOS: tuple[tuple[str, str, str, Callable[[Epoch], float | None]], ...] = (
     ("by the two normals", BLUE, "-", lambda epoch: epoch.ratio),
     ("by the true labels", ORANGE, "--", lambda epoch: epoch.true_ratio),
 )
-Runs = dict[str, list[Result]]  # by noise, as the table labels it; the runs of one noise differ in their seed
+Runs = dict[str, list[Result]]  # by the label of the noise; its runs differ in their seed
 
 
 def with_ogc(results: Iterable[Result]) -> dict[str, dict[str, Runs]]:
-    """Runs of tables, not of sweeps: by data set, method's name and noise, in the paper's order; then other methods."""
+    """Group the runs of tables by data set, method and noise: the paper's methods, then others. No sweeps."""
     by_key: Runs = {}
     for result in results:
         if result.labels != "other":
@@ -227,18 +223,18 @@ def with_ogc(results: Iterable[Result]) -> dict[str, dict[str, Runs]]:
 
 
 def tau(results: Sequence[Result]) -> list[Drawn]:
-    """A picture a data set, a panel a method, a curve a noise; a gap where nothing is clipped."""
+    """Draw tau: one figure per data set, one panel per method, one curve per noise, gaps where nothing is clipped."""
     from matplotlib.figure import Figure
 
     drawn = []
     for dataset, methods in with_ogc(results).items():
-        clips = {method: having(noises, lambda epoch: epoch.tau) for method, noises in methods.items()}
+        clips = {method: with_number(noises, lambda epoch: epoch.tau) for method, noises in methods.items()}
         panels = {method: noises for method, noises in clips.items() if noises}
         if not panels:
             continue
         figure = Figure(figsize=(0.9 + max(3.2, 2.5 * len(panels)), 3.0), dpi=200, layout="constrained")
         figure.suptitle(f"tau over training, {NAMES[dataset]}", x=0.01, ha="left", fontsize=10, weight="bold")
-        names: dict[str, str] = {}  # colours of the curves, by their names
+        names: dict[str, str] = {}  # colour by name of the curve
         grid = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, (method, noises) in zip(grid, panels.items(), strict=True):
             for noise, runs in noises.items():
@@ -257,11 +253,11 @@ def tau(results: Sequence[Result]) -> list[Drawn]:
 
 
 def ratio(results: Sequence[Result]) -> list[Drawn]:
-    """A picture a data set and method, a panel a noise: r(tau) by the two normals, and by the true labels."""
+    """Draw r(tau) by the two normals and the true labels: one figure per data set and method, one panel per noise."""
     drawn = []
     for dataset, methods in with_ogc(results).items():
         for method, noises in methods.items():
-            if panels := having(noises, lambda epoch: epoch.true_ratio):
+            if panels := with_number(noises, lambda epoch: epoch.true_ratio):
                 title = f"r(tau), noisy over clean gradients, {NAMES[dataset]}, {method}"
                 name = f"ratio-{dataset}-{re.sub('[^a-z0-9.]+', '_', method.lower()).strip('_')}"
                 drawn.append(Drawn(name, draw_ratios(panels, title)))
@@ -293,8 +289,8 @@ def draw_ratios(panels: Runs, title: str) -> Figure:
     return figure
 
 
-def having(noises: Runs, value: Callable[[Epoch], float | None]) -> Runs:
-    """The noises whose runs have the number at least once."""
+def with_number(noises: Runs, value: Callable[[Epoch], float | None]) -> Runs:
+    """Select the noises whose runs have the number in some epoch."""
     return {noise: runs for noise, runs in noises.items() if any(value(e) for run in runs for e in run.epochs)}
 
 
@@ -302,13 +298,13 @@ def draw_mean(
     axes: Axes, runs: Sequence[Result], value: Callable[[Epoch], float | None], colour: str, style: str = "-"
 ) -> None:
     curve = [math.nan if found is None else found for found in mean_of(runs, value)]
-    # a dot as wide as the line, for an epoch between two gaps
+    # a dot as wide as the line shows an epoch between two gaps
     dot: dict[str, Any] = {"marker": "o", "markersize": 1.5, "markeredgewidth": 0}
     axes.plot(range(1, len(curve) + 1), curve, style, color=colour, linewidth=1.5, **dot)
 
 
 def name_curves(axes: Axes, names: Mapping[str, str], *, inside: bool) -> None:
-    """In their colours, one below the other: right of the axes, or in their upper corner."""
+    """Write the names of curves in their colours, right of the axes or in the upper corner."""
     for i, (name, colour) in enumerate(names.items()):
         axes.text(
             0.99 if inside else 1.04,
@@ -324,7 +320,7 @@ def name_curves(axes: Axes, names: Mapping[str, str], *, inside: bool) -> None:
 
 
 def mean_of(runs: Sequence[Result], value: Callable[[Epoch], float | None]) -> list[float | None]:
-    """Epoch by epoch, over the runs that have the number."""
+    """Average a number over the runs that have it, epoch by epoch."""
     means = []
     for at in zip(*(run.epochs for run in runs), strict=True):
         known = [found for epoch in at if (found := value(epoch)) is not None]

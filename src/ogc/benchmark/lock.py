@@ -1,4 +1,4 @@
-"""One process at a time for a run."""
+"""A lock file, so that only one process works on a run."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import Self
 
 
 class Lock:
-    """A file that its holder has locked, with who that is in it; removed when it is released."""
+    """A locked file that names its holder. It is removed when the lock is released."""
 
-    # flock, not the file's being there: the kernel lets go when a process ends, however it ends, so no lock is ever
-    # stale, and a number that another process has by now is not mistaken for the holder. NFS carries it to the server.
+    # flock, not the existence of the file: the kernel releases it when the process ends, so no lock is ever stale, and
+    # a reused process id is not mistaken for the holder. It works over NFS.
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
 
     @classmethod
     def take(cls, path: Path, *, wait: float = 0.0) -> Self | None:
-        """The lock, or ``None`` if somebody else has it and does not let go of it within ``wait`` seconds."""
+        """Take the lock, or return ``None`` if another process holds it for longer than ``wait`` seconds."""
         end = time.monotonic() + wait
         tries = 1000
         while True:
             try:
                 os.makedirs(path.parent, exist_ok=True)
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            except FileNotFoundError:  # somebody has removed the folder, which was empty; or it cannot be made at all
+            except FileNotFoundError:  # the empty folder was just removed, or it cannot be created
                 tries -= 1
                 if not tries:
                     raise
                 continue
-            except FileExistsError:  # likewise, between our attempt to make it and our look at it
+            except FileExistsError:  # likewise, between creating and checking it
                 with suppress(FileNotFoundError):
                     if not stat.S_ISDIR(path.parent.lstat().st_mode):
                         raise
@@ -52,19 +52,19 @@ class Lock:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
                 return cls(path, descriptor)
-            os.close(descriptor)  # its last holder has removed it since it was opened: it would bar nobody
+            os.close(descriptor)  # removed by its last holder after we opened it: the lock would protect nothing
 
     def release(self) -> None:
-        """Once, or again."""
+        """Release the lock. Safe to call twice."""
         if self.descriptor >= 0:
-            if _is_at(self.path, self.descriptor):  # and not another's, who came after somebody removed ours
+            if _is_at(self.path, self.descriptor):  # not the file of a later holder
                 self.path.unlink(missing_ok=True)
             os.close(self.descriptor)
         self.descriptor = -1
 
 
 def holder(path: Path) -> str | None:
-    """Who has the lock now, in words."""
+    """Describe the process that holds the lock, or return ``None`` if it is free."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -79,6 +79,7 @@ def holder(path: Path) -> str | None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
+    """Return True if the open file is the one at ``path``."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -1,19 +1,19 @@
-"""The paper's first figure, run anew: why tau has to move. Points in a plane, some with a wrong label, and a network.
+"""The experiment behind the paper's first figure: why tau has to change in training.
 
-For "a simple binary classification task" whose gradients are clipped at a fixed threshold, the paper shows the raw
-data, the densities of the gradients of clean and noisy samples (before clipping) at epochs 50, 500, 1000 and 1500, and
-the decision boundaries. Here the same network is trained with OGC beside it. About the task the paper says no more;
-what :class:`Settings` adds:
+For "a simple binary classification task" with gradients clipped at a fixed threshold, the paper shows the raw data, the
+densities of the gradients of clean and noisy samples (before clipping) at epochs 50, 500, 1000 and 1500, and the
+decision boundaries. Here the same network is also trained with OGC. The paper does not describe the task further.
+:class:`Settings` chooses:
 
-- two half moons of 150 points each, 35 % of whose labels are swapped;
-- a network that can learn them by heart: two hidden layers of 256, with the paper's momentum and weight decay, and
-  throughout with the learning rate of its second stage, 0.01;
+- two half moons of 150 points each, with 35 % of the labels swapped;
+- a network that can memorise them: two hidden layers of 256, the paper's momentum and weight decay, and the learning
+  rate of its second stage, 0.01, throughout;
 - tau fixed at 5, in the middle of the paper's grid for PHuber-CE, and at 2, its choice for CIFAR-10;
 - OGC by the paper's rule, epsilon = lr epsilon0 = 0.01 * 20 = 0.2, with its queue of 4096 and an update every 32 steps.
 
-Why not an epsilon of 2, the paper's at its first learning rate: of two classes, with a share eta of wrong labels, a
-network that has learnt how often labels are wrong, and no more, gives the true one 1 - eta. Then noisy samples pull
-(1 - eta) / eta times as hard as clean ones, and if 1 + epsilon is above that, nothing is clipped: at 35 % that is 1.86.
+An epsilon of 2, the paper's at its first learning rate, would clip nothing here. With two classes and a share eta of
+wrong labels, a network that has learnt only how often labels are wrong predicts the true one with 1 - eta. The
+gradients of noisy samples are then (1 - eta) / eta times those of clean ones, 1.86 at 35 %, which is below 1 + epsilon.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from ..models import mlp
 from ..noise import symmetric
 
 TEST_SAMPLES = 2000
-PLANE = ((-1.9, 2.9), (-1.4, 1.9))  # what is shown of it, across and up
+PLANE = ((-1.9, 2.9), (-1.4, 1.9))  # the part that is drawn, across and up
 PIXELS = 240  # each way
-LOOKS = 10  # that are averaged to tell how a run ended
+EVALUATIONS = 10  # averaged to describe the end of a run
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The task, the network and the thresholds. The seed moves the data, the noise, the weights and the batches."""
+    """The task, the network and the thresholds. The seed determines data, noise, weights and batches."""
 
     seed: int = 0
     samples: int = 300
@@ -60,11 +60,11 @@ class Settings:
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    taus: tuple[float, ...] = (5.0, 2.0)  # fixed ones; the first is drawn beside OGC
+    taus: tuple[float, ...] = (5.0, 2.0)  # fixed thresholds; the first is drawn beside OGC
     epsilon0: float = 20.0
     every: int = 32
     queue_size: int = 4096
-    epochs: tuple[int, ...] = (50, 500, 1000, 1500)  # that are drawn; the last is the end
+    epochs: tuple[int, ...] = (50, 500, 1000, 1500)  # that are drawn; training ends with the last
     look_every: int = 10  # epochs
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ def task_of(settings: Settings) -> Task:
 
 
 def moons(samples: int, spread: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two half circles that reach into each other, in turn, and their labels: -> (N, 2), (N,)."""
+    """Draw points from two interleaved half circles in turn, with their labels: -> (N, 2), (N,)."""
     labels = torch.arange(samples) % 2
     angle = math.pi * torch.rand(samples, generator=generator)
     upper, side = 1 - 2 * labels, labels
@@ -105,13 +105,13 @@ def moons(samples: int, spread: float, generator: torch.Generator) -> tuple[Tens
 
 @dataclass(frozen=True)
 class Moment:
-    """Where training stands. Shares are in [0, 1]."""
+    """The state of training after an epoch. Shares are in [0, 1]."""
 
     epoch: int
     test_accuracy: float
-    memorised: float  # of the wrong labels, the share that the network predicts
+    memorised: float  # share of the wrong labels that the network predicts
     tau: float | None  # None where nothing is clipped
-    noisy_clipped: float  # of the samples with a wrong label, the share whose gradient exceeds tau
+    noisy_clipped: float  # share of the samples with a wrong label whose gradient exceeds tau
     clean_clipped: float
 
 
@@ -142,12 +142,9 @@ def name_of(threshold: float | None) -> str:
 
 @one_thread()
 def train(
-    threshold: float | None,
-    settings: Settings,
-    task: Task,
-    tell: Callable[[Moment], None] = lambda moment: None,
+    threshold: float | None, settings: Settings, task: Task, progress: Callable[[Moment], None] = lambda moment: None
 ) -> History:
-    """All runs start from the same weights and see the same batches."""
+    """Train with a fixed threshold, or with OGC. All runs have the same initial weights and batches."""
     began = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(settings.seed)
@@ -169,10 +166,10 @@ def train(
             loss.backward()
             optimizer.step()
         if epoch % settings.look_every == 0 or epoch in settings.epochs:
-            snapshot = look(model, tau_of(criterion), task, epoch, with_plane=epoch in settings.epochs)
+            snapshot = evaluate(model, tau_of(criterion), task, epoch, with_plane=epoch in settings.epochs)
             moments.append(snapshot.moment)
             snapshots += [snapshot] if epoch in settings.epochs else []
-            tell(snapshot.moment)
+            progress(snapshot.moment)
     return History(threshold, moments, snapshots, time.perf_counter() - began)
 
 
@@ -183,7 +180,7 @@ def tau_of(criterion: nn.Module) -> float | None:
 
 
 @torch.no_grad()
-def look(model: nn.Module, tau: float | None, task: Task, epoch: int, *, with_plane: bool) -> Snapshot:
+def evaluate(model: nn.Module, tau: float | None, task: Task, epoch: int, *, with_plane: bool) -> Snapshot:
     logits = model(task.inputs)
     H = F.cross_entropy(logits, task.given, reduction="none")
     clipped = H > (math.inf if tau is None else math.log(tau))
@@ -208,9 +205,9 @@ def _plane() -> Tensor:
 
 
 def numbers(histories: Sequence[History], settings: Settings, task: Task) -> dict[str, Any]:
-    """What the figure is drawn from, with its provenance, as JSON takes it; the planes follow from the settings.
+    """Return the numbers behind the figure with their provenance, for JSON. The planes follow from the settings.
 
-    ``last`` is how a run :func:`ended`.
+    ``last`` is described in :func:`ended`.
     """
     return {
         "settings": asdict(settings),
@@ -241,8 +238,8 @@ def numbers(histories: Sequence[History], settings: Settings, task: Task) -> dic
 
 
 def ended(history: History) -> dict[str, Any]:
-    """The mean of the last ten looks: single ones go up and down."""
-    return {name: _mean(values[-LOOKS:]) for name, values in columns(history).items() if name != "epoch"}
+    """Average the last ten evaluations, because single ones fluctuate."""
+    return {name: _mean(values[-EVALUATIONS:]) for name, values in columns(history).items() if name != "epoch"}
 
 
 def columns(history: History) -> dict[str, list[Any]]:

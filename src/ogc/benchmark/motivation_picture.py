@@ -1,4 +1,4 @@
-"""The picture of ``motivation.py``: a fixed threshold above, OGC below; an epoch a column."""
+"""The figure of ``motivation.py``: a fixed threshold above, OGC below, one column per epoch."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import torch
 from torch import Tensor
 
 from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, spread, tidy
-from .motivation import LOOKS, PLANE, History, Moment, Snapshot, Task, ended
+from .motivation import EVALUATIONS, PLANE, History, Moment, Snapshot, Task, ended
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STEEPEST = 30.0  # gradients are drawn up to here; what is beyond counts as this
+STEEPEST = 30.0  # gradients are drawn up to here; larger ones count as this
 BANDWIDTH = 0.15  # of the densities, in log gradient
 CLASSES = ("#cc79a7", "#56b4e9")  # colours of the given labels
 SMALL, SMALLER = 7.5, 6.5  # points
 
 
 def draw(histories: Sequence[History], task: Task) -> Figure:
-    """The first run, of a fixed threshold, and the last one, OGC's, as the paper draws it; all of them in curves."""
+    """Draw the first run (a fixed threshold) and the last (OGC) as in the paper, and curves of all runs."""
     from matplotlib.figure import Figure
 
     colours = [RED, *[GREY] * (len(histories) - 2), BLUE]
-    figure = Figure(figsize=(7.2, 6.4), dpi=200)  # places by hand: a layout that is solved for differs in its last bits
+    figure = Figure(figsize=(7.2, 6.4), dpi=200)  # fixed positions: a computed layout varies in its last bits
     firsts: list[Axes] = []
     for top, which in ((0.935, 0), (0.425, -1)):
         history, colour = histories[which], colours[which]
-        last, looks = ended(history), history.moments[-LOOKS:]
+        last, moments = ended(history), history.moments[-EVALUATIONS:]
         name = "Threshold by OGC" if history.threshold is None else f"Fixed threshold, {history.name}"
         figure.text(
             0.01,
             top + 0.055,
-            f"{name}, epochs {looks[0].epoch} to {looks[-1].epoch}: {100 * last['memorised']:.0f} % of wrong labels "
-            f"memorised, test accuracy {100 * last['test_accuracy']:.0f} %",
+            f"{name}, epochs {moments[0].epoch} to {moments[-1].epoch}: {100 * last['memorised']:.0f} % of wrong "
+            f"labels memorised, test accuracy {100 * last['test_accuracy']:.0f} %",
             va="top",
             fontsize=8.5,
             weight="bold",
@@ -66,7 +66,7 @@ def draw(histories: Sequence[History], task: Task) -> Figure:
 
 
 def density(H: Tensor, at: Tensor) -> Tensor:
-    """Kernel estimate over log gradient, which for CE is H, mirrored at both ends: (N,), (M,) -> (M,)."""
+    """Estimate the density of the log gradient, which for CE is H, mirrored at both ends: (N,), (M,) -> (M,)."""
     end = math.log(STEEPEST)
     H = H.double().clamp(max=end)
     distance = (at[:, None] - torch.cat([H, -H, 2 * end - H])) / BANDWIDTH
@@ -112,7 +112,7 @@ def draw_densities(axes: Axes, snapshot: Snapshot, task: Task, colour: str) -> N
 
 
 def draw_plane(axes: Axes, task: Task, plane: Tensor | None) -> None:
-    """The samples in the colours of their given labels, wrong ones outlined; behind them what the network predicts."""
+    """Draw the samples in the colours of their given labels, wrong ones outlined, over the network's predictions."""
     from matplotlib.colors import to_rgb
 
     (left, right), (bottom, top) = PLANE
@@ -139,7 +139,7 @@ def draw_moments(
     *,
     log: bool = False,
 ) -> None:
-    """A number over epochs: its running mean, in front of a thin line of what it was, named at its end."""
+    """Draw a number over epochs: its running mean in front of a thin line of its values, named at the end."""
     ends: list[tuple[float, str, str]] = []
     for history, colour in zip(histories, colours, strict=True):
         known = [(moment.epoch, found) for moment in history.moments if (found := value(moment)) is not None]
@@ -163,7 +163,7 @@ def draw_moments(
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
-    """The mean of each and its neighbours, up to five each way; at the start, where much changes, as many on each side.
+    """Average each value and up to five neighbours on each side; fewer at the start, where values change fast.
 
     >>> smoothed([1.0, 2.0, 6.0])
     [1.0, 3.0, 3.0]

@@ -1,6 +1,6 @@
-"""The paper as data: its tables and sweeps, every number as printed, and the run behind each.
+"""The paper's tables and sweeps as data: every number as printed, and the run behind it.
 
-"Paper" is *Optimized Gradient Clipping for Noisy Label Learning* (AAAI 2025).
+The paper is *Optimized Gradient Clipping for Noisy Label Learning* (AAAI 2025).
 """
 
 from __future__ import annotations
@@ -20,22 +20,13 @@ from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe, by_name, override
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "webvision": 50, "digits": 10}
-AVERAGE = 0.999  # the averaged weights are recorded beside the raw ones, and change nothing in these
-BESIDES = (
-    "name",
-    "method",
-    "method_sha256",
-    "parameters",
-    "noise",
-    "seed",
-    "average",
-    "precision",
-    "surveys",
-)  # see key_of
+AVERAGE = 0.999  # decay of the averaged weights, which are recorded beside the raw ones and do not affect them
+# recipe fields, see key_of
+NOT_IN_KEY = ("name", "method", "method_sha256", "parameters", "noise", "seed", "average", "precision", "surveys")
 
 
 class Printed(NamedTuple):
-    """A number of the paper, in % (time: minutes), and its standard deviation, where it has one."""
+    """A number of the paper, in % (time: in minutes), and its standard deviation if printed."""
 
     mean: float
     std: float | None = None
@@ -43,15 +34,15 @@ class Printed(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of a table, and the run that it comes from."""
+    """One number of a table, and the run that it comes from."""
 
-    dataset: str  # name of the recipe, which is that of the data set in the paper's tables
+    dataset: str  # name of the recipe; in the paper's tables it is that of the data set
     method: str
-    noise: str | None  # None: the labels as they are
-    changes: Mapping[str, object] = field(default_factory=dict)  # of the data set's recipe
-    paper: Printed | None = None  # None: not in the paper, or in a picture only
+    noise: str | None  # None: no noise is added
+    changes: Mapping[str, object] = field(default_factory=dict)  # to the data set's recipe
+    paper: Printed | None = None  # None: not in the paper, or only in a figure
     measure: str = "test"  # an evaluation set, "minutes" of training, or "tau_variance" over the epochs
-    alone: bool = False  # to be run with nothing beside it: its time is what counts
+    alone: bool = False  # a timed run, which shares its device with no other
 
     def recipe(self, seed: int) -> Recipe:
         own = {"method": self.method, "noise": self.noise, "seed": seed, "average": AVERAGE, "surveys": 0}
@@ -59,27 +50,30 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """The run's name without its seed. One run in two tables has one key; letters, digits and ``. _ -`` alone."""
+        """Name of the run without its seed, the same in every table. It consists of letters, digits and ``. _ -``."""
         return key_of(self.recipe(0), alone=self.alone)
 
 
 def key_of(recipe: Recipe, *, alone: bool = False) -> str:
-    """Data, method, noise, and whatever is not as in the paper, but for averaging, precision and surveys.
+    """Join data, method, noise and every setting that is not the paper's into a name.
 
-    The raw weights know nothing of their average, and the precision is what the device has.
+    Averaging, precision and surveys are left out: the first and the last do not affect the raw weights, and the
+    precision depends on the device.
 
     >>> key_of(override(RECIPES["cifar10"], {"noise": "symmetric:0.8", "queue_size": 256}))
     'cifar10-ce_ogc-symmetric-0.8-queue_size-256'
     """
-    like = "ce+ogc" if recipe.method.endswith("+ogc") else "ce"  # of a loss from a file, nothing else is known here
+    like = (
+        "ce+ogc" if recipe.method.endswith("+ogc") else "ce"
+    )  # stands for a custom loss, whose defaults are not known
     usual = _usual(recipe.name, recipe.method if recipe.method in methods.METHODS else like, recipe.epochs)
     parts: list[object] = [recipe.name, PurePath(recipe.method).name.replace("+", "_")]
     parts += [] if recipe.method_sha256 is None else [recipe.method_sha256[:8]]
     parts += [] if recipe.noise is None else [recipe.noise]
     parts += [] if recipe.epochs == RECIPES[recipe.name].epochs else ["epochs", recipe.epochs]
-    besides = BESIDES if recipe.report == "raw" else tuple(name for name in BESIDES if name != "average")
+    left_out = NOT_IN_KEY if recipe.report == "raw" else tuple(name for name in NOT_IN_KEY if name != "average")
     for name, value in recipe:
-        if name not in besides and value != getattr(usual, name):
+        if name not in left_out and value != getattr(usual, name):
             parts += [name, _signed(str(value)) if isinstance(value, float) else value]
     for name, number in sorted(recipe.parameters.items()):
         if number != usual.parameters.get(name):
@@ -89,7 +83,7 @@ def key_of(recipe: Recipe, *, alone: bool = False) -> str:
 
 
 def _signed(number: str) -> str:
-    """With its sign in letters, since a dash says nothing here.
+    """Write the sign of a number in letters, because a dash separates the parts of a key.
 
     >>> _signed("-0.5"), _signed("1e+16"), _signed("1e-16")
     ('minus-0.5', '1e16', '1e-16')
@@ -108,8 +102,8 @@ class Row(NamedTuple):
     changes: Mapping[str, object]
     printed: tuple[Printed | None, ...]  # one per column
     average: float | None = None  # as printed
-    under: Mapping[str, Mapping[str, object]] = {}  # changes under one noise only
-    recipe: str | None = None  # instead of the table's
+    under: Mapping[str, Mapping[str, object]] = {}  # by noise: changes under that noise only
+    recipe: str | None = None  # name, if not the table's
 
 
 class Column(NamedTuple):
@@ -120,7 +114,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and columns of numbers; where two columns have one noise, they are two measures of one run."""
+    """Rows and columns of numbers. Two columns with the same noise are two measures of one run."""
 
     name: str
     title: str
@@ -129,8 +123,8 @@ class Table:
     rows: tuple[Row, ...]
     heading: str = "method"  # of the rows
     alone: bool = False
-    average_over: int | None = None  # columns, the first ones; all if not given
-    note: str = ""  # for the legend: where the table departs from the paper
+    average_over: int | None = None  # number of leading columns; all if not given
+    note: str = ""  # for the legend: how the table departs from the paper
 
     def cell(self, row: Row, column: Column) -> Cell:
         printed = dict(zip(self.columns, row.printed, strict=True)).get(column)
@@ -139,12 +133,12 @@ class Table:
 
     @cached_property
     def by_row(self) -> tuple[tuple[Row, tuple[Cell, ...]], ...]:
-        """Each row and its cells, one per column."""
+        """Rows with their cells, one per column."""
         return tuple((row, tuple(self.cell(row, column) for column in self.columns)) for row in self.rows)
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Row by row."""
+        """All cells, row by row."""
         return tuple(cell for _, cells in self.by_row for cell in cells)
 
     @property
@@ -152,12 +146,12 @@ class Table:
         return tuple(dict.fromkeys(column.noise for column in self.columns))
 
     def row_of(self, method: str, label: str) -> Row:
-        """A row for a method that the paper's table does not have."""
+        """Make a row for a method that is not in the paper's table."""
         return Row(label, method, {}, (None,) * len(self.columns))
 
 
 def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str | None] | None = None) -> list[Cell]:
-    """The cells of a table, or of some methods and noises. A method that is not in the table gets cells of its own."""
+    """Return the cells of a table, for all or some methods and noises. Methods that it does not have are added."""
     whole = by_table(table)
     noises = whole.noises if noises is None else list(noises)
     for noise in noises:
@@ -169,10 +163,10 @@ def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str 
 
 
 def by_table(name: str) -> Table:
-    """One of TABLES; an unknown name gets the near ones."""
+    """Return the table with this name. The error for an unknown name suggests similar ones."""
     if name not in TABLES:
         raise ValueError(
-            f"There is no table named {name!r}.{did_you_mean(name, TABLES)} There are {', '.join(TABLES)}."
+            f"There is no table named {name!r}.{did_you_mean(name, TABLES)} Choose from {', '.join(TABLES)}."
         )
     return TABLES[name]
 
@@ -186,7 +180,7 @@ def _rows(table: Table, wanted: Iterable[str] | None) -> list[Row]:
         if not own:
             changed = {name for row in table.rows for name in row.changes}
             methods.check(method, sorted(changed - Recipe.model_fields.keys()))
-            swept = {str(row.changes): row for row in table.rows}.values()  # every value of a sweep; else one row
+            swept = {str(row.changes): row for row in table.rows}.values()  # each value of a sweep; otherwise one row
             blank = (None,) * len(table.columns)
             own = [Row(row.label, method, row.changes, blank, recipe=row.recipe) for row in swept]
         rows += own
@@ -194,15 +188,15 @@ def _rows(table: Table, wanted: Iterable[str] | None) -> list[Row]:
 
 
 def tuning(dataset: str, method: str) -> list[Cell]:
-    """The grid that the paper has tuned a method on: at symmetric noise of 0.5, or on WebVision as it is.
+    """Return the cells of the paper's tuning grid for a method: at 50 % symmetric noise, or on WebVision's own labels.
 
-    The best of Linear and of EMA is that on average: each of their points is run under every noise of their table.
+    Linear and EMA are tuned for the best average: each point is run under every noise of their table.
     """
     require(dataset in TUNING, "dataset", f"one of {', '.join(TUNING)}", dataset)
     grids = TUNING[dataset]
     if method not in grids:
         near = did_you_mean(method, grids)
-        raise ValueError(f"The paper tunes no {method!r} on {dataset}.{near} There are {', '.join(grids)}.")
+        raise ValueError(f"The paper does not tune {method!r} on {dataset}.{near} Choose from {', '.join(grids)}.")
     noises: tuple[str | None, ...] = (None,) if dataset == "webvision" else ("symmetric:0.5",)
     if method in ("ce+linear", "ce+ema"):
         noises = TABLES["adjusting"].noises
@@ -230,7 +224,7 @@ NAMES = {
 
 
 def name_of(method: str) -> str:
-    """As the paper writes it.
+    """Return the name of a method as the paper writes it.
 
     >>> name_of("fl+ogc"), name_of("losses/mine.py:MyLoss+ogc")
     ('FL+OGC', 'MyLoss+OGC')
@@ -240,7 +234,7 @@ def name_of(method: str) -> str:
 
 # --- the labels behind the tables -------------------------------------------------------------------------------------
 
-LABELS = {  # sha256 of the given labels, noise seed 0: the authors' where they have published a generator
+LABELS = {  # sha256 of the given labels, noise seed 0: the authors' where they published a generator
     ("cifar10", "symmetric:0.2"): "c400694cf3f62eb2fdf8ac9fd1e9eea8247923fa2e3c0e3694cbcd26f2919f84",
     ("cifar10", "symmetric:0.5"): "420f9b09d53beeb34be925623a42e328f7f0db4f0bc86b5750d8ce30ddae23ea",
     ("cifar10", "symmetric:0.8"): "ca569a567db1ab2a8728d0da062c3190ea4c4c1c721b6ecdfea737706178586f",
@@ -256,7 +250,7 @@ LABELS = {  # sha256 of the given labels, noise seed 0: the authors' where they 
     ("cifar100", "instance:0.4"): "b64a603280c829c57a4292665a40d32afa626f023a060bc817c3b47f3aa3fcac",
     ("cifar100", "human:noisy"): "4a1efd5da7a214b299cf6ac0bafe3f0d48c065b7aa2d40aa185d4711714bb311",
 }
-EARLIER = {  # drawn by our generator before it used the authors' stream: the same counts, other samples
+EARLIER = {  # from our generator before it used the authors' random stream: the same counts, other samples
     ("cifar10", "symmetric:0.2"): "9e4954aa3c09729f501a5b21121f4b4a3e79bb0f239e3d7e5b265f22d811002d",
     ("cifar10", "symmetric:0.5"): "7d881ddcea1dc4589ad423febd989c62eeb1eae11c88847c812f5373616f88bc",
     ("cifar10", "symmetric:0.8"): "018e11e5cda6b10e411a54466c938916ff08d485c7cd094bc6234c006fc2987c",
@@ -339,7 +333,7 @@ def _read(
     labels: Mapping[str, str] | None = None,
     under: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
 ) -> tuple[Row, ...]:
-    """Rows as they stand above: a method, one number per column, and an average where one number is left."""
+    """Parse rows as above: a method, one number per column, and an average if one more number follows."""
     rows = []
     for line in text.strip().splitlines():
         method, *words = line.split()
@@ -350,7 +344,7 @@ def _read(
     return tuple(rows)
 
 
-# where the parameters behind a number are not those of the paper's table "param", by method and noise
+# by method and noise: parameters behind a number that are not those of the paper's table "param"
 CIFAR10_UNDER: dict[str, dict[str, dict[str, object]]] = {"gce": {"instance:0.4": {"q": 0.7}}}
 
 
@@ -369,7 +363,7 @@ PLUS_NOTE = (
 
 
 def _plus(name: str, title: str, dataset: str, columns: tuple[Column, ...], over: int | None = None) -> Table:
-    """CE+OGC by the paper's recipe and by ours, under the same noises."""
+    """Make a table of CE+OGC with the paper's recipe and with ours, under the same noises."""
     blank = (None,) * len(columns)
     rows = (Row("CE+OGC", "ce+ogc", {}, blank, recipe=dataset), Row("CE+OGC plus", "ce+ogc", {}, blank))
     return Table(name, title, f"{dataset}-plus", columns, rows, average_over=over, note=PLUS_NOTE)

@@ -1,4 +1,4 @@
-"""Results: one JSON file a run, checked when it is written and when it is read."""
+"""Results: one JSON file per run, validated when it is written and when it is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import reprlib
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -20,13 +20,13 @@ from ..training.method import RULES, own_loss, split
 from ..training.recipe import Checked, Recipe
 from .plan import EARLIER, LABELS, Cell, key_of
 
-FOLDER = Path("benchmarks/results/runs")  # in a clone
-OTHER_DRAWS = "other-draws"  # beside it: runs on other labels than the authors', which fill no table
+FOLDER = Path("benchmarks/results/runs")  # in a clone of the repository
+OTHER_DRAWS = "other-draws"  # folder beside it: runs on other labels than the authors', which no table includes
 
 
 class Provenance(Checked):
     date: str
-    commit: str | None  # ends in + where files differed from it
+    commit: str | None  # ends in + if files differed from it
     device: str
     torch: str
     python: str
@@ -34,7 +34,7 @@ class Provenance(Checked):
 
 
 class Result(Checked):
-    """A run that came to its end. Shares are in [0, 1], as in ``result.json``."""
+    """A finished run. Shares are in [0, 1], as in ``result.json``."""
 
     version: Literal[1, 2] = 2  # of this schema; 1 has no checksum
     key: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
@@ -42,23 +42,23 @@ class Result(Checked):
     method: str
     noise: str | None
     seed: int
-    recipe: Recipe  # as it was used
+    recipe: Recipe  # with its defaults filled in
     noise_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None  # of the given labels
-    noise_rate: Annotated[float, Field(ge=0, le=1)] | None  # the share that is wrong, as it came out
+    noise_rate: Annotated[float, Field(ge=0, le=1)] | None  # the share of wrong labels, as measured
     network: str
     summary: dict[str, str | float | int | None]
-    wall_seconds: PositiveFloat  # with compilation, evaluation and what ran beside it
+    wall_seconds: PositiveFloat  # including compilation, evaluation and the runs beside it
     seconds: NonNegativeFloat  # of training
     images_per_second: PositiveFloat
     side_by_side: PositiveInt  # runs that shared the device, this one included
-    memory_gib: float | None = None  # of the device, for all of them
-    startup_seconds: NonNegativeFloat | None = None  # of its process, until its first batch of runs began
+    memory_gib: float | None = None  # of the device, for all these runs
+    startup_seconds: NonNegativeFloat | None = None  # of its process, until its first batch began
     provenance: Provenance
     epochs: tuple[Epoch, ...]
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        """What is said twice has to be the same: nobody has edited it."""
+        """Check that redundant fields agree, which shows edited files."""
         recipe = self.recipe
         for name, own in (("dataset", "name"), ("method", "method"), ("noise", "noise"), ("seed", "seed")):
             require(getattr(self, name) == getattr(recipe, own), name, "as in the recipe", getattr(self, name))
@@ -77,12 +77,17 @@ class Result(Checked):
         spent = math.fsum(epoch.seconds for epoch in self.epochs)
         require(math.isclose(self.seconds, spent, rel_tol=1e-6), "seconds", f"{spent} by the epochs", self.seconds)
         _, plus, rule = split(self.method)
-        if (loss := own_loss(self.method)) is not None:  # a name for tables, and nothing else
+        if (loss := own_loss(self.method)) is not None:  # used as a name only; the file is not run
             require(loss.name.isidentifier(), "method", "FILE.py:CLASS", self.method)
             require(not plus or rule in RULES, "method", f"clipped by one of {', '.join(RULES)}", self.method)
             for name in recipe.parameters:
                 require(name.isidentifier(), "parameters", "numbers by name", name)
-        require((self.noise is None) == (self.noise_sha256 is None), "noise_sha256", "there with noise", self.noise)
+        require(
+            (self.noise is None) == (self.noise_sha256 is None),
+            "noise_sha256",
+            "given if and only if there is noise",
+            self.noise_sha256,
+        )
         return self
 
     @property
@@ -91,10 +96,10 @@ class Result(Checked):
 
     @property
     def labels(self) -> Literal["same", "earlier", "other"]:
-        """How its given labels compare with those behind the tables.
+        """Compare the given labels with those behind the tables.
 
-        ``earlier``: drawn by an earlier version of our generator, with the same counts in other samples. ``other``: a
-        different draw, which cannot stand in a table beside the paper's numbers.
+        ``earlier``: from an earlier version of our generator, with the same counts but other samples flipped.
+        ``other``: a different draw, which is not comparable with the paper's numbers.
         """
         noise = self.recipe.data, str(self.noise)
         if self.recipe.noise_seed or self.noise_sha256 == LABELS.get(noise, self.noise_sha256):
@@ -106,9 +111,10 @@ class Result(Checked):
         return self.recipe.report == "averaged"
 
     def measured(self, measure: str, *, averaged: bool | None = None) -> float | None:
-        """A number for a table: the accuracy on a set in % over the last epochs, ``minutes``, or ``tau_variance``.
+        """Return a number for a table: accuracy in % over the last epochs, ``minutes`` or ``tau_variance``.
 
-        :param averaged: whether accuracy is that of the averaged weights; as the recipe reports it if not given.
+        :param measure: one of the latter two, or the name of an evaluation set.
+        :param averaged: use the averaged weights; by default if the recipe reports them.
         """
         if measure == "minutes":
             return self.seconds / 60
@@ -123,7 +129,7 @@ class Result(Checked):
 
 
 def _alike(found: Mapping[str, object], known: Mapping[str, object]) -> bool:
-    """Whether they say the same, up to the last digits: versions of Python sum differently."""
+    """Return True if summaries are equal up to rounding: versions of Python sum differently."""
     pairs = [(found.get(name), value) for name, value in known.items()]
     close = (
         math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) if isinstance(a, float) and isinstance(b, float) else a == b
@@ -132,18 +138,14 @@ def _alike(found: Mapping[str, object], known: Mapping[str, object]) -> bool:
     return found.keys() == known.keys() and all(close)
 
 
-def from_training(
-    cell: Cell,
-    trained: Mapping[str, Any],
-    *,
-    wall_seconds: float,
-    side_by_side: int = 1,
-    memory_gib: float | None = None,
-    startup_seconds: float | None = None,
-) -> Result:
-    """The result of a run of a cell, as ``train`` gives it."""
-    facts, recipe = trained["facts"], trained["recipe"]
-    noise = facts["noise"] or {}
+def from_training(cell: Cell, trained: Mapping[str, Any], session: Mapping[str, Any]) -> Result:
+    """Make the result of a finished run. For a custom loss it has the file's name and checksum, not its folder.
+
+    :param trained: as returned by ``train``.
+    :param session: the record of the run's last session, see ``batch.SessionWatch``.
+    """
+    facts, noise = trained["facts"], trained["facts"]["noise"] or {}
+    recipe = trained["recipe"] | {"method": PurePath(trained["recipe"]["method"]).name}
     return Result(
         key=cell.key,
         dataset=recipe["name"],
@@ -155,12 +157,12 @@ def from_training(
         noise_rate=noise.get("rate_got"),
         network=facts["network"],
         summary=trained["summary"],
-        wall_seconds=wall_seconds,
+        wall_seconds=session["seconds"] + sum(epoch["seconds"] for epoch in trained["epochs"][: session["earlier"]]),
         seconds=trained["seconds"],
         images_per_second=trained["images_per_second"],
-        side_by_side=side_by_side,
-        memory_gib=memory_gib,
-        startup_seconds=startup_seconds,
+        side_by_side=session["side_by_side"],
+        memory_gib=session["memory_gib"],
+        startup_seconds=session.get("startup_seconds"),  # not recorded by earlier versions
         provenance=Provenance(
             date=facts["started"], commit=facts["commit"], device=facts["device"], **facts["versions"]
         ),
@@ -186,26 +188,26 @@ def write(folder: Path, result: Result) -> Path:
 
 
 def read(path: Path) -> Result:
-    """Read a result. A file that is damaged, or is no result, is refused in a sentence that names it."""
+    """Read a result. Raises ``ValueError`` with the path if the file is damaged or not a result."""
     try:
         found = parse_json(path.read_bytes(), finite=True)
-        if found.get("version") != 1 or CHECKSUM in found:  # which had none
+        if found.get("version") != 1 or CHECKSUM in found:  # version 1 had no checksum
             found = unsealed(found)
             require(found.get("version") == 2, "version", "2 with a checksum", found.get("version"))
         result = Result(**found)
         dumped = result.model_dump(mode="json")
-        for place, told, known in (("", found, dumped), ("recipe.", found["recipe"], dumped["recipe"])):
-            for name in told.keys() - {"recipe"}:  # which may lack what was not known then
-                require(told[name] == known[name], place + name, "written as it is read", reprlib.repr(told[name]))
+        for place, raw, parsed in (("", found, dumped), ("recipe.", found["recipe"], dumped["recipe"])):
+            for name in raw.keys() - {"recipe"}:  # compared field by field: older recipes have fewer fields
+                require(raw[name] == parsed[name], place + name, "in canonical form", reprlib.repr(raw[name]))
         named = path_of(path.parent, result.key, result.seed).name
-        require(path.name == named, "name", f"{named} by what is in it", path.name)
+        require(path.name == named, "name", f"{named}, by its contents", path.name)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is no result: {error}") from None
+        raise ValueError(f"{path} is not a result: {error}") from None
     return result
 
 
 def read_all(folder: Path) -> tuple[list[Result], list[str]]:
-    """Every result in a folder, by name, and a sentence about each file that is not one."""
+    """Read all results in a folder, sorted by name. Return them and one message per file that is not a result."""
     results, complaints = [], []
     for path in sorted(path for path in folder.glob("*.json") if path.is_file()):
         try:
@@ -216,7 +218,7 @@ def read_all(folder: Path) -> tuple[list[Result], list[str]]:
 
 
 def disagreements(results: Iterable[Result]) -> list[str]:
-    """Report runs that the tables leave out for their labels, and noises whose runs were given different labels."""
+    """Report runs that the tables leave out because of their labels, and noises with inconsistent labels."""
     labels: dict[tuple[str, str, int], set[str]] = {}
     left_out: dict[tuple[str, str], list[Result]] = {}
     for result in results:

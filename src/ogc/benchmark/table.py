@@ -1,4 +1,4 @@
-"""The paper's tables filled with our runs: both numbers, and how they stand to each other."""
+"""The paper's tables filled with our runs: both numbers and their difference."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import NamedTuple
 
 from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe
-from .plan import BESIDES, TABLES, Printed, Row, Table, key_of, name_of
+from .plan import NOT_IN_KEY, TABLES, Printed, Row, Table, key_of, name_of
 from .result import Result
 
-POINTS, DEVIATIONS = 1.0, 2.0  # off: further from the paper than both
+POINTS, DEVIATIONS = 1.0, 2.0  # a difference larger than both is marked
 AVERAGE = "Average"
 NOT_ACCURACY = {"minutes": ".1f", "tau_variance": ".3g"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A number of ours beside the paper's."""
+    """Our number and the paper's."""
 
-    key: str | None = None  # of the runs; None: the average of the row
-    ours: tuple[float, ...] = ()  # a run each
-    averaged: tuple[float, ...] = ()  # the same runs by their averaged weights
+    key: str | None = None  # of the runs; None: the average of a row
+    ours: tuple[float, ...] = ()  # one number per run
+    averaged: tuple[float, ...] = ()  # of the same runs, with averaged weights
     paper: Printed | None = None
-    std: float | None = None  # of the paper, from whichever of its tables has it
+    std: float | None = None  # the paper's, from any of its tables
     measure: str = "test"
-    blank: bool = False  # there are runs, and they have no such number
-    misprinted: float | None = None  # what the paper's average is by its row, where that is not what it prints
-    rank: int = 0  # 1: best of the column, 2: second, among ours
+    blank: bool = False  # runs exist but do not have this number
+    misprinted: float | None = None  # the mean of the paper's row, if the printed average differs from it
+    rank: int = 0  # among our numbers of the column: 1 for the best, 2 for the second
     paper_rank: int = 0
-    earlier: bool = False  # some run had labels of our earlier generator
+    earlier: bool = False  # some run used labels of our earlier generator
 
     @property
     def mean(self) -> float | None:
@@ -45,8 +45,8 @@ class Entry:
         return self.mean - (self.paper.mean if self.misprinted is None else self.misprinted)
 
     @property
-    def standing(self) -> str | None:
-        """``agrees``, ``above`` or ``below``; nothing where there is nothing to compare."""
+    def verdict(self) -> str | None:
+        """``agrees``, ``above`` or ``below`` the paper; ``None`` if there is nothing to compare."""
         if self.difference is None or self.measure in NOT_ACCURACY or self.key is None:
             return None
         if abs(self.difference) <= max(POINTS, DEVIATIONS * (self.std or 0.0)):
@@ -54,14 +54,14 @@ class Entry:
         return "above" if self.difference > 0 else "below"
 
     def show(self, values: Sequence[float]) -> str:
-        """Mean, and the standard deviation of several."""
+        """Format the mean, and the standard deviation of several runs."""
         style = NOT_ACCURACY.get(self.measure, ".2f")
         several = len(values) > 1 and self.key is not None
         return f"{statistics.fmean(values):{style}}" + (f"±{statistics.stdev(values):{style}}" if several else "")
 
 
 class Shown(NamedTuple):
-    """What is written in a cell on one of its lines."""
+    """The text of a cell on one line, and its marks."""
 
     text: str
     rank: int = 0
@@ -79,7 +79,7 @@ class Filled:
     left_out: tuple[str, ...] = ()  # labels of rows without runs
 
     def without_empty_rows(self) -> Filled:
-        """Leave out the rows without runs, unless that leaves nothing. The legend names them."""
+        """Drop the rows without runs, which the legend then names. A table without any runs is kept whole."""
         if not self.has_runs:
             return self
         rows = tuple(row for row in self.rows if any(entry.ours for entry in row[1]))
@@ -88,7 +88,7 @@ class Filled:
 
     @property
     def first_extra(self) -> int | None:
-        """The first row that is not in the paper's table, or ``None``."""
+        """Index of the first row that is not in the paper's table, or ``None``."""
         own = (number for number, (row, _) in enumerate(self.rows) if row not in self.table.rows)
         return next(own, None)
 
@@ -101,7 +101,7 @@ class Filled:
         return any(entry.ours for entry in self.entries)
 
     def lines(self, row: int, *, averaged: bool = False) -> list[tuple[str, list[Shown]]]:
-        """A row's lines, each with its name: ours, by averaged weights if wanted, the paper's, the difference."""
+        """Return a row's lines with their names: ours, averaged (if wanted), paper, difference."""
         _, entries = self.rows[row]
         lines = [("ours", [_ours(entry) for entry in entries])]
         if averaged and any(entry.averaged for entry in entries):
@@ -113,37 +113,39 @@ class Filled:
         return lines
 
     def legend(self, *, averaged: bool = False) -> list[str]:
-        """What the lines and marks say, a sentence each; only of what is there."""
-        there = self.entries
+        """Explain the lines and marks that occur in the table, one sentence each."""
+        entries = self.entries
         last = RECIPES[self.table.dataset].report_epochs
         epochs = f"mean of the last {last} epochs" if last > 1 else "of the last epoch"
-        accuracy = f"accuracy in %, {epochs}" if any(e.measure not in NOT_ACCURACY for e in there) else ""
+        accuracy = f"accuracy in %, {epochs}" if any(e.measure not in NOT_ACCURACY for e in entries) else ""
         others = [column.label for column in self.table.columns if column.measure in NOT_ACCURACY]
         parts = ["; ".join(filter(None, [accuracy, ", ".join(others)]))]
         if self.has_runs:
             parts[0] += "; mean ± standard deviation (number of runs)"
-        if any(entry.mean is None and not entry.blank for entry in there):
+        if any(entry.mean is None and not entry.blank for entry in entries):
             parts.append("-: not run")
         if self.left_out:
             parts.append(f"not run: {', '.join(self.left_out)}")
-        if any(entry.blank for entry in there):
-            parts.append("none: run, and without such a number")
+        if any(entry.blank for entry in entries):
+            parts.append("none: run, but without this number")
         if averaged:
-            parts.append("averaged: by the running average of the weights")
-        if any(entry.paper for entry in there):
-            parts.append("paper: as printed there")
-        if any(entry.standing in ("above", "below") for entry in there):
-            far = f"more than {POINTS:g} point from the paper, and more than {DEVIATIONS:g} of its standard deviations"
-            parts.append(f"!: {far}, where it has them in any table; averages are not marked")
-        if any(entry.rank or entry.paper_rank for entry in there):
-            second = ", underlined: the second" if any(2 in (e.rank, e.paper_rank) for e in there) else ""
-            apart = ", ours and the paper's each by themselves" if any(e.paper_rank for e in there) else ""
+            parts.append("averaged: accuracy of the averaged weights")
+        if any(entry.paper for entry in entries):
+            parts.append("paper: as printed")
+        if any(entry.verdict in ("above", "below") for entry in entries):
+            far = (
+                f"more than {POINTS:g} point and {DEVIATIONS:g} of the paper's standard deviations (where printed) off"
+            )
+            parts.append(f"!: {far}; averages are not marked")
+        if any(entry.rank or entry.paper_rank for entry in entries):
+            second = ", underlined: the second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
+            apart = ", ranked separately for ours and the paper's" if any(e.paper_rank for e in entries) else ""
             parts.append(f"bold: the best of a column{second}{apart}")
-        if any(entry.misprinted for entry in there):
-            parts.append("*: not the mean of its row, from which the difference is taken")
-        if any(entry.earlier for entry in there):
+        if any(entry.misprinted for entry in entries):
+            parts.append("*: not the mean of its row; the difference is to that mean")
+        if any(entry.earlier for entry in entries):
             parts.append(
-                "~: trained on labels of our earlier generator, with the authors' counts but other samples flipped"
+                "~: trained on labels from our earlier generator, with the authors' counts but other samples flipped"
             )
         if self.table.average_over is not None:
             over = ", ".join(column.label for column in self.table.columns[: self.table.average_over])
@@ -152,9 +154,9 @@ class Filled:
 
 
 def fill(table: Table, results: Iterable[Result]) -> Filled:
-    """Fill the table with what was run. Methods that no table has follow as rows in the data set's first table.
+    """Fill a table with results. Methods that are in no table are added as rows to the data set's first table.
 
-    Runs on labels that are another draw are left out.
+    Runs on other labels than the table's are left out.
     """
     by_key: dict[str, list[Result]] = {}
     for result in results:
@@ -211,14 +213,16 @@ def entry_of(
 
 
 def _average(row: Row, entries: Sequence[Entry]) -> Entry:
-    """Over the columns, where all are there."""
+    """Average a row over its columns, if none is missing."""
 
     def mean(values: Sequence[float | None]) -> tuple[float, ...]:
         known = [value for value in values if value is not None]
         return (statistics.fmean(known),) if len(known) == len(entries) else ()
 
     printed = mean([None if entry.paper is None else entry.paper.mean for entry in entries])
-    wrong = row.average is not None and abs(printed[0] - row.average) > 0.01  # the last digit may be cut, not rounded
+    wrong = (
+        row.average is not None and abs(printed[0] - row.average) > 0.01
+    )  # the last digit may be truncated instead of rounded
     return Entry(
         None,
         mean([entry.mean for entry in entries]),
@@ -230,21 +234,21 @@ def _average(row: Row, entries: Sequence[Entry]) -> Entry:
 
 
 def is_shown(recipe: Recipe, *, alone: bool = False) -> bool:
-    """Whether a table has such a run, or a row for it."""
+    """Return True if some table shows a run with this recipe."""
     key = key_of(recipe, alone=alone)
     return _has_row(recipe, alone) or any(cell.key == key for table in TABLES.values() for cell in table.cells)
 
 
 def _has_row(recipe: Recipe, alone: bool) -> bool:
-    """Whether a method is in no table, and nothing but its parameters differs from the data set's recipe."""
+    """Return True if the method is in no table and only its parameters differ from the data set's recipe."""
     known = {row.method for table in TABLES.values() if table.dataset == recipe.name for row in table.rows}
     usual = RECIPES[recipe.name]
-    same = all(getattr(recipe, name) == value for name, value in usual if name not in BESIDES)
+    same = all(getattr(recipe, name) == value for name, value in usual if name not in NOT_IN_KEY)
     return same and not alone and recipe.method not in known
 
 
 def more_rows(table: Table, by_key: dict[str, list[Result]]) -> list[tuple[Row, list[Result]]]:
-    """Methods that are in no table, each with its parameters; what else tells two of one name apart, if need be."""
+    """Return rows for methods that are in no table. Labels have what is needed to tell them apart."""
     if table is not next(other for other in TABLES.values() if other.dataset == table.dataset):
         return []
     groups: dict[tuple[str, str, str, str], list[Result]] = {}
@@ -267,7 +271,7 @@ def more_rows(table: Table, by_key: dict[str, list[Result]]) -> list[tuple[Row, 
 
 
 def _unusual(recipe: Recipe) -> str:
-    """The parameters that are not the defaults; of a loss of one's own nobody knows these, and all are told."""
+    """List the parameters that are not defaults. A custom loss has no known defaults, so all of its are listed."""
     _, plus, rule = methods.split(recipe.method)
     own = methods.own_loss(recipe.method) is not None
     usual = methods.complete(f"ce{plus}{rule}", {}, "") if own else methods.complete(recipe.method, {}, recipe.name)
@@ -285,7 +289,7 @@ def _ranked(rows: Sequence[tuple[Row, Sequence[Entry]]]) -> tuple[tuple[Row, tup
 
 
 def ranks(values: Sequence[float | None]) -> list[int]:
-    """1 for the best, 2 for the second, else 0, by what is seen: two decimals. Of two numbers there is no second.
+    """Rank numbers as shown, with two decimals: 1 for the best, 2 for the second of three or more, otherwise 0.
 
     >>> ranks([80.0, None, 91.234, 90.0, 91.231])
     [0, 0, 1, 2, 1]
@@ -314,4 +318,4 @@ def difference(entry: Entry) -> Shown:
     if entry.difference is None:
         return Shown("")
     style = NOT_ACCURACY.get(entry.measure, ".2f")
-    return Shown(f"{entry.difference:+{style}}", off=entry.standing in ("above", "below"))
+    return Shown(f"{entry.difference:+{style}}", off=entry.verdict in ("above", "below"))

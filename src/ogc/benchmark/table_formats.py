@@ -1,4 +1,4 @@
-"""Filled tables for the terminal, in Markdown, LaTeX and HTML, and the page ``docs/results.md``."""
+"""Filled tables as terminal output, Markdown, LaTeX and HTML, and the page ``docs/results.md``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANKS = {0: "", 1: "bold", 2: "underline"}
 
 
 def terminal(filled: Filled, *, averaged: bool = False, width: int = 100) -> Group:
-    """In ASCII. Columns that find no room go below; the runs are counted on a row's last line, where there is room."""
+    """Render a table in ASCII. Columns that do not fit go below. The last line of a row has the number of runs."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -61,7 +61,7 @@ def terminal(filled: Filled, *, averaged: bool = False, width: int = 100) -> Gro
 
 
 def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Columns in order, as many side by side as there is room for.
+    """Split columns into blocks that fit into ``room``.
 
     >>> _blocks([8, 8, 8], 20)
     [[0, 1], [2]]
@@ -91,7 +91,11 @@ def markdown(filled: Filled, *, averaged: bool = False) -> str:
         for line, cells in filled.lines(row, averaged=averaged):
             rows.append([named.label if line == "ours" else "", line, *map(written, cells)])
     legend = _sentences(filled, averaged).replace("*", r"\*")
-    return "\n".join([*("| " + " | ".join(row) + " |" for row in rows), "", legend, ""])
+    return "\n".join([*_lines(rows), "", legend, ""])
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def _runs(cell: Shown) -> str:
@@ -99,7 +103,7 @@ def _runs(cell: Shown) -> str:
 
 
 def latex(filled: Filled, *, averaged: bool = False) -> str:
-    """To be included in a document that has ``booktabs``."""
+    """Render a table for a document that uses ``booktabs``."""
 
     def written(cell: Shown) -> str:
         text = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}[cell.rank].format(_tex(cell.text))
@@ -144,50 +148,8 @@ def _tex(text: str) -> str:
     return text if text.startswith("\\") or not text.startswith("-") else f"${text}$" if text[1:] else "--"
 
 
-STYLE = """
-:root { --paper: #ffffff; --card: #f4f5f7; --ink: #16181d; --soft: #565c66; --grid: #dddddd; --red: #b84a00; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #14161a; --card: #1f2329; --ink: #e8eaed; --soft: #a9b0ba; --grid: #363b43; --red: #ff8b4d; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem; max-width: 76rem; background: var(--paper); color: var(--ink);
-  font: 1rem/1.45 system-ui, sans-serif; }
-h1, h2 { font-size: 1.3rem; line-height: 1.25; margin: 1.5rem 0 .5rem; }
-ul { color: var(--soft); font-size: .875rem; padding-left: 1.1rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .925rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .1rem .9rem .1rem 0; text-align: right; font-weight: 400; white-space: nowrap; }
-thead th { color: var(--soft); padding-bottom: .4rem; }
-th:first-child { text-align: left; }
-tbody { border-top: 1px solid var(--grid); }
-tbody tr:nth-child(2) > * { padding-top: .4rem; }
-tbody tr:last-child > * { padding-bottom: .4rem; }
-tbody.more { border-top: 3px double var(--soft); }
-tbody th { color: var(--soft); }
-.ours th { color: var(--ink); font-weight: 600; }
-.paper td, .runs { color: var(--soft); }
-.off { color: var(--red); font-weight: 600; }
-.labels, .narrow { display: none; }
-@media (max-width: 56rem) {
-  body { padding: .6rem; }
-  table { display: block; font-size: clamp(.62rem, 3.2vw, .925rem); }
-  thead, .wide { display: none; }
-  .narrow { display: inline; }
-  tbody, tbody.more { display: grid; grid-auto-flow: column; justify-content: space-between; gap: .2rem .5rem;
-    margin: 0 0 1rem; padding: .7rem .9rem; border: 0; border-radius: .4rem; background: var(--card);
-    overflow-x: auto; }
-  tbody tr, tbody tr.labels { display: contents; }
-  tbody tr > *, tbody tr:nth-child(2) > *, tbody tr:last-child > * { padding: 0; }
-  tbody tr > th:first-child { text-align: right; }
-  tbody .labels > * { text-align: left; color: var(--soft); }
-  tbody .labels > :first-child { color: var(--ink); font-weight: 600; }
-  .ours th { color: var(--soft); font-weight: 400; }
-}
-"""
-
-
 def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
-    """A page that needs no other file. On a phone each row is a card, its lines side by side."""
+    """Render a self-contained page. On a phone each row is a card."""
 
     def written(cell: Shown) -> str:
         text = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}[cell.rank].format(escape(cell.text))
@@ -215,6 +177,7 @@ def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
         legend = "".join(f"<li>{escape(sentence)}</li>" for sentence in filled.legend(averaged=averaged))
         parts.append(f"<h2>{escape(filled.table.title)}</h2>\n<ul>{legend}</ul>")
         parts += ['<div class="scroll"><table>', f"<thead><tr>{head}</tr></thead>", *bodies, "</table></div>"]
+    style = Path(__file__).with_name("tables.css").read_text(encoding="utf-8")
     title = escape(tables[0].table.title if len(tables) == 1 else "Results beside the paper's")
     return "\n".join(
         [
@@ -222,7 +185,7 @@ def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f'<title>{title}</title>\n<link rel="icon" href="data:,">',
-            f"<style>{STYLE}</style>\n</head>\n<body>\n<main>",
+            f"<style>\n{style}</style>\n</head>\n<body>\n<main>",
             *parts,
             "</main>\n</body>\n</html>\n",
         ]
@@ -230,21 +193,21 @@ def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
 
 
 def page(results: Sequence[Result], *, folder: Path, beside: Path, other_draws: Sequence[Result] = ()) -> str:
-    """``docs/results.md``: each table that has a run in it, how each cell stands to the paper, what it came from.
+    """Render ``docs/results.md``: all tables with runs, a comparison with the paper, and links to the results.
 
-    :param folder: of the results.
-    :param beside: the folder that the page is for; links to results start there.
+    :param folder: folder of the results.
+    :param beside: folder of the page; links are relative to it.
     :param other_draws: runs on other labels than the authors', from the folder of that name beside ``folder``.
     """
     tables = [fill(table, results) for table in TABLES.values()]
-    there = [filled for filled in tables if filled.has_runs]
+    with_runs = [filled for filled in tables if filled.has_runs]
     place = Path(os.path.relpath(folder, beside)).as_posix()
     parts = [
         "# Results",
-        f"Made by `ogc tables --write`; nothing here is typed. {_count(results, 'run')} in [{place}]({place}).",
+        f"Generated by `ogc tables --write`. {_count(results, 'run')} in [{place}]({place}).",
         "\n".join(_machines(results)),
-        *(f"## {filled.table.title}\n\n{markdown(filled, averaged=True)}" for filled in there),
-        f"## How each cell stands to the paper\n\n{_standings(there, results, place)}",
+        *(f"## {filled.table.title}\n\n{markdown(filled, averaged=True)}" for filled in with_runs),
+        f"## Comparison with the paper\n\n{_comparison(with_runs, results, place)}",
         *([f"## Other draws\n\n{_other_draws(other_draws, place)}"] if other_draws else []),
         "## Not run\n\n" + "\n".join(f"- `{f.table.name}`: {f.table.title}" for f in tables if not f.has_runs),
     ]
@@ -256,7 +219,7 @@ def _count(things: Sequence[object], name: str) -> str:
 
 
 def _machines(results: Sequence[Result]) -> list[str]:
-    """Where the numbers come from."""
+    """List devices, versions and dates of the runs."""
     groups: dict[tuple[str | None, ...], list[Result]] = {}
     for result in results:
         made = result.provenance
@@ -267,13 +230,13 @@ def _machines(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def _standings(tables: Sequence[Filled], results: Sequence[Result], place: str) -> str:
-    """A row for each cell that was run: once, though it may be in several tables."""
+def _comparison(tables: Sequence[Filled], results: Sequence[Result], place: str) -> str:
+    """Return one row per cell that was run, also if it is in several tables."""
     entries: dict[tuple[str, str], Entry] = {}
     for entry in (entry for filled in tables for entry in filled.entries):
         if entry.key and entry.ours:
             entries.setdefault((entry.key, entry.measure), entry)
-    for key in sorted({result.key for result in results} - {key for key, _ in entries}):  # tuning, and the like
+    for key in sorted({result.key for result in results} - {key for key, _ in entries}):  # in no table, such as tuning
         runs = [result for result in results if result.key == key]
         measure = str(runs[0].summary["set"])
         entries[key, measure] = entry_of(key, runs, measure)
@@ -287,18 +250,19 @@ def _standings(tables: Sequence[Filled], results: Sequence[Result], place: str) 
         numbers = [entry.show(entry.ours), entry.show(entry.averaged) if entry.averaged else ""]
         numbers += [paper(entry).text, difference(entry).text]
         name = key if measure == "test" else f"{key}, {measure}"
-        standing = entry.standing or ("" if entry.paper else "not in the paper's tables")
-        rows.append([f"`{name}`", links, *(n.replace("±", " ± ") for n in numbers), standing])
-    told = Counter(entry.standing for entry in entries.values() if entry.standing)
+        verdict = entry.verdict or ("" if entry.paper else "not in the paper's tables")
+        rows.append([f"`{name}`", links, *(n.replace("±", " ± ") for n in numbers), verdict])
+    counted = Counter(entry.verdict for entry in entries.values() if entry.verdict)
     counts = (
-        f"{told['agrees']} of {told.total()} agree with the paper, {told['above']} are above it, {told['below']} below."
+        f"{counted['agrees']} of {counted.total()} agree with the paper, {counted['above']} are above it, "
+        f"{counted['below']} below."
     )
     rule = f"Agrees: within {POINTS:g} point, or within {DEVIATIONS:g} of the paper's standard deviations."
-    return "\n".join([f"{counts} {rule}", "", *("| " + " | ".join(row) + " |" for row in rows)])
+    return "\n".join([f"{counts} {rule}", "", *_lines(rows)])
 
 
 def _other_draws(results: Sequence[Result], place: str) -> str:
-    """List the runs on labels that are another draw than the authors'."""
+    """List the runs on other labels than the authors'."""
     folder = Path(place).parent / OTHER_DRAWS
     rows = [["run", "seed", "ours", "averaged weights", "labels"], ["---"] * 2 + ["---:"] * 2 + ["---"]]
     for result in results:
@@ -308,7 +272,7 @@ def _other_draws(results: Sequence[Result], place: str) -> str:
         rows.append([f"`{result.key}`", link, *numbers, f"`{(result.noise_sha256 or '')[:8]}`"])
     text = (
         f"{_count(results, 'run')} in [{folder.as_posix()}]({folder.as_posix()}), trained on instance-dependent labels "
-        "that our generator drew before it used the authors' random stream. They are valid runs on another noise, "
-        "and no table or count above has them. The last column is the start of the labels' checksum."
+        "from our generator before it used the authors' random stream. They are valid runs on other labels, and are "
+        "not included in any table or count above. The last column is the start of the labels' checksum."
     )
-    return "\n".join([text, "", *("| " + " | ".join(row) + " |" for row in rows)])
+    return "\n".join([text, "", *_lines(rows)])

@@ -258,7 +258,7 @@ def _percent(share: float) -> str:
 
 def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
     """Print where the files are, and the command that applies the suggestions."""
-    from ..audit.apply import WAYS
+    from ..audit.apply import WRITERS
     from ..audit.files import ISSUES_CSV, PAGE
     from ..training.run_folder import AUDIT
 
@@ -268,7 +268,7 @@ def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
         say(console, f"Review page: {written / PAGE}")
     source = findings.run.get("source") or {"kind": "python", "path": None}
     path, kind = Path(source["path"] or "labels"), source["kind"]
-    if kind in WAYS and findings.run["recipe"]["noise"] is not None:
+    if kind in WRITERS and findings.run["recipe"]["noise"] is not None:
         return
     task, copy = {
         "table": ("To apply all suggestions to a copy", f"{path.stem}-fixed{path.suffix}"),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..benchmark.plan import Cell
-    from ..benchmark.run import Books, Task
+    from ..benchmark.run import RunQueue
+    from ..benchmark.task import Task
 
 HINTS = {
     "stopped": "Stopped. To continue from the last checkpoints, run the same command again.",
@@ -51,7 +52,7 @@ class RunOptions:
     def tasks(self, cells: Sequence[Cell]) -> list[Task]:
         """Return the runs behind the cells. Custom losses are loaded and tested; no data is read."""
         from ..benchmark.plan import CLASSES
-        from ..benchmark.run import tasks_of
+        from ..benchmark.task import tasks_of
         from ..training.method import criterion, own_loss
 
         tasks = tasks_of(cells, shared.parse_seeds(self.seeds or "1"), self._trial())
@@ -62,13 +63,13 @@ class RunOptions:
 
     def _trial(self) -> dict[str, object]:
         """Return the settings that differ from the paper's. They become part of the names of the runs."""
-        from ..benchmark.plan import BESIDES
+        from ..benchmark.plan import NOT_IN_KEY
 
         epochs: dict[str, object] = {} if self.epochs is None else {"epochs": self.epochs}
         found = shared.parse_settings(self.changes, epochs, "network=resnet20-cifar")
         for name, value in found.items():
-            rule = f"a setting that is part of a run's name, so none of {', '.join(BESIDES)}"
-            require(name not in BESIDES, "set", rule, name)
+            rule = f"a setting that is part of a run's name, so none of {', '.join(NOT_IN_KEY)}"
+            require(name not in NOT_IN_KEY, "set", rule, name)
             auto = name == "network" and value == "auto"
             require(not auto, "set", "the name of a network, because auto depends on the device", f"{name}={value}")
         return found
@@ -224,14 +225,14 @@ def export(options: ExportOptions) -> None:
     A task saves two minutes before its time limit and is requeued automatically.
     """
     from .._files import write_whole
-    from ..benchmark.run import batches, beside
     from ..benchmark.slurm import script as slurm_script
+    from ..benchmark.task import batches, side_by_side
 
     if not options.slurm:
         raise ValueError("Add --slurm, the only kind of script so far.")
     tasks = _unfinished(options, make_console(stderr=True))
     path = options.script or Path(f"ogc-{options.table}.sbatch")
-    names = [[task.name for task in batch] for batch in batches(tasks, beside("cuda", options.side_by_side))]
+    names = [[task.name for task in batch] for batch in batches(tasks, side_by_side("cuda", options.side_by_side))]
     command = _worker_command(options, dict.fromkeys(task.recipe.method for task in tasks))
     log = path.absolute().with_suffix("")
     text = slurm_script(f"ogc-{options.table}", names, command, log=log, time=options.limit, more=options.sbatch)
@@ -243,14 +244,15 @@ def export(options: ExportOptions) -> None:
 
 def _unfinished(options: ExportOptions, console: Console) -> list[Task]:
     """Return the runs without a result. Print a note for invalid results and for missing data."""
-    from ..benchmark.run import Data, settled
+    from ..benchmark.data import Data
+    from ..benchmark.status import result_status
 
     left = []
     for task in options.tasks(options.cells()):
-        stands = settled(task, options.out)
-        left += [task] if stands is None else []
-        if stands is not None and stands.note:
-            say(console, f"{task.name} is skipped. {stands.note}")
+        status = result_status(task, options.out)
+        left += [task] if status is None else []
+        if status is not None and status.note:
+            say(console, f"{task.name} is skipped. {status.note}")
     if not left:
         raise ValueError("All runs have results already. No script was written.")
     try:
@@ -296,23 +298,26 @@ def execute(
         print_dry_run(tasks, options, console, note)
         return
     with warnings_as_notes(console):
-        books = _work(tasks, options, console, note, started)
-    _summarise(books, len(tasks), console)
-    if books.signal is not None:
-        raise typer.Exit(SIGNALLED + books.signal)
-    if books.broken:
+        queue = _work(tasks, options, console, note, started)
+    _summarise(queue, len(tasks), console)
+    if queue.signal is not None:
+        raise typer.Exit(SIGNALLED + queue.signal)
+    if queue.failed:
         raise typer.Exit(FAILED)
-    if books.waiting:
+    if queue.waiting:
         raise typer.Exit(UNFINISHED)
 
 
-def _work(tasks: Sequence[Task], options: ExecuteOptions, console: Console, note: str, started: float | None) -> Books:
+def _work(
+    tasks: Sequence[Task], options: ExecuteOptions, console: Console, note: str, started: float | None
+) -> RunQueue:
     """Run the tasks on this machine or on a Ray cluster."""
     from ..benchmark import run as local
-    from ..benchmark.run import Data, settled
+    from ..benchmark.data import Data
+    from ..benchmark.status import result_status
 
     deadline = None if options.max_minutes is None else time.monotonic() + 60 * options.max_minutes
-    missing = [task for task in tasks if settled(task, options.out) is None]
+    missing = [task for task in tasks if result_status(task, options.out) is None]
     if missing and note:
         say(console, note)
     data = Data(options.data, options.ilsvrc)
@@ -335,15 +340,15 @@ def _work(tasks: Sequence[Task], options: ExecuteOptions, console: Console, note
     return local.run(tasks, **common, started=started)
 
 
-def _summarise(books: Books, total: int, console: Console) -> None:
+def _summarise(queue: RunQueue, total: int, console: Console) -> None:
     """Print the error of each failed run, and one line with the counts."""
-    for name, message in books.broken.items():
+    for name, message in queue.failed.items():
         say(console, f"{name}: {message}")
-    parts = [f"{len(books.there) + len(books.done)} of {total} runs are done, {len(books.done)} of them new."]
-    if books.broken:
-        parts.append(f"{len(books.broken)} failed.")
-    if books.elsewhere:
-        parts.append(f"{len(books.elsewhere)} in progress in other processes.")
-    if books.waiting:
-        parts.append(f"{len(books.waiting)} left: run the same command again.")
+    parts = [f"{len(queue.existing) + len(queue.done)} of {total} runs are done, {len(queue.done)} of them new."]
+    if queue.failed:
+        parts.append(f"{len(queue.failed)} failed.")
+    if queue.elsewhere:
+        parts.append(f"{len(queue.elsewhere)} in progress in other processes.")
+    if queue.waiting:
+        parts.append(f"{len(queue.waiting)} left: run the same command again.")
     say(console, " ".join(parts))

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ..benchmark.run import Standing, Task
+    from ..benchmark.status import Status
+    from ..benchmark.task import Task
     from .bench import ExecuteOptions
 
-STATUS = {"there": "done", "refused": "INVALID", "running": "running", "begun": "started", "missing": "to run"}
+STATUS = {"done": "done", "invalid": "INVALID", "running": "running", "started": "started", "missing": "to run"}
 
 
 def trials_note(tasks: Sequence[Task]) -> str:
@@ -30,19 +31,21 @@ def trials_note(tasks: Sequence[Task]) -> str:
 
 def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Console, note: str) -> None:
     """Print the status of each run, and how long the missing ones would take."""
-    from ..benchmark.run import Data, beside, standing
+    from ..benchmark.data import Data
+    from ..benchmark.status import status_of
+    from ..benchmark.task import side_by_side as number_side_by_side
     from ..training.session import pick_device
 
     device = pick_device(options.device)
-    side_by_side = beside(device.type, options.side_by_side)
-    stands = [standing(task, options.out) for task in tasks]
-    left = [each for each in stands if each.state in ("begun", "missing")]
-    console.print(status_table(stands))
-    counts = {state: sum(each.state == state for each in stands) for state in STATUS}
-    parts = [f"{counts['there']} of {len(stands)} runs are done, {len(left)} missing"]
+    side_by_side = number_side_by_side(device.type, options.side_by_side)
+    statuses = [status_of(task, options.out) for task in tasks]
+    left = [each for each in statuses if each.state in ("started", "missing")]
+    console.print(status_table(statuses))
+    counts = {state: sum(each.state == state for each in statuses) for state in STATUS}
+    parts = [f"{counts['done']} of {len(statuses)} runs are done, {len(left)} missing"]
     parts[0] += f", {side_by_side} side by side." if side_by_side > 1 else "."
-    if counts["refused"]:
-        parts.append(f"Invalid results: {counts['refused']}, see above.")
+    if counts["invalid"]:
+        parts.append(f"Invalid results: {counts['invalid']}, see above.")
     if left:
         parts.append(estimated_time(left, options, side_by_side))
     try:
@@ -52,7 +55,7 @@ def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Conso
     say(console, " ".join([*parts, *([note] if note else [])]))
 
 
-def status_table(stands: Sequence[Standing]) -> Table:
+def status_table(statuses: Sequence[Status]) -> Table:
     """Return one row per run. Names are shown in full, because ``--only`` takes them."""
     from rich import box
     from rich.table import Table
@@ -61,18 +64,18 @@ def status_table(stands: Sequence[Standing]) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("run", overflow="fold")
     shown.add_column("status", overflow="fold", min_width=9)
-    for each in stands:
-        part = f", {each.epochs} of {each.task.recipe.epochs} epochs" if each.state in ("begun", "running") else ""
+    for each in statuses:
+        part = f", {each.epochs} of {each.task.recipe.epochs} epochs" if each.state in ("started", "running") else ""
         note = f": {each.note}" if each.note else ""
         shown.add_row(Text(each.task.name), Text(f"{STATUS[each.state]}{part}{note}"))
     return shown
 
 
-def estimated_time(left: Sequence[Standing], options: ExecuteOptions, side_by_side: int) -> str:
+def estimated_time(left: Sequence[Status], options: ExecuteOptions, side_by_side: int) -> str:
     """Estimate the time from results on the same device."""
     from .._provenance import device_name
     from ..benchmark.result import read_all
-    from ..benchmark.run import estimate
+    from ..benchmark.status import estimate
     from ..report.table import clock
     from ..training.session import pick_device
 
@@ -96,15 +99,15 @@ def grid_table(tasks: Sequence[Task], out: Path, names: list[str]) -> Table:
     from rich.table import Table
 
     from ..benchmark.result import read
-    from ..benchmark.run import settled
+    from ..benchmark.status import result_status
     from ..training.method import PAPER
 
     points: dict[tuple[float, ...], dict[str | None, list[float]]] = {}
     for task in tasks:
         point = tuple(task.recipe.parameters[name] for name in names)
         numbers = points.setdefault(point, {}).setdefault(task.recipe.noise, [])
-        stands = settled(task, out)
-        if stands is not None and stands.state == "there":
+        status = result_status(task, out)
+        if status is not None and status.state == "done":
             value = read(task.result(out)).measured(task.cell.measure)
             numbers += [] if value is None else [value]
     means = {

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from .._require import require
 from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, widest_float
-from ..losses import Loss, Pointwise, by_name, clipped
+from ..losses import CLIPPABLE, Loss, Pointwise, by_name, clipped
 from ..losses.loss import Reduction
 from . import backends
 from .backends import compiled, eager
@@ -111,9 +111,10 @@ class OGC(Loss):
         require(process_group is not True, "process_group", "a process group, None or False", process_group)
         loss = by_name(base)() if isinstance(base, str) else base
         if not isinstance(loss, Pointwise):
+            names = ", ".join(f'"{name}"' for name in CLIPPABLE)
             raise ValueError(
-                'OGC needs a pointwise loss, one that depends on the probability of the given label alone: "ce", "fl", '
-                f'"gce", "sce", "taylor_ce", "js" or a subclass of ogc.losses.Pointwise. Found {type(loss).__name__}.'
+                f"OGC needs a pointwise loss, one that depends on the given label's probability alone: {names} or a "
+                f"subclass of ogc.losses.Pointwise. Found {type(loss).__name__}."
             )
         self.base = loss.require_plain("OGC")
         self.epsilon, self.epsilon0, self.follow_lr = epsilon, epsilon0, follow_lr

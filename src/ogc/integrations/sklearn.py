@@ -26,7 +26,7 @@ from .._require import require
 from .._tensors import part_of, read_tensors, write_tensors
 from ..clipping import OGC
 from ..given_label import margin
-from ..losses import LOSSES, Pointwise
+from ..losses import CLIPPABLE, LOSSES, Pointwise
 from ..models import mlp
 
 try:
@@ -66,8 +66,6 @@ FACTS = (
     "_weight_seen", "_different",
 )  # fmt: skip
 ARRAYS = ("mean_", "scale_", "_deviation", "label_quality_")
-BASES = ("ce", "fl", "gce", "sce", "taylor_ce", "js")
-"""What OGC can clip, of ``ogc.losses.LOSSES``."""
 
 
 class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -212,8 +210,8 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except TypeError:
             good = False
         require(good, "hidden_layer_sizes", "an integer of at least 1, or several", widths)
-        good = base in BASES if isinstance(base, str) else isinstance(base, Pointwise)
-        require(good, "base", f"a pointwise loss, or one of {', '.join(BASES)}", base)
+        good = base in CLIPPABLE if isinstance(base, str) else isinstance(base, Pointwise)
+        require(good, "base", f"a pointwise loss, or one of {', '.join(CLIPPABLE)}", base)
         for name in ("batch_size", "n_iter_no_change", "max_iter"):
             value = getattr(self, name)
             good = (value is None and name == "max_iter") or (_whole(value) and value >= 1)
@@ -539,8 +537,8 @@ def _described(base: str | Pointwise) -> str | dict[str, Any]:
     """A loss for JSON."""
     if isinstance(base, str):
         return base
-    name = next((name for name in BASES if LOSSES[name] is type(base)), None)
-    require(name is not None, "base", f"one of {', '.join(BASES)}, to be saved", base)
+    name = next((name for name in CLIPPABLE if LOSSES[name] is type(base)), None)
+    require(name is not None, "base", f"one of {', '.join(CLIPPABLE)}, to be saved", base)
     return {"name": name, **base.hyperparameters}
 
 

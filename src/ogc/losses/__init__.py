@@ -25,6 +25,7 @@ LOSSES: dict[str, type[Loss]] = {
     "lc_ce": LogitClip,
     "nce_nnce": NCEPlusNNCE,
 }
+CLIPPABLE = ("ce", "fl", "gce", "sce", "taylor_ce", "js")  # those that OGC accepts
 
 
 def by_name(name: str) -> type[Loss]:
@@ -35,6 +36,7 @@ def by_name(name: str) -> type[Loss]:
 
 
 __all__ = [
+    "CLIPPABLE",
     "GCE",
     "LOSSES",
     "MAE",

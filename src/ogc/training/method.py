@@ -17,7 +17,7 @@ from .._require import require
 from .._suggestions import did_you_mean
 from ..clipping import EMA, OGC, Linear
 from ..clipping.default_rule import EPSILON, FEWEST
-from ..losses import LOSSES, Loss
+from ..losses import CLIPPABLE, LOSSES, Loss
 from .own_loss import OwnLoss, try_out
 
 if TYPE_CHECKING:
@@ -27,13 +27,12 @@ Value = bool | int | float
 Parameters = dict[str, Value]
 
 RULES = {"ogc": OGC, "linear": Linear, "ema": EMA}  # what moves tau
-CLIPPED = ("ce", "fl", "gce", "sce", "taylor_ce", "js")  # what OGC accepts
 METHODS = (
     *LOSSES,
     *(
         f"{base}+{rule}"
         for rule in RULES
-        for base in CLIPPED
+        for base in CLIPPABLE
         if (base, rule) not in {("sce", "linear"), ("sce", "ema")}
     ),
 )

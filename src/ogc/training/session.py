@@ -41,6 +41,7 @@ def train(
     watch: Watch | None = None,
     save_every: float = 60.0,
     resume: bool = False,
+    stop: Stop | None = None,
 ) -> list[Result]:
     """Train the jobs, side by side where the engine serves them, and else one after the other.
 
@@ -52,6 +53,7 @@ def train(
     :param engine: ``loop``, ``graph`` (steps as CUDA graphs), or ``auto``.
     :param save_every: seconds from checkpoint to checkpoint.
     :param resume: go on from the jobs' checkpoints; one without starts anew.
+    :param stop: saves and raises ``Interrupted`` once its ``signal`` is set; by default Ctrl-C and SIGTERM set it.
     """
     from ..engine import graphs  # which imports this package
 
@@ -60,7 +62,8 @@ def train(
     jobs = [job._replace(recipe=resolve(job.recipe, chosen)) for job in jobs]
     folders = [job.out.resolve() for job in jobs if job.out is not None]
     require(len(set(folders)) == len(folders), "out", "another folder for each job", [str(path) for path in folders])
-    with ranks(chosen) as world, stopping() as stop, _told(watch, jobs, tensorboard, world) as told:
+    handled = stopping() if stop is None else nullcontext(stop)
+    with ranks(chosen) as world, handled as stop, _told(watch, jobs, tensorboard, world) as told:
         objection = "the loop is asked for" if engine == "loop" else graphs.why_not(jobs, chosen, world)
         if engine == "graph" and objection is not None:
             raise ValueError(f"The engine cannot serve here: {objection}.")

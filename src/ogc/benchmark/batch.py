@@ -1,0 +1,169 @@
+"""Training a batch of runs side by side: stop at a deadline, retry runs alone if one fails, record the session."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..report.progress import Progress
+from ..training import CheckpointError, Interrupted, Job, NonFinite, train
+from ..training.history import Epoch, Watch
+from ..training.method import own_loss
+from ..training.run_folder import RESULT, is_finished, read_description, read_part, write_part
+from ..training.session import pick_device
+from ..training.stopping import Stop, stopping
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SAVE_EVERY = 120.0  # seconds between checkpoints
+SESSION = "bench.json"  # in a run's folder: how long its last session took, and how many runs shared the device
+
+
+class Outcome(NamedTuple):
+    """The outcome of a job: a result with its session, or an error. Neither: it was stopped and can be resumed."""
+
+    result: dict[str, Any] | None = None
+    session: dict[str, Any] | None = None
+    error: str | None = None
+
+
+class BatchOutcome(NamedTuple):
+    outcomes: list[Outcome]
+    signal: int | None = None  # that stopped the batch
+
+
+def train_batch(
+    jobs: Sequence[Job],
+    *,
+    device: str,
+    console: Console,
+    deadline: float | None = None,
+    save_every: float = SAVE_EVERY,
+    stop: Stop | None = None,
+    started: float | None = None,
+) -> BatchOutcome:
+    """Train jobs side by side from their last checkpoints, until ``deadline`` on the monotonic clock at the latest.
+
+    If a job fails, the unfinished ones are trained again one at a time, so that the failure is attributed to its job.
+
+    :param stop: the caller's signal handler; its own if not given.
+    :param started: start of the process on the monotonic clock, if these are its first jobs.
+    """
+    error: Exception | SystemExit | None = None
+    signalled: int | None = None
+    with stopping() if stop is None else nullcontext(stop) as stop:
+        progress = Progress(console, jobs)
+        watch = SessionWatch(progress, jobs, stop, deadline, pick_device(device), started)
+        try:
+            with progress:
+                train(jobs, device=device, watch=watch, save_every=save_every, resume=True, stop=stop)
+        except Interrupted:
+            signalled = None if watch.at_deadline else stop.signal
+        except (Exception, SystemExit) as failure:
+            custom = any(own_loss(job.recipe.method) for job in jobs)  # a custom loss may raise anything
+            if not custom and not isinstance(failure, NonFinite | ValueError):
+                raise
+            error = failure
+        if watch.at_deadline:
+            stop.signal = 0
+        if error is None or len(jobs) == 1:
+            message = None if error is None else _message(error, jobs[0])
+            return BatchOutcome([_outcome(job, message) for job in jobs], signalled)
+        outcomes: list[Outcome] = []
+        for job in jobs:
+            one = BatchOutcome([_outcome(job)])
+            if one.outcomes[0].result is None and not stop:
+                one = train_batch(
+                    [job], device=device, console=console, deadline=deadline, save_every=save_every, stop=stop
+                )
+            outcomes, signalled = outcomes + one.outcomes, signalled or one.signal
+        return BatchOutcome(outcomes, signalled)
+
+
+def _message(error: BaseException, job: Job) -> str:
+    known = isinstance(error, NonFinite | ValueError) and str(error)
+    message = str(error) if known else f"{type(error).__name__}: {error}."
+    return f"{message} Remove {job.out} to start again." if isinstance(error, CheckpointError) else message
+
+
+def _outcome(job: Job, error: str | None = None) -> Outcome:
+    assert job.out is not None
+    if not is_finished(job.out):
+        return Outcome(error=error)
+    fix = f"Remove {job.out} to start again."
+    try:
+        return Outcome(read_part(job.out / RESULT, fix=fix), read_part(job.out / SESSION, fix=fix))
+    except CheckpointError as damaged:
+        return Outcome(error=str(damaged))
+
+
+class SessionWatch:
+    """A watch that stops training at a deadline and records time, memory and the number of concurrent runs."""
+
+    def __init__(
+        self,
+        watch: Watch,
+        jobs: Sequence[Job],
+        stop: Stop,
+        deadline: float | None = None,
+        device: torch.device | None = None,
+        started: float | None = None,
+    ) -> None:
+        self.watch, self.jobs, self.stop, self.deadline = watch, jobs, stop, deadline
+        self.said = watch.said
+        self.gpu = device if device is not None and device.type == "cuda" else None
+        self.out_of_time = False
+        self.start = time.monotonic()
+        self.startup = None if started is None else self.start - started
+        self.began_at: dict[int, float] = {}
+        self.earlier: dict[int, int] = {}  # epochs of earlier sessions
+        self.concurrent: dict[int, int] = {}  # the most runs that trained at the same time
+        self.training: set[int] = set()
+        if self.gpu is not None:
+            torch.cuda.empty_cache()  # memory of an earlier batch
+            torch.cuda.reset_peak_memory_stats(self.gpu)
+
+    def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
+        self.began_at[run] = time.monotonic() if self.concurrent and not self.training else self.start
+        self.earlier[run] = epoch
+        self.training |= {run} if epoch < epochs else set()
+        self.concurrent |= {each: max(len(self.training), self.concurrent.get(each, 0)) for each in self.training}
+        self.watch.began(run, epoch=epoch, epochs=epochs, steps=steps)
+
+    def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
+        self.watch.moved(run, epoch=epoch, step=step, images_per_second=images_per_second)
+        if is_past(self.deadline) and not self.stop:
+            self.out_of_time, self.stop.signal = True, signal.SIGTERM  # training saves and stops
+
+    @property
+    def at_deadline(self) -> bool:
+        """Return True if the deadline stopped training, and no signal has since."""
+        return self.out_of_time and self.stop.signal == signal.SIGTERM
+
+    def ended_epoch(self, run: int, epoch: Epoch) -> None:
+        self.watch.ended_epoch(run, epoch)
+        job = self.jobs[run]
+        if epoch.epoch < job.recipe.epochs:
+            return
+        self.training.discard(run)
+        reserved = 0 if self.gpu is None else torch.cuda.max_memory_reserved(self.gpu)
+        facts = {
+            "seconds": time.monotonic() - self.began_at[run],
+            "earlier": self.earlier[run],
+            "side_by_side": self.concurrent[run],
+            "memory_gib": round(reserved / 2**30, 2) or None,
+            "startup_seconds": self.startup,
+        }
+        assert job.out is not None
+        write_part(job.out / SESSION, read_description(job.out).id, facts)
+
+
+def is_past(deadline: float | None) -> bool:
+    """Return True if ``deadline``, on the monotonic clock, has passed."""
+    return deadline is not None and time.monotonic() >= deadline

@@ -1,0 +1,98 @@
+"""The status of each run according to its files, and estimates of how long the missing runs take."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ..training import CheckpointError
+from ..training.run_folder import LAST, METRICS, read_tensors
+from .lock import holder
+from .result import Result, read
+from .task import Task, differences
+
+STARTUP = {"cuda": 40.0, "cpu": 5.0}  # seconds until training begins, where no result has recorded it
+
+
+class Status(NamedTuple):
+    """The state of a run. ``invalid``: a file with its name exists and is not its result."""
+
+    task: Task
+    state: Literal["done", "invalid", "running", "started", "missing"]
+    note: str = ""
+    epochs: int = 0  # completed
+
+
+def result_status(task: Task, out: Path) -> Status | None:
+    """Return ``done`` or ``invalid`` if the task has a result file, else ``None``."""
+    path = task.result(out)
+    if not path.exists():
+        return None
+    try:
+        result = read(path)
+        if other := differences(result.recipe, task.recipe):  # two names may come out the same
+            raise ValueError(f"{path} belongs to another run: {other}.")
+        if result.labels == "other":
+            raise ValueError(f"{path} was trained on other labels than those of the tables")
+    except ValueError as error:
+        return Status(task, "invalid", f"{str(error).rstrip('.')}. Move it away to repeat the run.")
+    return Status(task, "done", epochs=task.recipe.epochs)
+
+
+def status_of(task: Task, out: Path) -> Status:
+    """Determine the status from the result, the lock and the checkpoint."""
+    if (found := result_status(task, out)) is not None:
+        return found
+    if (process := holder(task.lock(out))) is not None:
+        metrics = task.work(out) / METRICS
+        return Status(task, "running", process, metrics.read_bytes().count(b"\n") if metrics.exists() else 0)
+    try:
+        _, facts = read_tensors(task.work(out) / LAST)
+    except FileNotFoundError:  # a killed run may have metrics and no checkpoint
+        return Status(task, "missing")
+    except CheckpointError as error:
+        return Status(task, "started", str(error))
+    return Status(task, "started", epochs=facts["epoch"])
+
+
+class Estimate(NamedTuple):
+    """Time for a number of runs, and what it is based on."""
+
+    seconds: float  # of training
+    startup: float  # seconds before it
+    by: int  # results
+    images_per_second: float  # per run
+    side_by_side: int
+
+
+def estimate(
+    left: Sequence[Status], results: Sequence[Result], *, device: str, kind: str = "cpu", side_by_side: int
+) -> Estimate | None:
+    """Estimate the time from results on the same device, data and network; ``None`` if some run has no such result.
+
+    :param kind: kind of the device, ``cuda`` or ``cpu``.
+    """
+    seconds = 0.0
+    used: dict[str, Result] = {}
+    for task, *_, epochs in left:
+        recipe, shared_by = task.recipe, 1 if task.cell.alone else side_by_side
+        similar = [
+            result
+            for result in results
+            if (result.provenance.device, result.recipe.data) == (device, recipe.data)
+            and recipe.network in ("auto", result.recipe.network)
+        ]
+        if not similar:
+            return None
+        nearest = min((result.side_by_side for result in similar), key=lambda n: abs(n - shared_by))
+        similar = [result for result in similar if result.side_by_side == nearest]
+        used |= {f"{result.key}-{result.seed}": result for result in similar}
+        epoch = statistics.median(result.wall_seconds / len(result.epochs) for result in similar)
+        seconds += (recipe.epochs - epochs) * epoch / nearest
+    speed = statistics.median(result.images_per_second for result in used.values())
+    startups = [result.startup_seconds for result in results if result.provenance.device == device]
+    known = [seconds for seconds in startups if seconds is not None]
+    startup = statistics.median(known) if known else STARTUP[kind]
+    return Estimate(seconds, startup, len(used), speed, max(result.side_by_side for result in used.values()))
