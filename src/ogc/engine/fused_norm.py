@@ -1,7 +1,7 @@
-"""relu(bn(x) + residual) on CUDA, two kernels forwards and two backwards: the twin of the torch version in norm_act.py.
+"""relu(bn(x) + residual) on CUDA, with two kernels forward and two backward. norm_act.py has the version in torch.
 
 A channels-last tensor is a matrix, x: (M, C) with M = N H W. Each direction is a reduction over rows, which leaves
-P partial results a channel, and a pass that adds those up and uses them. Arithmetic is float32, and every sum has a
+P partial results per channel, and a pass that adds those up and uses them. Arithmetic is float32, and every sum has a
 fixed order: the same input gives the same bits.
 """
 
@@ -23,14 +23,14 @@ except ImportError:  # CPU builds of torch come without it
     triton = None
 
 PROGRAMS, STEP, COLUMNS, WARPS = 2, 128, 32, 8
-"""Programs a multiprocessor, and what each holds at a time: the fastest of forty ways on an H200 (docs/log.md).
+"""Programs per multiprocessor, and the block that each holds: the fastest of forty variants on an H200 (docs/log.md).
 
-16 bytes a thread and load. Few programs: each leaves a part that all others have to read.
+A load is 16 bytes per thread. Programs are few, because each leaves a partial result that all others read.
 """
 
 
 class Cut(NamedTuple):
-    """How a matrix is shared out: rows a program, programs, and what is compiled in."""
+    """How a matrix is split: rows per program, programs, and compile-time constants."""
 
     rows: int
     grid: tuple[int, int]
@@ -38,7 +38,7 @@ class Cut(NamedTuple):
 
 
 def cut(M: int, C: int, processors: int) -> Cut:
-    """A power of two of programs, for parts that fill a block."""
+    """Split a matrix among a power of two of programs, so that partial results fill a block."""
     columns = min(max(triton.next_power_of_2(C), 16), COLUMNS)
     blocks = triton.cdiv(C, columns)
     rows = triton.cdiv(M * blocks, PROGRAMS * 2 ** (processors.bit_length() - 1))
@@ -48,7 +48,7 @@ def cut(M: int, C: int, processors: int) -> Cut:
 
 
 def serves(module: NormAct, x: Tensor, residual: Tensor | None) -> bool:
-    """Whether the kernels do this call: dense channels-last on CUDA, and statistics of the batch or no gradient."""
+    """Return True if the kernels support this call: dense channels-last on CUDA, batch statistics or no gradient."""
     return (
         triton is not None
         and x.is_cuda
@@ -69,7 +69,7 @@ def _alike(x: Tensor, other: Tensor) -> bool:
 
 
 def norm_act(module: NormAct, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> tuple[Tensor, Tensor]:
-    """``module.fork(x, residual, act=act)``, where :func:`serves` holds."""
+    """Compute ``module.fork(x, residual, act=act)``. Requires :func:`serves`."""
     if module.training:
         return _NormAct.apply(x, residual, module.weight, module.bias, module, act)  # type: ignore[no-any-return]
     (M, C, part), y = _matrix(x), torch.empty_like(x)

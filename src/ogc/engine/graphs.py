@@ -1,9 +1,9 @@
-"""The engine: whole steps as CUDA graphs over data on the device, several runs side by side, each on its own stream.
+"""The engine: training steps as CUDA graphs over data on the device, several runs side by side on their own streams.
 
-A step reads its batch, learning rate and decay from tables at a position that the device counts, so replaying one graph
-is a step; the host only refills the tables. The weights lie in flat memory, with a bf16 copy that the network computes
-with. At the end of an epoch the state is copied aside, and evaluated and read back while the next epoch trains.
-The plain loop does the same arithmetic.
+A step reads its batch, learning rate and decay from tables at a position counted on the device. So replaying one graph
+is a step, and the host only refills the tables. The weights are in flat memory, with a bf16 copy for the network. At
+the end of an epoch the state is copied, and the copy is evaluated and read back while the next epoch trains. The
+arithmetic is that of the plain loop.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from ..training.stopping import Stop
 from . import kernels
 from .flat import Flat
 
-CHUNK = 64  # steps between two fillings of the tables, at most
-CHUNK_NUMBERS = 2**27  # of inputs, at most: augmentation holds them several times over
+CHUNK = 64  # maximum number of steps in the tables
+CHUNK_NUMBERS = 2**27  # maximum size of the inputs in the tables; augmentation needs several times this memory
 WARM_UP = 3
-WORTH_COMPILING = 5000  # steps, to win back the seconds that it takes
-RAW, AVERAGED = ("weight", "stats"), ("average", "average_stats")  # weights and buffers, as copied aside
-CHANNELS = 8  # of images, at least: with three, convolutions miss the tensor cores
+WORTH_COMPILING = 5000  # steps after which compiling has saved more time than it takes
+RAW, AVERAGED = ("weight", "stats"), ("average", "average_stats")  # copies of weights and buffers
+CHANNELS = 8  # minimum for images: convolutions of three channels do not use tensor cores
 
 
-def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | None:
-    """What keeps the engine from serving these jobs, in words."""
+def unsupported_reason(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | None:
+    """Return why the engine does not support these jobs; ``None`` if it does."""
     if device.type != "cuda":
         return "there is no GPU"
     if not kernels.HAVE_TRITON:
         return "Triton is not installed"
     if torch.version.hip is not None:
-        return "the GPU is not NVIDIA's"
+        return "the GPU is not from NVIDIA"
     if ranks.size > 1:
         return "there are several processes"
     for job in jobs:
@@ -56,33 +56,33 @@ def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | No
         if not all(isinstance(part.inputs, Tensor) for part in (train, *sets.values())):
             return "the images do not fit in memory"
         if job.recipe.optimizer != "sgd" or job.recipe.momentum == 0:
-            return f"the optimizer is {job.recipe.optimizer}, and it knows SGD with momentum alone"
+            return f"the optimizer is {job.recipe.optimizer}, and only SGD with momentum is supported"
         if job.recipe.accumulate > 1:
             return "gradients are accumulated"
         if not all(value.requires_grad for value in (job.network.parameters() if job.network else ())):
-            return "a part of the network is frozen"
+            return "some weights of the network are frozen"
         if job.recipe.parameters.get("queue_size", 0) > LARGEST:
-            return f"OGC's kernel holds a queue of at most {LARGEST:,}"
+            return f"the queue of OGC is larger than {LARGEST:,}"
     return None
 
 
 Ready = dict[tuple[int, Statistics | None, torch.dtype], Tensor]
-"""Held-out data as networks take it, by what it is made of."""
+"""Preprocessed held-out data, by inputs, statistics and precision."""
 
 
 class CaptureError(RuntimeError):
-    """A network or loss that the engine's graphs cannot hold: one sentence."""
+    """Raised if a network or loss cannot be captured in a CUDA graph."""
 
 
 def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
-    """A lane for each run that is not done."""
+    """Make a lane for each run that is not done."""
     ready: Ready = {}
     lanes = []
     with _tuned_convolutions():
         for run in runs:
             if drawing := [type(module).__name__ for module in run.network.modules() if draws(module)]:
                 raise CaptureError(
-                    f"{run.recipe.network} draws random numbers ({drawing[0]}), which graphs would share."
+                    f"{run.recipe.network} uses random numbers ({drawing[0]}), which a CUDA graph would repeat."
                 )
             try:
                 lanes += [Lane(run, watch, ready)] if not run.done else []
@@ -96,21 +96,21 @@ def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
 
 
 def _forget_capture(device: torch.device) -> None:
-    """A capture that failed leaves the random generator waiting for its end, and all that draw from it refused."""
+    """Reset the random generator, which is unusable after a failed capture."""
     generator = torch.cuda.default_generators[device.index or 0]
-    with suppress(RuntimeError):  # what the capture failed of is to be told, whatever comes of this
+    with suppress(RuntimeError):  # the error of the capture is the one to report
         generator.graphsafe_set_state(generator.clone_state())
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether it needs random numbers in training: dropout, stochastic depth."""
+    """Return True if the module uses random numbers in training: dropout, stochastic depth."""
     return float(getattr(module, "drop_prob", 0) or (module.p if isinstance(module, _DropoutNd) else 0)) > 0
 
 
 def train(lanes: Sequence[Lane], *, stop: Stop, save_every: float) -> NonFinite | None:
-    """Train all runs to the end, or until ``stop``; they are then saved where they stand.
+    """Train all runs to the end, or until ``stop``, and save them. Return the first error.
 
-    A run that breaks leaves the others alone; its complaint is returned.
+    A run that breaks does not stop the others.
     """
     try:
         return drive(lanes, stop, save_every)
@@ -129,25 +129,25 @@ def _tuned_convolutions() -> Iterator[None]:
 
 
 def drive(lanes: Sequence[Lane], stop: Stop, save_every: float) -> NonFinite | None:
-    """A step of each in turn, and the first complaint."""
-    going = [(lane, lane.steps()) for lane in lanes]
+    """Launch one step of each lane in turn. Return the first error."""
+    active = [(lane, lane.steps()) for lane in lanes]
     saved, trouble = time.monotonic(), None
-    while going:
-        for lane, steps in list(going):
+    while active:
+        for lane, steps in list(active):
             try:
                 if next(steps, None) is None:
-                    going.remove((lane, steps))
+                    active.remove((lane, steps))
                     lane.save()
             except NonFinite as error:
-                going.remove((lane, steps))
+                active.remove((lane, steps))
                 trouble = trouble or error
         due = time.monotonic() - saved > save_every
         if stop or due:
-            for lane, steps in list(going):
+            for lane, steps in list(active):
                 try:
                     lane.save()
                 except NonFinite as error:
-                    going.remove((lane, steps))
+                    active.remove((lane, steps))
                     trouble = trouble or error
             saved = time.monotonic()
         if stop:
@@ -160,7 +160,7 @@ def new_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class Lane:
-    """One run on its own stream: its tables, and its step and its evaluation as graphs."""
+    """One run on its own stream: its tables, and its step and evaluation as graphs."""
 
     def __init__(self, run: Run, watch: Watch, ready: Ready) -> None:
         self.run, self.watch, self.flat = run, watch, Flat(run)
@@ -202,7 +202,7 @@ class Lane:
         self.evaluation_graph = self.capture(self.evaluate, [])
 
     def live(self) -> dict[str, Tensor]:
-        """What an epoch's end copies aside."""
+        """Return the tensors that are copied at the end of an epoch."""
         run, flat = self.run, self.flat
         found = {"weight": flat.weight, "stats": flat.stats, "H": run.H, "predicted": run.predicted}
         found |= {"losses": run.losses}
@@ -213,7 +213,7 @@ class Lane:
         return found
 
     def capture(self, work: Callable[[], None], changed: list[Tensor]) -> torch.cuda.CUDAGraph:
-        """``work`` as a graph; what its warm-up changes is put back, even if it cannot be captured."""
+        """Capture ``work`` as a graph. The tensors changed by its warm-up are restored, even if the capture fails."""
         counters = [self.position, self.at]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self.stream):
@@ -255,7 +255,7 @@ class Lane:
         self.gradients = flat.in_memory_order(torch.autograd.grad(loss, list(weights.values())))
         if not torch.cuda.is_current_stream_capturing():
             self.point()
-        kernels.keep_books(
+        kernels.record_step(
             logits=logits.detach().contiguous(),
             rows=rows,
             loss=loss.detach(),
@@ -286,18 +286,18 @@ class Lane:
         self.at.add_(1)
 
     def point(self) -> None:
-        """Tell the kernel where the gradients are: in a captured step, always in the same place."""
+        """Write the addresses of the gradients for the kernel. In a captured step they never change."""
         self.flat.pointers.copy_(torch.tensor([gradient.data_ptr() for gradient in self.gradients]))
 
     def steps(self) -> Iterator[bool]:
-        """Launch everything that is left, a step each time."""
+        """Launch the remaining steps, one per iteration."""
         run = self.run
         self.watch.began(run.number, epoch=run.epoch, epochs=run.recipe.epochs, steps=run.feed.steps)
         while not run.done:
             plan = self.load(run.epoch)
             self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             self.begin.record(self.stream)
-            self.before = run.seconds  # of this epoch, when it was interrupted
+            self.before = run.seconds  # training time of this epoch before it was interrupted
             while run.step < run.feed.steps:
                 count = min(self.chunk, run.feed.steps - run.step)
                 with torch.cuda.stream(self.stream):
@@ -316,7 +316,7 @@ class Lane:
         self.look(wait=True)
 
     def load(self, epoch: int) -> Plan:
-        """The epoch's plan on the device."""
+        """Copy the plan of an epoch to the device."""
         plan = self.run.feed.plan(epoch)
         with torch.cuda.stream(self.stream):
             order, *draws = (
@@ -326,11 +326,11 @@ class Lane:
 
     @torch.no_grad()
     def fill(self, plan: Plan, step: int, count: int) -> None:
-        """The tables for the next ``count`` steps."""
+        """Fill the tables for the next ``count`` steps."""
         run = self.run
         index = plan.order[step : step + count]
         draws = tuple(part[step : step + count].flatten() for part in plan.draws)
-        if count < self.chunk:  # shapes stay the same, so that nothing is compiled again
+        if count < self.chunk:  # keep the shape, to avoid recompilation
             index = torch.cat([index, index.new_zeros(self.chunk - count, run.feed.batch)])
             draws = tuple(torch.cat([part, part.new_zeros((self.chunk - count) * run.feed.batch)]) for part in draws)
         inputs = run.feed(index.flatten(), draws, self.augment)
@@ -349,7 +349,7 @@ class Lane:
     # --- the end of an epoch -----------------------------------------------------------------------------------------
 
     def ready_set(self, part: EvaluationSet, ready: Ready) -> tuple[Tensor, Tensor]:
-        """Held-out data as the network takes it, shared by all lanes; and its labels."""
+        """Return preprocessed held-out data, shared by all lanes, and its labels."""
         key = id(part.dataset_inputs), part.feed.statistics, self.bits
         if key not in ready:
             inputs = part.feed.plain(cast(Tensor, part.inputs)).to(self.bits)
@@ -358,7 +358,7 @@ class Lane:
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Hits on every evaluation set by the weights that were copied aside."""
+        """Count the correct predictions on every evaluation set by the copied weights."""
         run = self.run
         run.network.eval()
         for kind in ("raw", *(["averaged"] if "average" in self.frozen else [])):
@@ -373,14 +373,14 @@ class Lane:
         run.network.train()
 
     def frozen_network(self, kind: str | None = None) -> dict[str, Tensor]:
-        """What the network computes with, of what was copied aside: the averaged weights where there are any."""
+        """Return the copied weights in the network's precision. By default the averaged ones, if any."""
         averaged = "average" in self.frozen if kind is None else kind == "averaged"
         weight, stats = (self.frozen[name] for name in (AVERAGED if averaged else RAW))
         short = weight[: self.flat.n_low].to(torch.bfloat16)
         return self.flat.network_weights(weight, short) | self.flat.network_buffers(stats)
 
     def end_epoch(self) -> None:
-        """Copy the state aside, and have it evaluated and read back while the next epoch trains."""
+        """Copy the state, and launch its evaluation, which runs while the next epoch trains."""
         self.look(wait=True)
         run = self.run
         self.stream.wait_event(self.finished_aside)
@@ -407,7 +407,7 @@ class Lane:
         run.seconds = 0.0
 
     def look(self, wait: bool = False) -> None:
-        """Record the last epoch, once its evaluation has come home."""
+        """Record the last epoch if its evaluation is done, or wait for it."""
         if self.pending is None or not (wait or self.finished_aside.query()):  # type: ignore[no-untyped-call]
             return
         self.finished_aside.synchronize()
@@ -420,7 +420,7 @@ class Lane:
         self.watch.ended_epoch(self.run.number, epoch)
 
     def frozen_weights(self) -> dict[str, Tensor]:
-        """The weights that were copied aside, by name."""
+        """Return the copied weights by name."""
         flat = self.flat
         found: dict[str, Tensor] = {}
         for prefix, (weight, stats) in (("network.", RAW), ("averaged.", AVERAGED)):
@@ -430,12 +430,12 @@ class Lane:
         return {name: value.clone() for name, value in found.items()}
 
     def save(self) -> None:
-        """Save the run where it stands, once the device has got there."""
+        """Wait for the device and save the run."""
         if self.run.step:
             self.end.record(self.stream)
         self.stream.synchronize()
         self.look(wait=True)
-        self.finished_aside.synchronize()  # the best weights are copied there
+        self.finished_aside.synchronize()  # the best weights are copied on that stream
         if self.run.step:
             self.run.seconds = self.before + self.begin.elapsed_time(self.end) / 1000
         self.run.require_finite(self.run.losses[: self.run.step].cpu(), self.run.epoch + 1)

@@ -1,4 +1,4 @@
-"""Batch norm, the residual and ReLU as one module: one pass over memory less a layer where the fused kernels serve."""
+"""Batch norm, residual and ReLU as one module, which saves one pass over memory per layer with the fused kernels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 class NormAct(nn.BatchNorm2d):
     """relu(bn(x) + residual): (N, C, H, W), (N, C, H, W) or None -> (N, C, H, W).
 
-    The module's state is that of :class:`torch.nn.BatchNorm2d` without ``num_batches_tracked``, which a given momentum
-    makes idle: a kernel a layer and step less. On CUDA, for channels-last input, see :mod:`ogc.engine.fused_norm`.
+    The module's state is that of :class:`torch.nn.BatchNorm2d` without ``num_batches_tracked``, which is unused
+    with a fixed momentum and costs a kernel per layer and step. For channels-last input on CUDA see
+    :mod:`ogc.engine.fused_norm`.
 
     >>> NormAct(2)(torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1).expand(2, 2, 1, 1)).flatten().tolist()
     [0.0, 0.0, 0.9999949932098389, 0.9999949932098389]
