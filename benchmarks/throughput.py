@@ -21,7 +21,7 @@ import torch
 
 from marks import renewed
 from ogc.data import Dataset, cifar10
-from ogc.engine.graphs import Lane
+from ogc.engine.lane import Lane
 from ogc.training import RECIPES, Job, override
 from ogc.training import loop as plain
 from ogc.training.history import SilentWatch

@@ -61,7 +61,7 @@ def demo(out: Path, settings: Settings, console: Console) -> list[Result]:
     written: list[str] = []
     try:
         console.print(
-            f"Handwritten digits, {settings.noise_rate:.0%} of the training labels replaced at random. "
+            f"Handwritten digits, about {settings.noise_rate:.0%} of the training labels replaced at random. "
             f"The same network is trained for {settings.epochs} epochs with CE, then with CE+OGC.\n"
         )
         results, runs = train_all(settings, console)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ogc.data import Dataset
-from ogc.engine.graphs import Lane
+from ogc.engine.lane import Lane
 from ogc.losses import LOSSES
 from ogc.training import RECIPES, Interrupted, Job, NonFinite, load_network, loop, override, train
 from ogc.training.history import Epoch, SilentWatch

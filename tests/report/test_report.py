@@ -354,7 +354,7 @@ def test_a_run_whose_turn_never_came(tmp_path):
 
 def test_accuracy_by_doubtful_labels_is_called_that(tmp_path):
     folder = run_folder(tmp_path / "run", noise=None, true=False)
-    doubt = "where they are wrong, a right prediction counts as an error"
+    doubt = "If one is wrong, a correct prediction counts as an error"
     for source, doubtful in (
         ({"kind": "digits"}, False),
         ({"kind": "table", "path": "a.csv", "label": "y"}, True),

@@ -122,8 +122,8 @@ def sentences(run: StoredRun) -> list[str]:
         said += [] if why is None else [why]
     if run.broken is not None:
         said.append(
-            f"Training failed at step {run.broken['step']} of epoch {run.broken['epoch']}: the loss or gradient was not "
-            "finite. If resumed unchanged, it will fail again. A smaller lr or clip_norm may help."
+            f"Training failed at step {run.broken['step']} of epoch {run.broken['epoch']}: the loss or gradient was "
+            "not finite. If resumed unchanged, it will fail again. A smaller lr or clip_norm may help."
         )
     last = epochs[-1]
     if last.memorised is not None:
