@@ -314,7 +314,7 @@ def test_a_value_and_its_negative_are_two_runs(tmp_path, mine):
     ("name", "sentence"),
     [
         ("Rows", "should return a scalar with a gradient. Found a tensor of shape (4,)."),
-        ("Learning", "has weights of its own"),
+        ("Learning", "has parameters, which would not be trained"),
         ("Empty", "gives nan for logits (4, 10) that are all 0."),
         ("Dreaming", "fails on logits (4, 10) and labels (4,): AttributeError: 'Dreaming' object has no attribute"),
     ],

@@ -96,7 +96,7 @@ class _NormAct(Function):
             M, C, part.rows, P, module.momentum or 0.0, module.eps,
             FINISHED=False, ACT=act, PARTS=_parts(P), **part.sizes,
         )  # fmt: skip
-        # Where there is a residual the sign of the result is not that of the norm.
+        # With a residual the sign of the result is not that of the norm.
         ctx.save_for_backward(x, mean, rstd, weight, bias, y if act and residual is not None else None)
         ctx.act, ctx.residual = act, residual is not None
         ctx.set_materialize_grads(False)
@@ -130,14 +130,14 @@ class _NormAct(Function):
 
 
 def _matrix(x: Tensor) -> tuple[int, int, Cut]:
-    """M, C, and how the programs share them."""
+    """Return M, C, and how the matrix is split among programs."""
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 4
     M, C = x.numel() // x.shape[1], x.shape[1]
     return M, C, cut(M, C, processors)
 
 
 def _parts(P: int) -> int:
-    """So many partial results are read at once: all of them, if there are at most 128."""
+    """Return the number of partial results to read at once: all of them, up to 128."""
     return int(min(triton.next_power_of_2(P), 128))
 
 
@@ -145,7 +145,7 @@ if triton is not None:
 
     @triton.jit
     def _place(start, M, C, STEP: tl.constexpr, COLUMNS: tl.constexpr):
-        """Offsets of a block of the matrix, and which of them are inside."""
+        """Return the offsets of a block of the matrix, and a mask of those inside."""
         row, column = start + tl.arange(0, STEP), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         return row[:, None] * C + column[None, :], (row < M)[:, None] & (column < C)[None, :]
 
@@ -185,7 +185,7 @@ if triton is not None:
     def _moments(
         x, partial, M, C, ROWS, P, STEP: tl.constexpr, COLUMNS: tl.constexpr
     ):  # fmt: skip
-        """Mean and squared distances of ROWS rows, by sums around the first of them, which is near enough."""
+        """Compute mean and squared distances of ROWS rows, by sums around the first row for precision."""
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         start = tl.program_id(0) * ROWS
         end = tl.minimum(start + ROWS, M)

@@ -30,7 +30,7 @@ class NormAct(nn.BatchNorm2d):
         return self.fork(x, residual, act=act)[0]
 
     def fork(self, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> tuple[Tensor, Tensor]:
-        """The result twice, for two paths whose gradients are to be added up here: a pass over memory less."""
+        """Return the result twice, for two paths. Their gradients are added here, which saves a pass over memory."""
         if x.is_cuda and not torch.compiler.is_compiling():
             from . import fused_norm
 

@@ -19,12 +19,12 @@ Pair = tuple[Tensor, Tensor]
 
 
 def conv(before: int, after: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias that keeps the image's size, but for the stride."""
+    """Make a convolution without bias that divides the size of the image by the stride."""
     return nn.Conv2d(before, after, size, stride, padding=size // 2, bias=False)
 
 
 class Shortcut(nn.Sequential):
-    """What is added to a block's result where the shape changes: (N, C, H, W) -> (N, C', H / stride, W / stride)."""
+    """Shortcut of a block that changes the shape: (N, C, H, W) -> (N, C', H / stride, W / stride)."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__(conv(before, after, 1, stride), NormAct(after))
@@ -116,7 +116,7 @@ class ResNet(nn.Module):
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` may have more channels than it should, of zeros: tensor cores like eight."""
+        """Compute logits. ``x`` may have additional channels of zeros, because tensor cores need eight."""
         more = x.shape[1] - self.conv1.in_channels
         weight = F.pad(self.conv1.weight, (0, 0, 0, 0, 0, more)) if more else self.conv1.weight
         x = F.conv2d(x, weight, stride=self.conv1.stride, padding=self.conv1.padding)
@@ -129,7 +129,7 @@ class ResNet(nn.Module):
 
 
 def resnet20_cifar(channels: int, classes: int) -> ResNet:
-    """The narrow one of the paper's own section on CIFAR: a fourteenth of the work of the 18 layers below."""
+    """Make the narrow network of the paper's section on CIFAR, with a fourteenth of the work of ResNet-18."""
     return ResNet(BasicBlock, (3, 3, 3), width=16, channels=channels, classes=classes, small=True)
 
 
