@@ -74,7 +74,7 @@ def demo(out: Path, settings: Settings, console: Console) -> list[Result]:
         write_whole(out / "result.json", json.dumps(content, indent=1).encode())
         written.append("result.json")
     except KeyboardInterrupt:
-        kept = f"kept {', '.join(written)} in {out}" if written else f"nothing was written to {out}"
+        kept = f"{', '.join(written)} written to {out}" if written else f"nothing was written to {out}"
         raise Stopped(f"Stopped before the end: {kept}.") from None
     console.print(
         f"\nPictures: {out / 'demo.png'} (and {', '.join(written[1:-1])})\nNumbers:  {out / 'result.json'}\n\n"
@@ -82,7 +82,7 @@ def demo(out: Path, settings: Settings, console: Console) -> list[Result]:
         markup=False,
         soft_wrap=True,
     )
-    console.print("Next: README.md has the other losses and options, docs/method.md every equation behind tau.")
+    console.print("Next: see README.md for other losses and options, and docs/method.md for the equations.")
     return results
 
 

@@ -44,7 +44,7 @@ class Files:
         ("no GPU", CPU, Ranks(), job),
         ("accumulated", CUDA, Ranks(), lambda: job(accumulate=2)),
         ("adamw", CUDA, Ranks(), lambda: job(optimizer="adamw")),
-        ("momentum alone", CUDA, Ranks(), lambda: job(momentum=0.0)),
+        ("only SGD with momentum", CUDA, Ranks(), lambda: job(momentum=0.0)),
         ("frozen", CUDA, Ranks(), lambda: job()._replace(network=nn.Linear(2, 2).requires_grad_(False))),
     ],
 )
