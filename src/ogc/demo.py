@@ -90,7 +90,7 @@ def train_all(settings: Settings, console: Console) -> tuple[list[Result], list[
     """Train every method with every seed, on the CPU."""
     source = Source(kind="digits")
     with TemporaryDirectory() as folder:
-        jobs = []
+        jobs: list[Job] = []
         for recipe in (settings.recipe(method, seed) for method in COLOURS for seed in settings.seeds):
             jobs.append(Job(recipe, source, *load(source, recipe), Path(folder, str(len(jobs)))))
         with Progress(console, jobs) as watch:

@@ -33,7 +33,7 @@ class Epoch:
 
 
 class Watch(Protocol):
-    """Receives the progress of runs. ``run`` is the index of a job. Subclasses override what they need."""
+    """Receives the progress of runs. ``run`` is the index of a job."""
 
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
         """Receive the start of a run, with ``epoch`` of its ``epochs`` done. An epoch has ``steps`` steps."""
@@ -48,8 +48,12 @@ class Watch(Protocol):
         """Receive a note for the user."""
 
 
-class SilentWatch(Watch):
-    """Ignores all progress."""
+class SilentWatch:
+    """A watch that ignores all progress."""
+
+    def began(self, *_: Any, **__: Any) -> None: ...
+
+    moved = ended_epoch = said = began
 
 
 def summary(epochs: list[Epoch], report_epochs: int) -> dict[str, Any]:
