@@ -21,10 +21,10 @@ import torch
 
 from marks import renewed
 from ogc.data import Dataset, cifar10
-from ogc.engine.graphs import Lane
+from ogc.engine.lane import Lane
 from ogc.training import RECIPES, Job, override
 from ogc.training import loop as plain
-from ogc.training.history import Nobody
+from ogc.training.history import SilentWatch
 from ogc.training.ranks import Ranks
 from ogc.training.run import Run
 from provenance import provenance
@@ -107,7 +107,7 @@ def main() -> None:
     for method in reversed(methods):
         for n in counts:
             while len(lanes[method]) < n:
-                lanes[method].append(Lane(make(method, len(lanes[method])), Nobody(), {}))
+                lanes[method].append(Lane(make(method, len(lanes[method])), SilentWatch(), {}))
             engine_rate(lanes[method], 8)
             needed.setdefault(n, memory())
     for n in counts:

@@ -14,7 +14,7 @@ from torch import nn
 from ogc.data.dataset import Dataset
 from ogc.training import Interrupted, Job, Recipe, train
 from ogc.training.feed import Feed
-from ogc.training.history import Nobody
+from ogc.training.history import SilentWatch
 from ogc.training.method import METHODS
 from ogc.training.run_folder import BEST, LAST, METRICS, SAMPLES, read_tensors
 
@@ -96,7 +96,7 @@ def job(out=None, method="ce+ogc", *, n=80, net=None, **changes):
     return Job(recipe(method, **changes), None, (make(n), sets), None, out, net)
 
 
-class StopAt(Nobody):
+class StopAt(SilentWatch):
     """Asks to stop by a signal, after a step of an epoch (both from 1), or at its end if the step is None."""
 
     def __init__(self, epoch, step, signal=signal.SIGTERM):

@@ -74,10 +74,10 @@ def test_options_reach_the_demo(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_is_one_line_and_130(tmp_path, monkeypatch):
-    def stop(*args):
+    def stop(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ogc.demo.training.look", stop)
+    monkeypatch.setattr("ogc.demo.train", stop)
     result = ogc("demo", "--out", str(tmp_path))
     assert result.exit_code == 130
     assert result.stderr == f"Stopped before the end: nothing was written to {tmp_path}.\n"

@@ -95,7 +95,7 @@ def test_what_was_typed_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert code == 143
     assert ran(tmp_path)
-    command = said.partition("Go on with: ")[2].split("\n")[0]
+    command = said.partition("Resume with: ")[2].split("\n")[0]
     assert shlex.split(command) == ["ogc", "train", "--resume", "run", "--method", f"{file}:Evil"]
     monkeypatch.setattr(own_loss, "_allowed", {})
     assert "add --method" in ogc("train", "--resume", "run")[1]

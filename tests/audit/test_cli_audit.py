@@ -451,7 +451,7 @@ def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch)
         patch.setattr(session, "train", lambda jobs, **options: real(jobs, **options | {"watch": stop}))
         result = ogc("audit", "--table", "t.csv", *TABLE, "--out", "run")
     assert result.exit_code == 130, result.output
-    assert result.stderr == "Stopped by SIGINT. Go on with: ogc train --resume run\nThen: ogc audit run\n"
+    assert result.stderr == "Stopped by SIGINT. Resume with: ogc train --resume run\nThen: ogc audit run\n"
     works("train", "--resume", "run")
     assert "of 240 labels are probably wrong" in works("audit", "run")
 

@@ -239,7 +239,7 @@ def test_only(tmp_path):
         (["digits", "--method", "no.py:Mine"], 2, "There is no `"),
         (["digits", "--method", "mine.py:Min"], 2, "has no torch module 'Min'. Did you mean Mine? There are Mine, "),
         (["digits", "--method", "mine.py:Mine+ogc"], 2, "OGC needs a pointwise loss"),
-        (["digits", "--method", "mine.py:Needy"], 2, "should be made without arguments, or have numbers as defaults"),
+        (["digits", "--method", "mine.py:Needy"], 2, "should have a numeric default for every argument"),
         (["digits", "--method", "broken.py:Mine"], 2, "cannot be loaded: SyntaxError"),
     ],
 )
@@ -314,7 +314,7 @@ def test_a_value_and_its_negative_are_two_runs(tmp_path, mine):
     ("name", "sentence"),
     [
         ("Rows", "should return a scalar with a gradient. Found a tensor of shape (4,)."),
-        ("Learning", "has weights of its own"),
+        ("Learning", "has parameters, which would not be trained"),
         ("Empty", "gives nan for logits (4, 10) that are all 0."),
         ("Dreaming", "fails on logits (4, 10) and labels (4,): AttributeError: 'Dreaming' object has no attribute"),
     ],

@@ -367,7 +367,7 @@ def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
 
 
 def test_how_many_tasks_a_worker_gets(driver, monkeypatch):
-    """Nobody idles while another has several; and what a worker was lost with takes nobody else with it again."""
+    """No worker idles while another has several tasks. Tasks that a worker was lost with are run apart from others."""
     fake = TrainingRay(None, {"GPU": 8.0})
     made = driver(fake, small(range(8)))
 
@@ -431,7 +431,7 @@ def test_what_is_wrong_with_a_run_and_what_with_its_node(ray, error, answer, tmp
 
 def test_a_node_that_cannot_train_is_told_from_the_run(ray, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "should be cpu: no GPU is to be had here" in trained(small([1])[0], tmp_path, device="cuda")
+    assert "should be cpu: no GPU found" in trained(small([1])[0], tmp_path, device="cuda")
     (tmp_path / "file").touch()
     assert trained(small([1])[0], tmp_path / "file").startswith("NotADirectoryError on ")
 

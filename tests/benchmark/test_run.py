@@ -19,7 +19,7 @@ from ogc.benchmark.run import RunQueue
 from ogc.benchmark.status import Status, estimate, result_status
 from ogc.benchmark.task import batches, side_by_side, tasks_of
 from ogc.training import NonFinite, allow_loss, source
-from ogc.training.history import Nobody
+from ogc.training.history import SilentWatch
 from ogc.training.run import described
 from ogc.training.run_folder import write_run
 from ogc.training.stopping import Stop
@@ -192,7 +192,7 @@ def test_what_a_session_notes(tmp_path):
     """Two side by side, after one that was done before; then one by itself."""
     [task] = tasks("ce")
     jobs = [Data(None).job(task, tmp_path)._replace(out=tmp_path / str(i)) for i in range(4)]
-    session = SessionWatch(Nobody(), jobs, Stop())
+    session = SessionWatch(SilentWatch(), jobs, Stop())
     last = made_up(task.cell).epochs[-1]
 
     def began(run, epoch):

@@ -44,7 +44,7 @@ class Files:
         ("no GPU", CPU, Ranks(), job),
         ("accumulated", CUDA, Ranks(), lambda: job(accumulate=2)),
         ("adamw", CUDA, Ranks(), lambda: job(optimizer="adamw")),
-        ("momentum alone", CUDA, Ranks(), lambda: job(momentum=0.0)),
+        ("only SGD with momentum", CUDA, Ranks(), lambda: job(momentum=0.0)),
         ("frozen", CUDA, Ranks(), lambda: job()._replace(network=nn.Linear(2, 2).requires_grad_(False))),
     ],
 )
@@ -52,17 +52,17 @@ def test_whom_it_does_not_serve(
     why: str, device: torch.device, ranks: Ranks, a_job: Callable[[], Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "HAVE_TRITON", True)
-    assert graphs.why_not([job()], CUDA, Ranks()) is None
-    assert why in (graphs.why_not([job(), a_job()], device, ranks) or "")
+    assert graphs.unsupported_reason([job()], CUDA, Ranks()) is None
+    assert why in (graphs.unsupported_reason([job(), a_job()], device, ranks) or "")
 
 
 def test_images_on_the_disk_and_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     train, sets = job().data
     on_disk = Dataset(Files(), train.given, train.class_names, train.ids)  # type: ignore[arg-type]
     monkeypatch.setattr(kernels, "HAVE_TRITON", True)
-    assert "memory" in (graphs.why_not([job()._replace(data=(on_disk, sets))], CUDA, Ranks()) or "")
+    assert "memory" in (graphs.unsupported_reason([job()._replace(data=(on_disk, sets))], CUDA, Ranks()) or "")
     monkeypatch.setattr(kernels, "HAVE_TRITON", False)
-    assert "Triton" in (graphs.why_not([job()], CUDA, Ranks()) or "")
+    assert "Triton" in (graphs.unsupported_reason([job()], CUDA, Ranks()) or "")
 
 
 def test_the_engine_is_refused_where_it_cannot_serve() -> None:
@@ -119,7 +119,7 @@ def test_the_books() -> None:
     H, predicted, losses = torch.full((50,), torch.nan), torch.full((50,), -1), torch.zeros(7)
     stats, average_stats = torch.randn(1500), torch.randn(1500)
     expected: Tensor = average_stats.lerp(stats, 0.01)
-    kernels.keep_books(
+    kernels.record_step(
         logits=logits,
         rows=rows,
         loss=torch.tensor(3.5),

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from ogc.data import Dataset
-from ogc.engine.graphs import Lane
+from ogc.engine.lane import Lane
 from ogc.losses import LOSSES
 from ogc.training import RECIPES, Interrupted, Job, NonFinite, load_network, loop, override, train
-from ogc.training.history import Epoch, Nobody
+from ogc.training.history import Epoch, SilentWatch
 from ogc.training.ranks import Ranks
 from ogc.training.run import Run
 from ogc.training.run_folder import BEST, LAST, RESULT, SAMPLES, read_tensors
@@ -57,7 +57,7 @@ def by_loop(a_job: Job) -> tuple[Run, Iterator[None]]:
 
 def by_engine(a_job: Job) -> tuple[Run, Lane]:
     run = Run(a_job, device=DEVICE)
-    return run, Lane(run, Nobody(), {})
+    return run, Lane(run, SilentWatch(), {})
 
 
 def settings(method: str) -> dict[str, object]:
@@ -158,7 +158,7 @@ def test_the_engine_and_the_loop_end_alike(method: str, apart: float) -> None:
     assert {field.name for field in dataclasses.fields(Epoch)} == set(fast["epochs"][-1])
 
 
-class StopAfter(Nobody):
+class StopAfter(SilentWatch):
     """SIGTERM once so many steps of an epoch are launched."""
 
     def __init__(self, steps: int) -> None:
@@ -220,7 +220,7 @@ def test_one_broken_run_leaves_the_others_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "bad" / RESULT).exists()
 
 
-class Sentences(Nobody):
+class Sentences(SilentWatch):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -270,7 +270,7 @@ def test_any_network_with_batch_norm() -> None:
 
 def test_a_step_does_not_wait_for_the_device() -> None:
     run = Run(job(method="ce+ogc", samples=64 * 100), device=DEVICE)
-    driven = Lane(run, Nobody(), {}).steps()
+    driven = Lane(run, SilentWatch(), {}).steps()
     next(driven)
     torch.cuda.set_sync_debug_mode("error")
     try:

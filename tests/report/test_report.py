@@ -229,8 +229,8 @@ def test_the_outcome_is_said_in_sentences(finished):
     assert "for 30 of 30 epochs in 0:45" in said
     assert "Accuracy on test over the last 10 epochs: 60.2 % (standard deviation 1.1)" in said
     assert "with the averaged weights 62.2 %" in said
-    assert "The best epoch, 30, had 64.0 % (averaged), but it was picked on that very set." in said
-    assert "predicts the wrong label for 8.1 %, and the true one for 70.0 %" in said
+    assert "The best epoch, 30, had 64.0 % (averaged), but it was chosen on the same set." in said
+    assert "For 8.1 % of the wrongly labelled samples it predicts the wrong label, for 70.0 % the true one." in said
     assert re.search(r"An estimated 46.0 % of the labels are wrong; 3\d.\d % are\.", said)
     assert "memorising" not in said
     assert said in Page(finished[1][-1].read_text()).text.replace("\u00a0", " ").replace("\n", " ")
@@ -265,8 +265,8 @@ def test_the_classes_are_suspected_by_the_surveys_where_there_are_any(tmp_path):
 @pytest.mark.parametrize(
     ("kinds", "missing", "says"),
     [
-        ({"true": False, "noise": None}, ["ratio.png"], "none was added; the true labels are not known"),
-        ({"method": "ce"}, ["tau.png", "ratio.png"], "most often predicted otherwise first"),
+        ({"true": False, "noise": None}, ["ratio.png"], "none added; the true labels are unknown"),
+        ({"method": "ce"}, ["tau.png", "ratio.png"], "Classes by share of different predictions"),
         ({"sets": ()}, ["accuracy.png"], "There was no held-out set"),
         ({"sets": ("val", "test"), "average": False}, [], "Accuracy on val over"),
         ({"epochs": 1}, ["tau.png", "ratio.png"], "after the last epoch"),
@@ -296,7 +296,7 @@ def test_a_run_that_clipped_nothing_says_so(tmp_path):
     folder = run_folder(tmp_path / "run", epochs=5)
     edited(folder / "run.json", lambda run: run["facts"].update(samples=50, batch=16, steps=3))
     assert "ce+ogc clips nothing in 15 steps of 16 samples" in " ".join(sentences(read(folder)))
-    assert ("an epoch", "3 steps of 16 samples") in report.provenance_rows(read(folder))
+    assert ("epoch", "3 steps of 16 samples") in report.provenance_rows(read(folder))
     edited(folder / "run.json", lambda run: run["facts"].update(steps=30))
     assert "clips nothing" not in " ".join(sentences(read(folder)))
 
@@ -305,7 +305,7 @@ def test_a_run_that_broke_says_where(tmp_path):
     folder = run_folder(tmp_path / "run", done=3)
     assert "broke" not in " ".join(sentences(read(folder)))
     write_part(folder / "nonfinite.json", "id", {"epoch": 4, "step": 2, "samples": ["7"], "epochs": [asdict(epoch(1))]})
-    assert "It broke at step 2 of epoch 4" in " ".join(sentences(read(folder)))
+    assert "Training failed at step 2 of epoch 4" in " ".join(sentences(read(folder)))
 
 
 def test_classes_are_counted_as_by_hand(tmp_path):
@@ -354,7 +354,7 @@ def test_a_run_whose_turn_never_came(tmp_path):
 
 def test_accuracy_by_doubtful_labels_is_called_that(tmp_path):
     folder = run_folder(tmp_path / "run", noise=None, true=False)
-    doubt = "where they are wrong, a right prediction counts as an error"
+    doubt = "If one is wrong, a correct prediction counts as an error"
     for source, doubtful in (
         ({"kind": "digits"}, False),
         ({"kind": "table", "path": "a.csv", "label": "y"}, True),
@@ -427,7 +427,7 @@ def test_the_table_has_a_row_per_run_and_one_per_group_of_seeds(tmp_path):
     assert ["ce+ogc", "n=2", "61.2+-1.4", "62.2+-0.0", "62.0+-0.0", "8.1+-0.0", "46.0/45.0", "1:15"] in lines
     assert ["ce", "0", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"] in lines
     assert "digits, mlp, symmetric:0.5" in text
-    assert "out of reach in practice" in " ".join(text.split())
+    assert "not attainable in practice" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -447,7 +447,7 @@ def test_the_tables_caption_says_what_the_numbers_are(tmp_path):
     assert "running average: mean over the last 10 epochs. The best" in caption("many")
     assert "running average: after the last epoch. The best" in caption("one", epochs=1)
     without = caption("none", sets=(), average=False)
-    assert without.endswith("Nothing was held out: how well it generalises is not known.")
+    assert without.endswith("No held-out data: the generalisation is unknown.")
     assert "ccuracy" not in without
 
 

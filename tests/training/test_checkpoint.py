@@ -50,23 +50,23 @@ def rewrite(path, tensors, facts):
 
 
 def test_another_recipe(stopped):
-    assert refusal(stopped, lr=0.5) == "is of another run: lr is 0.05 there, and 0.5 here."
-    assert refusal(stopped, method="gce").startswith("is of another run: method is 'ce+ogc' there, and 'gce' here")
-    assert refusal(stopped, seed=3).startswith("is of another run: seed is 0 there, and 3 here")
+    assert refusal(stopped, lr=0.5) == "belongs to another run: lr is 0.05 there and 0.5 here."
+    assert refusal(stopped, method="gce").startswith("belongs to another run: method is 'ce+ogc' there and 'gce' here")
+    assert refusal(stopped, seed=3).startswith("belongs to another run: seed is 0 there and 3 here")
 
 
 def test_other_data(stopped):
-    assert refusal(stopped, n=81) == "is of another run: number of samples is 80 there, and 81 here."
+    assert refusal(stopped, n=81) == "belongs to another run: number of samples is 80 there and 81 here."
     one = job(stopped)
     other = one.data[0].with_given(1 - one.data[0].given.clamp(max=1))
-    with pytest.raises(CheckpointError, match=r"sha256 of the labels is '.*' there, and '.*' here"):
+    with pytest.raises(CheckpointError, match=r"sha256 of the labels is '.*' there and '.*' here"):
         train([one._replace(data=(other, one.data[1]))], resume=True)
 
 
 def test_samples_in_another_order(stopped):
     one = job(stopped)
     other = replace(one.data[0], ids=one.data[0].ids[::-1])
-    with pytest.raises(CheckpointError, match="is of other data: their ids of train have changed since"):
+    with pytest.raises(CheckpointError, match="belongs to other data: the ids of train have changed since"):
         train([one._replace(data=(other, one.data[1]))], resume=True)
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from ogc.training.history import Epoch, Nobody, summary
+from ogc.training.history import Epoch, SilentWatch, summary
 
 EPOCH = Epoch(
     epoch=1,
@@ -68,7 +68,7 @@ def test_the_first_set_counts():
 
 
 def test_nobody_listens():
-    nobody = Nobody()
+    nobody = SilentWatch()
     nobody.began(0, epoch=0, epochs=1, steps=1)
     nobody.moved(0, epoch=0, step=1, images_per_second=None)
     nobody.ended_epoch(0, EPOCH)

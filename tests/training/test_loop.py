@@ -10,7 +10,7 @@ from torch import nn
 
 from ogc.data.augment import IMAGENET
 from ogc.training import Job, NonFinite, train
-from ogc.training.history import Nobody
+from ogc.training.history import SilentWatch
 from ogc.training.run import Run, decay_at
 from ogc.training.run_folder import LAST, NONFINITE, SAMPLES, read_part, read_tensors
 from small_runs import StopAt, assert_equal_runs, features, feed, images, job, network, on_disk, recipe
@@ -127,7 +127,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, method):
     assert f"The last good checkpoint is in {tmp_path}." in said
     ids = [one.data[0].ids[i] for i in spoils.batch]
     path = tmp_path / NONFINITE
-    assert said.endswith(f"the batch's samples: {', '.join(ids[:10])} and 6 more (all of them in {path}).")
+    assert said.endswith(f"samples of the batch: {', '.join(ids[:10])} and 6 more (all of them in {path}).")
     assert info.value.batch == {"epoch": 2, "step": 4, "samples": ids}
     assert read_part(path).items() >= info.value.batch.items()
     tensors, facts = read_tensors(tmp_path / LAST)
@@ -235,7 +235,7 @@ def test_where_nobody_looks_at_every_step(tmp_path, monkeypatch, save_every, ste
     assert not (tmp_path / LAST).exists()
 
 
-class Counts(Nobody):
+class Counts(SilentWatch):
     steps = 0
 
     def moved(self, run, *, epoch, step, images_per_second):

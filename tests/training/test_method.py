@@ -116,7 +116,7 @@ def test_given_then_the_papers_then_our_own(data, method, given, expected):
         ("ce+linear", {"steps": 9}, "has no parameter 'steps'"),  # training is as long as it is
         ("mae+ogc", {}, "clipped already: use that loss by itself"),
         ("nce_rce+ogc", {}, "OGC needs a pointwise loss"),
-        ("sce+ema", {}, r"The method sce\+ema cannot be: both of its parts have a parameter `alpha`\."),
+        ("sce+ema", {}, r"The method sce\+ema is not supported: its loss and its rule both have a parameter `alpha`\."),
         ("taylor_ce+ogc", {"t": 1}, "clipped already"),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 
 from ogc.losses import CrossEntropy, Pointwise
 from ogc.training import RECIPES, CheckpointError, Interrupted, Recipe, allow_loss, load_network, override, train
-from ogc.training.method import anywhere, build, criterion, own_loss, split
+from ogc.training.method import build, criterion, own_loss, split, with_absolute_path
 from ogc.training.own_loss import OwnLoss
 from small_runs import StopAt, assert_equal_runs, job, train_in_pieces
 
@@ -65,7 +65,7 @@ def test_names():
     assert split("a+b/c.py:D+ema") == ("a+b/c.py:D", "+", "ema")
     assert own_loss("ce+ogc") is None
     assert own_loss("a.py:B+ogc").name == "B"
-    assert anywhere("ce+ogc") == "ce+ogc"
+    assert with_absolute_path("ce+ogc") == "ce+ogc"
 
 
 def test_a_recipe_has_the_whole_path_and_the_checksum(file, monkeypatch):
@@ -167,7 +167,7 @@ def test_a_changed_file_is_noticed(file, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train([make()], watch=StopAt(2, None))
     allowed(file, FILE + "\n")
-    with pytest.raises(CheckpointError, match="is of another run: method_sha256 is"):
+    with pytest.raises(CheckpointError, match="belongs to another run: method_sha256 is"):
         train([make()], resume=True)
     file.unlink()
     assert load_network(tmp_path / "run") is not None  # which nobody needs the loss for

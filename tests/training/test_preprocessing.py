@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ogc.report.progress import Progress
 from ogc.training import RECIPES, CheckpointError, Interrupted, Job, Source, load, override, train
-from ogc.training.history import Nobody
+from ogc.training.history import SilentWatch
 from ogc.training.preprocessing import Preprocessing
 from ogc.training.run import Run
 from ogc.training.session import pick_device
@@ -28,7 +28,7 @@ def table_job(source, out, **changes):
     return Job(recipe, source, *load(source, recipe), out)
 
 
-class Listener(Nobody):
+class Listener(SilentWatch):
     def __init__(self):
         self.heard = []
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ogc.training import Interrupted, NonFinite, train
-from ogc.training.history import Nobody
+from ogc.training.history import SilentWatch
 from ogc.training.run_folder import LAST, METRICS, NONFINITE, SAMPLES, read_tensors
 from small_runs import StopAt, job, metrics, network, two_processes
 
@@ -62,7 +62,7 @@ def complaint(one, **options):
         return f"{type(error).__name__}: {error}"
 
 
-class Told(Nobody):
+class Told(SilentWatch):
     epochs = 0
 
     def ended_epoch(self, run, epoch):
@@ -116,7 +116,7 @@ def test_what_one_rank_finds_wrong_all_report(pair):
 def test_a_signal_to_one_stops_all_at_one_step(pair):
     first, second = (seen["stopped"] for seen in pair[1])
     assert first == second
-    assert first.startswith("Interrupted: Stopped by SIGTERM. Go on with: ogc train --resume")
+    assert first.startswith("Interrupted: Stopped by SIGTERM. Resume with: ogc train --resume")
     assert read_tensors(pair[0] / "stopped" / LAST)[1]["epoch"] > 0
 
 
@@ -154,7 +154,7 @@ def test_torchrun(tmp_path):
         _, complaint = started.communicate(timeout=60)
     finally:
         started.kill()
-    assert f"Go on with: ogc train --resume {out}" in complaint
+    assert f"Resume with: ogc train --resume {out}" in complaint
     assert 0 < read_tensors(out / LAST)[1]["epoch"] < 10
     again = torchrun("--resume", str(out))
     said, complaint = again.communicate(timeout=120)

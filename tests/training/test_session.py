@@ -27,7 +27,7 @@ from ogc.training import (
     train,
 )
 from ogc.training.evaluate import EvaluationSet
-from ogc.training.history import Nobody
+from ogc.training.history import SilentWatch
 from ogc.training.ranks import Ranks
 from ogc.training.run import NonFinite
 from ogc.training.run_folder import BEST, LAST, NONFINITE, RESULT, RUN, SAMPLES, read_part, read_tensors
@@ -174,7 +174,7 @@ def test_devices_and_engines():
             pick_device(name)
     with pytest.raises(ValueError, match="`engine` should be one of"):
         train([job()], engine="diesel")
-    with pytest.raises(ValueError, match="The engine cannot serve here: there is no GPU"):
+    with pytest.raises(ValueError, match="The engine cannot train these jobs: there is no GPU"):
         train([job()], engine="graph", device="cpu")
 
 
@@ -241,7 +241,7 @@ def engine(monkeypatch):
             run.watch = watch
         return lanes
 
-    monkeypatch.setattr(graphs, "why_not", lambda *_: None)
+    monkeypatch.setattr(graphs, "unsupported_reason", lambda *_: None)
     monkeypatch.setattr(graphs, "prepare", prepare)
     monkeypatch.setattr(graphs, "train", run_all)
     return monkeypatch
@@ -294,7 +294,7 @@ def test_one_that_breaks_in_its_last_step(tmp_path, request, how):
     if how == "side by side":
         request.getfixturevalue("engine")
 
-    class Breaks(Nobody):
+    class Breaks(SilentWatch):
         def moved(self, run, *, epoch, step, images_per_second):
             if (run, epoch, step) == (0, 3, 5):
                 torch.nn.init.constant_(jobs[0].network.weight, math.nan)
@@ -314,11 +314,11 @@ def test_what_cannot_be_captured_leaves_no_memory_behind(engine, tmp_path):
         lanes = list(runs)
         raise graphs.CaptureError(f"{len(lanes)} cannot be captured.")
 
-    class Says(Nobody):
+    class Says(SilentWatch):
         def said(self, sentence):
             gc.collect()
             left.extend(ref() for ref in begun)
-            assert sentence == "2 cannot be captured. The plain loop trains instead."
+            assert sentence == "2 cannot be captured. Training with the plain loop instead."
 
     engine.setattr(graphs, "prepare", prepare)
     jobs = [job(tmp_path / "one", epochs=1, method="ce"), job(tmp_path / "two", epochs=1, method="ce")]
@@ -372,7 +372,7 @@ def test_threads_of_a_network_from_python_are_its_own():
 
 
 def test_that_nothing_will_be_clipped_is_said_at_the_beginning():
-    class Notes(Nobody):
+    class Notes(SilentWatch):
         def __init__(self):
             self.heard = []
 

@@ -90,12 +90,12 @@ def test_what_a_person_types():
 @pytest.mark.parametrize(
     ("text", "options", "error", "sentence"),
     [
-        ("digit", {}, ValueError, r"There is no `digit`\. Did you mean digits\? Data are digits, cifar10, "),
+        ("digit", {}, ValueError, r"There is no `digit`\. Did you mean digits\? Supported: digits, cifar10, "),
         ("cifar-10", {}, ValueError, "Did you mean cifar10"),
         ("rows.cvs", {}, ValueError, r"Did you mean rows\.csv\?"),
         ("row.csv", {}, FileNotFoundError, r"There is no `row\.csv`\. Did you mean rows\.csv"),
         ("no/such/folder", {}, FileNotFoundError, "There is no `no/such/folder`"),
-        (__file__, {}, ValueError, "is no data that can be trained on"),
+        (__file__, {}, ValueError, "is not a supported data source"),
         ("rows.csv", {}, ValueError, r"`label` should be given: the column of `rows\.csv` with the labels"),
         ("x.npy", {}, ValueError, r"`labels` should be given with `x\.npy`: a file of labels"),
         ("digits", {"val": 0.1}, ValueError, "`val` should be left out with digits: it is for folder, table, arrays"),

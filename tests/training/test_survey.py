@@ -60,7 +60,7 @@ def surveyed(contradicted, *, epochs=240):
     surveys = Surveys({"train": survey}, epochs=epochs, surveys=10)
     network = Told(data.given)
     for epoch, network.wrong in zip(surveys.moments, contradicted, strict=True):
-        surveys.ask(network, {}, "float32", epoch)
+        surveys.take(network, {}, "float32", epoch)
     return surveys
 
 

@@ -36,7 +36,6 @@ from torch import Tensor, nn
 from .. import OGC, __version__, _provenance, losses
 from .._require import require
 from .._threads import one_thread
-from ..demo.training import shuffled
 from ..given_label import P_MIN
 from ..models import mlp
 from ..noise import symmetric
@@ -160,7 +159,8 @@ def train(
     )
     moments, snapshots = [], []
     for epoch in range(1, settings.epochs[-1] + 1):
-        for batch in shuffled(len(task.inputs), settings.batch_size, batches):
+        order = torch.randperm(len(task.inputs), generator=batches)
+        for batch in order.split(settings.batch_size):
             loss = criterion(model(task.inputs[batch]), task.given[batch])
             optimizer.zero_grad()
             loss.backward()

@@ -1,4 +1,4 @@
-"""Flat memory: all of a run's weights in one tensor, so that a kernel updates them in one pass."""
+"""Flat memory: all weights of a run in one tensor, which a kernel updates in one pass."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from . import kernels
 
 
 class Flat:
-    """A run's weights, momentum and averages as slices of flat memory; the run's own tensors become views of it.
+    """Weights, momentum and averages of a run in flat memory. The run's own tensors become views of it.
 
-    Weights of convolutions and linear layers come first: they have a copy in the network's precision, ``short``.
+    Weights of convolutions and linear layers come first. They have a copy in bf16, ``short``.
     """
 
     def __init__(self, run: Run) -> None:
@@ -65,7 +65,7 @@ class Flat:
             at += buffer.numel()
 
     def view(self, flat: Tensor, i: int) -> Tensor:
-        """Parameter i's slice, in its shape; images' weights channels-last."""
+        """Return the slice of parameter i in its shape; weights of convolutions are channels-last."""
         shape = self.params[i].shape
         piece = flat[self.offsets[i] : self.offsets[i] + shape.numel()]
         if len(shape) != 4:
@@ -77,7 +77,7 @@ class Flat:
         return flat[at : at + shape.numel()].view(shape)
 
     def network_weights(self, weight: Tensor, short: Tensor) -> dict[str, Tensor]:
-        """What the network computes with, from flat memory."""
+        """Return the weights of the network as views of flat memory."""
         is_low = [offset < self.n_low for offset in self.offsets]
         return {name: self.view(short if is_low[i] else weight, i) for i, name in enumerate(self.names)}
 
@@ -85,7 +85,7 @@ class Flat:
         return {name: self.buffer(stats, name) for name in self.buffers}
 
     def in_memory_order(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Each gradient as its weight lies in memory, gap included; nearly all do already."""
+        """Return the gradients in the memory layout of their weights, padding included. Nearly all have it already."""
         like = [torch.channels_last if gradient.dim() == 4 else torch.contiguous_format for gradient in gradients]
         laid = [gradient.contiguous(memory_format=order) for gradient, order in zip(gradients, like, strict=True)]
         gaps = [-gradient.numel() % kernels.ALIGNED for gradient in gradients]

@@ -1,54 +1,35 @@
-"""The engine: whole steps as CUDA graphs over data on the device, several runs side by side, each on its own stream.
+"""The engine: training steps as CUDA graphs over data on the device, several runs side by side on their own streams.
 
-A step reads its batch, learning rate and decay from tables at a position that the device counts, so replaying one graph
-is a step; the host only refills the tables. The weights lie in flat memory, with a bf16 copy that the network computes
-with. At the end of an epoch the state is copied aside, and evaluated and read back while the next epoch trains.
-The plain loop does the same arithmetic.
+The arithmetic is that of the plain loop.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..clipping import OGC
 from ..clipping.backends.cuda import LARGEST
-from ..data.augment import Statistics
-from ..models.resnet import ResNet
-from ..training import checkpoint
-from ..training.evaluate import EvaluationSet, precision
-from ..training.feed import Plan
 from ..training.history import Watch
 from ..training.ranks import Ranks
-from ..training.run import Job, NonFinite, Run, Snapshot, decay_at
+from ..training.run import Job, NonFinite, Run
 from ..training.stopping import Stop
 from . import kernels
-from .flat import Flat
-
-CHUNK = 64  # steps between two fillings of the tables, at most
-CHUNK_NUMBERS = 2**27  # of inputs, at most: augmentation holds them several times over
-WARM_UP = 3
-WORTH_COMPILING = 5000  # steps, to win back the seconds that it takes
-RAW, AVERAGED = ("weight", "stats"), ("average", "average_stats")  # weights and buffers, as copied aside
-CHANNELS = 8  # of images, at least: with three, convolutions miss the tensor cores
+from .lane import Lane, Ready
 
 
-def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | None:
-    """What keeps the engine from serving these jobs, in words."""
+def unsupported_reason(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | None:
+    """Return why the engine does not support these jobs; ``None`` if it does."""
     if device.type != "cuda":
         return "there is no GPU"
     if not kernels.HAVE_TRITON:
         return "Triton is not installed"
     if torch.version.hip is not None:
-        return "the GPU is not NVIDIA's"
+        return "the GPU is not from NVIDIA"
     if ranks.size > 1:
         return "there are several processes"
     for job in jobs:
@@ -56,33 +37,29 @@ def why_not(jobs: Sequence[Job], device: torch.device, ranks: Ranks) -> str | No
         if not all(isinstance(part.inputs, Tensor) for part in (train, *sets.values())):
             return "the images do not fit in memory"
         if job.recipe.optimizer != "sgd" or job.recipe.momentum == 0:
-            return f"the optimizer is {job.recipe.optimizer}, and it knows SGD with momentum alone"
+            return f"the optimizer is {job.recipe.optimizer}, and only SGD with momentum is supported"
         if job.recipe.accumulate > 1:
             return "gradients are accumulated"
         if not all(value.requires_grad for value in (job.network.parameters() if job.network else ())):
-            return "a part of the network is frozen"
+            return "some weights of the network are frozen"
         if job.recipe.parameters.get("queue_size", 0) > LARGEST:
-            return f"OGC's kernel holds a queue of at most {LARGEST:,}"
+            return f"the queue of OGC is larger than {LARGEST:,}"
     return None
 
 
-Ready = dict[tuple[int, Statistics | None, torch.dtype], Tensor]
-"""Held-out data as networks take it, by what it is made of."""
-
-
 class CaptureError(RuntimeError):
-    """A network or loss that the engine's graphs cannot hold: one sentence."""
+    """Raised if a network or loss cannot be captured in a CUDA graph."""
 
 
 def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
-    """A lane for each run that is not done."""
+    """Make a lane for each run that is not done."""
     ready: Ready = {}
     lanes = []
     with _tuned_convolutions():
         for run in runs:
             if drawing := [type(module).__name__ for module in run.network.modules() if draws(module)]:
                 raise CaptureError(
-                    f"{run.recipe.network} draws random numbers ({drawing[0]}), which graphs would share."
+                    f"{run.recipe.network} uses random numbers ({drawing[0]}), which a CUDA graph would repeat."
                 )
             try:
                 lanes += [Lane(run, watch, ready)] if not run.done else []
@@ -96,21 +73,21 @@ def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
 
 
 def _forget_capture(device: torch.device) -> None:
-    """A capture that failed leaves the random generator waiting for its end, and all that draw from it refused."""
+    """Reset the random generator, which is unusable after a failed capture."""
     generator = torch.cuda.default_generators[device.index or 0]
-    with suppress(RuntimeError):  # what the capture failed of is to be told, whatever comes of this
+    with suppress(RuntimeError):  # the error of the capture is the one to report
         generator.graphsafe_set_state(generator.clone_state())
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether it needs random numbers in training: dropout, stochastic depth."""
+    """Return True if the module uses random numbers in training: dropout, stochastic depth."""
     return float(getattr(module, "drop_prob", 0) or (module.p if isinstance(module, _DropoutNd) else 0)) > 0
 
 
 def train(lanes: Sequence[Lane], *, stop: Stop, save_every: float) -> NonFinite | None:
-    """Train all runs to the end, or until ``stop``; they are then saved where they stand.
+    """Train all runs to the end, or until ``stop``, and save them. Return the first error.
 
-    A run that breaks leaves the others alone; its complaint is returned.
+    A run that breaks does not stop the others.
     """
     try:
         return drive(lanes, stop, save_every)
@@ -129,314 +106,27 @@ def _tuned_convolutions() -> Iterator[None]:
 
 
 def drive(lanes: Sequence[Lane], stop: Stop, save_every: float) -> NonFinite | None:
-    """A step of each in turn, and the first complaint."""
-    going = [(lane, lane.steps()) for lane in lanes]
+    """Launch one step of each lane in turn. Return the first error."""
+    active = [(lane, lane.steps()) for lane in lanes]
     saved, trouble = time.monotonic(), None
-    while going:
-        for lane, steps in list(going):
+    while active:
+        for lane, steps in list(active):
             try:
                 if next(steps, None) is None:
-                    going.remove((lane, steps))
+                    active.remove((lane, steps))
                     lane.save()
             except NonFinite as error:
-                going.remove((lane, steps))
+                active.remove((lane, steps))
                 trouble = trouble or error
         due = time.monotonic() - saved > save_every
         if stop or due:
-            for lane, steps in list(going):
+            for lane, steps in list(active):
                 try:
                     lane.save()
                 except NonFinite as error:
-                    going.remove((lane, steps))
+                    active.remove((lane, steps))
                     trouble = trouble or error
             saved = time.monotonic()
         if stop:
             break
     return trouble
-
-
-def new_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-class Lane:
-    """One run on its own stream: its tables, and its step and its evaluation as graphs."""
-
-    def __init__(self, run: Run, watch: Watch, ready: Ready) -> None:
-        self.run, self.watch, self.flat = run, watch, Flat(run)
-        device, feed = run.device, run.feed
-        self.bits = torch.bfloat16 if run.recipe.precision == "bf16" else torch.float32
-        self.stream, self.aside = new_stream(device), new_stream(device)
-        self.finished_aside = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self.pending: Any = None
-
-        shape = feed.shape
-        pads = isinstance(run.network, ResNet) and self.bits == torch.bfloat16
-        self.more = max(CHANNELS - shape[0], 0) if pads else 0
-        memory = (shape[1], shape[2], shape[0] + self.more) if len(shape) == 3 else shape
-        self.chunk = min(CHUNK, max(1, CHUNK_NUMBERS // (feed.batch * math.prod(memory))), feed.steps)
-        self.inputs = torch.zeros(self.chunk, feed.batch, *memory, dtype=self.bits, device=device)
-        self.rows = torch.zeros(self.chunk, 2, feed.batch, dtype=torch.int64, device=device)  # index, label
-        self.rates = torch.zeros(self.chunk, 2, device=device)  # lr, decay of the average
-        self.position = torch.zeros((1,), dtype=torch.int64, device=device)  # in the tables
-        self.at = torch.zeros((1,), dtype=torch.int64, device=device)  # in the epoch
-        self.lr = torch.zeros((), device=device)
-        for group in run.optimizer.param_groups:
-            group["lr"] = self.lr
-        self.criterion: Callable[..., Tensor] = run.criterion
-        self.augment: Callable[..., Tensor] | None = feed.augment
-        if run.recipe.epochs * feed.steps >= WORTH_COMPILING:
-            self.augment = feed.augment and torch.compile(feed.augment, dynamic=False)
-            if not isinstance(run.criterion, OGC):  # which brings its own kernel
-                self.criterion = torch.compile(run.criterion, dynamic=False)
-
-        self.stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self.stream):
-            self.fill(self.load(0), 0, self.chunk)
-            self.frozen = {name: value.clone() for name, value in self.live().items()}
-            self.sets = {name: self.ready_set(part, ready) for name, part in run.sets.items()}
-            self.hits = {kind: {name: self.at.new_zeros(()) for name in run.sets} for kind in ("raw", "averaged")}
-        integers = [value for value in run.network.buffers() if not value.is_floating_point()]
-        changed = [*self.live().values(), *run.criterion.buffers(), self.flat.momentum, *integers]
-        self.step_graph = self.capture(self.step, changed)
-        self.evaluation_graph = self.capture(self.evaluate, [])
-
-    def live(self) -> dict[str, Tensor]:
-        """What an epoch's end copies aside."""
-        run, flat = self.run, self.flat
-        found = {"weight": flat.weight, "stats": flat.stats, "H": run.H, "predicted": run.predicted}
-        found |= {"losses": run.losses}
-        if flat.average is not None and flat.average_stats is not None:
-            found |= {"average": flat.average, "average_stats": flat.average_stats}
-        if isinstance(run.criterion, OGC):
-            found["solution"] = run.criterion.solution
-        return found
-
-    def capture(self, work: Callable[[], None], changed: list[Tensor]) -> torch.cuda.CUDAGraph:
-        """``work`` as a graph; what its warm-up changes is put back, even if it cannot be captured."""
-        counters = [self.position, self.at]
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self.stream):
-            before = [value.clone() for value in (*changed, *counters)]
-        try:
-            with torch.cuda.stream(self.stream):
-                for _ in range(WARM_UP):
-                    for counter in counters:
-                        counter.zero_()
-                    work()
-            self.stream.synchronize()
-            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-                work()
-            with torch.cuda.stream(self.stream):
-                self.point()
-        finally:
-            with torch.cuda.stream(self.stream), torch.no_grad():
-                for value, old in zip((*changed, *counters), before, strict=True):
-                    value.copy_(old)
-                self.flat.short.copy_(self.flat.weight[: self.flat.n_low])
-            self.stream.synchronize()
-        return graph
-
-    # --- a step --------------------------------------------------------------------------------------------------
-
-    def step(self) -> None:
-        run, flat, recipe = self.run, self.flat, self.run.recipe
-        inputs = self.inputs.index_select(0, self.position)[0]
-        rows = self.rows.index_select(0, self.position)[0]
-        self.lr.copy_(self.rates.index_select(0, self.position)[0, 0])
-        inputs = inputs.permute(0, 3, 1, 2) if inputs.dim() == 4 else inputs
-        weights = {
-            name: value.detach().requires_grad_()
-            for name, value in flat.network_weights(flat.weight, flat.short).items()
-        }
-        with precision(recipe.precision, run.device):
-            logits = functional_call(run.network, weights, (inputs,))
-        loss = self.criterion(logits, rows[1])
-        self.gradients = flat.in_memory_order(torch.autograd.grad(loss, list(weights.values())))
-        if not torch.cuda.is_current_stream_capturing():
-            self.point()
-        kernels.keep_books(
-            logits=logits.detach().contiguous(),
-            rows=rows,
-            loss=loss.detach(),
-            H=run.H,
-            predicted=run.predicted,
-            losses=run.losses,
-            position=self.position,
-            at=self.at,
-            stats=flat.stats,
-            average_stats=flat.average_stats,
-            rates=self.rates,
-        )
-        kernels.sgd(
-            weight=flat.weight,
-            momentum=flat.momentum,
-            average=flat.average,
-            short=flat.short,
-            pointers=flat.pointers,
-            blocks=flat.blocks,
-            rates=self.rates,
-            position=self.position,
-            clip_norm=recipe.clip_norm,
-            decay=recipe.weight_decay,
-            beta=recipe.momentum,
-            nesterov=recipe.nesterov,
-        )
-        self.position.add_(1)
-        self.at.add_(1)
-
-    def point(self) -> None:
-        """Tell the kernel where the gradients are: in a captured step, always in the same place."""
-        self.flat.pointers.copy_(torch.tensor([gradient.data_ptr() for gradient in self.gradients]))
-
-    def steps(self) -> Iterator[bool]:
-        """Launch everything that is left, a step each time."""
-        run = self.run
-        self.watch.began(run.number, epoch=run.epoch, epochs=run.recipe.epochs, steps=run.feed.steps)
-        while not run.done:
-            plan = self.load(run.epoch)
-            self.begin, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            self.begin.record(self.stream)
-            self.before = run.seconds  # of this epoch, when it was interrupted
-            while run.step < run.feed.steps:
-                count = min(self.chunk, run.feed.steps - run.step)
-                with torch.cuda.stream(self.stream):
-                    self.fill(plan, run.step, count)
-                self.watch.moved(
-                    run.number, epoch=run.epoch, step=run.step, images_per_second=None
-                )  # the host runs ahead
-                self.look()
-                for _ in range(count):
-                    with torch.cuda.stream(self.stream):
-                        self.step_graph.replay()
-                    run.step += 1
-                    yield True
-            self.end.record(self.stream)
-            self.end_epoch()
-        self.look(wait=True)
-
-    def load(self, epoch: int) -> Plan:
-        """The epoch's plan on the device."""
-        plan = self.run.feed.plan(epoch)
-        with torch.cuda.stream(self.stream):
-            order, *draws = (
-                part.pin_memory().to(self.run.device, non_blocking=True) for part in (plan.order, *plan.draws)
-            )
-            return Plan(order, tuple(draws))
-
-    @torch.no_grad()
-    def fill(self, plan: Plan, step: int, count: int) -> None:
-        """The tables for the next ``count`` steps."""
-        run = self.run
-        index = plan.order[step : step + count]
-        draws = tuple(part[step : step + count].flatten() for part in plan.draws)
-        if count < self.chunk:  # shapes stay the same, so that nothing is compiled again
-            index = torch.cat([index, index.new_zeros(self.chunk - count, run.feed.batch)])
-            draws = tuple(torch.cat([part, part.new_zeros((self.chunk - count) * run.feed.batch)]) for part in draws)
-        inputs = run.feed(index.flatten(), draws, self.augment)
-        inputs = inputs.permute(0, 2, 3, 1) if inputs.dim() == 4 else inputs
-        self.inputs[..., : inputs.shape[-1]].copy_(inputs.view(*self.inputs.shape[:-1], -1))
-        self.rows[:, 0].copy_(index)
-        self.rows[:, 1].copy_(run.feed.given[index])
-        rates = torch.zeros(self.chunk, 2, pin_memory=True)
-        for i in range(count):
-            rates[i, 0] = run.recipe.lr_at(run.epoch, (step + i) / run.feed.steps)
-            rates[i, 1] = decay_at(run.recipe.average or 0.0, run.epoch * run.feed.steps + step + i)
-        self.rates.copy_(rates, non_blocking=True)
-        self.position.zero_()
-        self.at.fill_(step)
-
-    # --- the end of an epoch -----------------------------------------------------------------------------------------
-
-    def ready_set(self, part: EvaluationSet, ready: Ready) -> tuple[Tensor, Tensor]:
-        """Held-out data as the network takes it, shared by all lanes; and its labels."""
-        key = id(part.dataset_inputs), part.feed.statistics, self.bits
-        if key not in ready:
-            inputs = part.feed.plain(cast(Tensor, part.inputs)).to(self.bits)
-            ready[key] = inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
-        return ready[key], part.labels
-
-    @torch.no_grad()
-    def evaluate(self) -> None:
-        """Hits on every evaluation set by the weights that were copied aside."""
-        run = self.run
-        run.network.eval()
-        for kind in ("raw", *(["averaged"] if "average" in self.frozen else [])):
-            weights = self.frozen_network(kind)
-            for name, (inputs, labels) in self.sets.items():
-                hits = torch.zeros_like(self.hits[kind][name])
-                size = run.sets[name].batch
-                for batch, truth in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
-                    with precision(run.recipe.precision, run.device):
-                        hits += (functional_call(run.network, weights, (batch,)).argmax(1) == truth).sum()
-                self.hits[kind][name].copy_(hits)
-        run.network.train()
-
-    def frozen_network(self, kind: str | None = None) -> dict[str, Tensor]:
-        """What the network computes with, of what was copied aside: the averaged weights where there are any."""
-        averaged = "average" in self.frozen if kind is None else kind == "averaged"
-        weight, stats = (self.frozen[name] for name in (AVERAGED if averaged else RAW))
-        short = weight[: self.flat.n_low].to(torch.bfloat16)
-        return self.flat.network_weights(weight, short) | self.flat.network_buffers(stats)
-
-    def end_epoch(self) -> None:
-        """Copy the state aside, and have it evaluated and read back while the next epoch trains."""
-        self.look(wait=True)
-        run = self.run
-        self.stream.wait_event(self.finished_aside)
-        with torch.cuda.stream(self.stream):
-            for name, value in self.live().items():
-                self.frozen[name].copy_(value)
-        self.aside.wait_stream(self.stream)
-        run.epoch, run.step = run.epoch + 1, 0
-        with torch.cuda.stream(self.aside):
-            self.evaluation_graph.replay()
-            run.survey(self.frozen_network, run.epoch)
-            snapshot = Snapshot(
-                epoch=run.epoch,
-                losses=self.frozen["losses"],
-                H=self.frozen["H"],
-                predicted=self.frozen["predicted"],
-                solution=self.frozen.get("solution"),
-                hits=self.hits["raw"],
-                averaged_hits=self.hits["averaged"] if self.flat.average is not None else {},
-                weights=self.frozen_weights,
-            ).to_host(wait=False)
-            self.finished_aside.record(self.aside)
-        self.pending = snapshot, self.begin, self.end, self.before
-        run.seconds = 0.0
-
-    def look(self, wait: bool = False) -> None:
-        """Record the last epoch, once its evaluation has come home."""
-        if self.pending is None or not (wait or self.finished_aside.query()):  # type: ignore[no-untyped-call]
-            return
-        self.finished_aside.synchronize()
-        snapshot, begin, end, before = self.pending
-        self.pending = None
-        with torch.cuda.stream(self.aside):
-            epoch = self.run.record(snapshot, before + begin.elapsed_time(end) / 1000)
-            self.finished_aside.record(self.aside)
-        checkpoint.write_metrics(self.run)
-        self.watch.ended_epoch(self.run.number, epoch)
-
-    def frozen_weights(self) -> dict[str, Tensor]:
-        """The weights that were copied aside, by name."""
-        flat = self.flat
-        found: dict[str, Tensor] = {}
-        for prefix, (weight, stats) in (("network.", RAW), ("averaged.", AVERAGED)):
-            if weight in self.frozen:
-                found |= {f"{prefix}{name}": flat.view(self.frozen[weight], i) for i, name in enumerate(flat.names)}
-                found |= {f"{prefix}{name}": flat.buffer(self.frozen[stats], name) for name in flat.buffers}
-        return {name: value.clone() for name, value in found.items()}
-
-    def save(self) -> None:
-        """Save the run where it stands, once the device has got there."""
-        if self.run.step:
-            self.end.record(self.stream)
-        self.stream.synchronize()
-        self.look(wait=True)
-        self.finished_aside.synchronize()  # the best weights are copied there
-        if self.run.step:
-            self.run.seconds = self.before + self.begin.elapsed_time(self.end) / 1000
-        self.run.require_finite(self.run.losses[: self.run.step].cpu(), self.run.epoch + 1)
-        checkpoint.save(self.run, Ranks())

@@ -1,7 +1,7 @@
-"""Kernels of the engine: the optimizer's step over flat memory, and a step's books. The plain loop is their twin.
+"""Kernels of the engine: the optimizer step over flat memory, and the records of a step. The plain loop does the same.
 
-Weights that are slices of one tensor make clipping, weight decay, momentum, the averaged weights and the bf16 copy for
-the next step three launches, and each number is read and written once.
+With all weights in one tensor, clipping, weight decay, momentum, the averaged weights and the bf16 copy for the next
+step take three launches, and each number is read and written once.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ except ImportError:  # CPU builds of torch come without it
     triton = None
 
 HAVE_TRITON = triton is not None
-BLOCK = 2048  # numbers a program
+BLOCK = 2048  # numbers per program
 ALIGNED = 8  # numbers: 16 bytes in bf16, as wide as a load
 
 if triton is not None:
 
     @triton.jit
     def _gradient(pointers, param, i, inside, low):
-        """A parameter's gradient at i, from where autograd has left it."""
+        """Load the gradient of a parameter at i from where autograd wrote it."""
         address = tl.load(pointers + param)
         if low:
             short = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
@@ -35,9 +35,9 @@ if triton is not None:
 
     @triton.jit
     def _place(blocks):
-        """Which parameter this program works on, from where in it, where that is in flat memory, how many numbers.
+        """Load the block of this program: parameter, start in it, start in flat memory, count.
 
-        All but the first are multiples of ALIGNED, which is what makes loads wide.
+        All but the first are multiples of ALIGNED, which allows wide loads.
         """
         row = blocks + 4 * tl.program_id(0)
         start, flat, count = tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
@@ -52,7 +52,7 @@ if triton is not None:
 
     @triton.jit
     def _scale(partial, scale, parts, clip_norm, PARTS: tl.constexpr):
-        """What the gradient is multiplied by, so that its norm is at most clip_norm."""
+        """Compute the factor that limits the norm of the gradient to clip_norm."""
         part = tl.arange(0, PARTS)
         norm = tl.sqrt(tl.sum(tl.load(partial + part, mask=part < parts, other=0.0), 0))
         factor = clip_norm / (norm + 1e-6)
@@ -84,7 +84,7 @@ if triton is not None:
             tl.store(average + at, a + (1 - keep) * (w - a), mask=inside)
 
     @triton.jit
-    def _books(
+    def _record_step(
         logits,
         rows,
         loss,
@@ -103,7 +103,7 @@ if triton is not None:
         BLOCK_STATS: tl.constexpr,
         AVERAGES: tl.constexpr,
     ):
-        """Program i < batch keeps sample i; the last one writes the loss down and averages the running statistics."""
+        """Program i < batch records sample i. The last one records the loss and averages the running statistics."""
         i = tl.program_id(0)
         if i < batch:
             c = tl.arange(0, BLOCK_C)
@@ -140,11 +140,11 @@ def sgd(
     beta: float,
     nesterov: bool,
 ) -> None:
-    """One step of SGD over flat memory, (n,) float32 each, at this step's row of ``rates``: lr, the average's decay.
+    """Take one SGD step over flat memory, (n,) float32 each. A row of ``rates`` is the lr and the decay of the average.
 
-    :param short: the first weights in bf16, for the network's next step.
-    :param pointers: the addresses of the parameters' gradients, (P,); in bf16 where the weights are, of aligned sizes.
-    :param blocks: a row a program: parameter, first number in it, in flat memory, and how many; the last three aligned.
+    :param short: the first weights in bf16, for the next step of the network.
+    :param pointers: addresses of the gradients, (P,), padded to aligned sizes, in bf16 where the weights are.
+    :param blocks: one row per program: parameter, start in it, start in flat memory, count. The last three are aligned.
     """
     parts = len(blocks)
     scale = torch.empty(1, device=weight.device)
@@ -172,7 +172,7 @@ def sgd(
     )
 
 
-def keep_books(
+def record_step(
     *,
     logits: Tensor,
     rows: Tensor,
@@ -186,12 +186,12 @@ def keep_books(
     average_stats: Tensor | None,
     rates: Tensor,
 ) -> None:
-    """H and the prediction of each sample, the loss of the step, and the averaged running statistics, in one launch.
+    """Record H and the prediction of each sample and the loss, and average the running statistics, in one launch.
 
-    :param rows: the samples' indices and labels, (2, batch).
+    :param rows: indices and labels of the samples, (2, batch).
     """
     batch, classes = logits.shape
-    _books[(batch + 1,)](
+    _record_step[(batch + 1,)](
         logits,
         rows,
         loss,

@@ -360,7 +360,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 losses.append(self._step(inputs[batch], rows.y[batch], self._lr() * falling))
                 step += 1
                 if step * SURVEYS // steps > (step - 1) * SURVEYS // steps:
-                    survey.ask(self.network_)
+                    survey.take(self.network_)
             self._count(losses)
             if held_out is not None and self._judge(held_out):
                 best, best_iteration = self._learnt(), iteration
@@ -372,7 +372,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.criterion_.load_state_dict(best[1])
             self._optimizer.load_state_dict(best[2])
         if not survey.count:
-            survey.ask(self.network_)
+            survey.take(self.network_)
 
     def _judge(self, held_out: Rows) -> bool:
         """Note the accuracy on held-out rows: whether it is the best so far."""
@@ -497,7 +497,7 @@ class _Survey:
         self.margin = torch.zeros(len(given))
 
     @torch.no_grad()
-    def ask(self, network: nn.Module) -> None:
+    def take(self, network: nn.Module) -> None:
         for start in range(0, len(self.given), CHUNK):
             part = slice(start, start + CHUNK)
             self.margin[part] += margin(network(self.inputs[part]).log_softmax(1), self.given[part])

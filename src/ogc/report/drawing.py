@@ -1,4 +1,4 @@
-"""What the pictures of the demo and of a training run share: colours, curves over epochs, the histogram of H."""
+"""Panels shared by all pictures: curves over epochs, tau, the histogram of H; colours and file formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BINS = 45
 
 
 class Curve(NamedTuple):
-    """A number per epoch, ``None`` where there is none; its label stands at its end."""
+    """One number per epoch, ``None`` if unknown. The label is drawn at the end of the curve."""
 
     label: str
     values: Sequence[float | None]
@@ -37,23 +37,25 @@ class Curve(NamedTuple):
 
 
 def figure_of(draw: Callable[[Axes], str]) -> Figure:
-    """One panel, titled with what ``draw`` returns. Small, so that its text can be read on a phone."""
+    """Draw one panel, titled with what ``draw`` returns. It is small, so that its text is readable on a phone."""
     figure = _new_figure((4.7, 3.3), dpi=200)
     figure.suptitle(draw(figure.subplots()), x=0.01, ha="left", fontsize=10.5, weight="bold")
     return figure
 
 
 def figure_of_several(panels: Collection[Callable[[Axes], str]]) -> Figure:
-    """Panels side by side, each titled with what it returns."""
+    """Draw panels side by side, each titled with what its function returns."""
     figure = _new_figure((16 * len(panels) / 3, 4.4), dpi=100)
     figure.get_layout_engine().set(w_pad=0.15)  # type: ignore[union-attr, call-arg]
     for axes, draw in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        axes.set_title(draw(axes), loc="left", fontsize=11, weight="bold", pad=16)  # above what marks the lr's falls
+        axes.set_title(
+            draw(axes), loc="left", fontsize=11, weight="bold", pad=16
+        )  # above the marks of the learning rate
     return figure
 
 
 def _new_figure(size: tuple[float, float], dpi: int) -> Figure:
-    """Make a figure without pyplot, which would keep it alive. Notebooks show it through ``_repr_png_``."""
+    """Make a figure without pyplot, which would keep a reference. Notebooks show it through ``_repr_png_``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=dpi, layout="constrained")
@@ -66,7 +68,7 @@ def png(figure: Figure) -> bytes:
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """The content of a file: png, svg or pdf."""
+    """Return the content of a png, svg or pdf file."""
     buffer = io.BytesIO()
     options: dict[str, Any] = {"pil_kwargs": {"optimize": True}} if kind == "png" else {}
     figure.savefig(buffer, format=kind, **options)
@@ -74,9 +76,9 @@ def rendered(figure: Figure, kind: str) -> bytes:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """For a page of HTML, without the title: text stays text, and colours are CSS variables (``--blue``, ``--ink``).
+    """Return SVG for an HTML page, without the title. Colours are CSS variables (``--blue``, ``--ink``).
 
-    ``name`` begins every id, so that a page can hold several.
+    :param name: prefix of every id, so that a page can hold several figures.
     """
     import matplotlib
 
@@ -103,7 +105,10 @@ def draw_curves(
     bottom: float | None = None,
     log: bool = False,
 ) -> None:
-    """Over epochs, each curve with its label at its end; ``drops``: text by the epoch after which the lr falls."""
+    """Draw curves over epochs, with a label at the end of each.
+
+    :param drops: text by the epoch after which the learning rate drops.
+    """
     epochs = max(len(curve.values) for curve in curves)
     for label, values, colour, style in curves:
         marker = "o" if sum(value is not None for value in values) == 1 else None
@@ -126,7 +131,7 @@ def draw_curves(
 
 
 def over_epochs(axes: Axes, epochs: int, drops: Mapping[int, str]) -> None:
-    """An axis of epochs on which the falls of the learning rate are marked."""
+    """Set up an axis of epochs and mark the drops of the learning rate."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set(xlabel="epoch", xlim=(0, epochs))
@@ -138,7 +143,7 @@ def over_epochs(axes: Axes, epochs: int, drops: Mapping[int, str]) -> None:
 
 
 def log_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Numbers a person reads, at 1, 2, 5 of each decade, or at each decade where there are many."""
+    """Set up a log axis with ticks at 1, 2, 5 of each decade, or at each decade if there are many."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = min(values, default=1.0), max(values, default=10.0)
@@ -151,25 +156,25 @@ def log_axis(axes: Axes, values: Sequence[float]) -> None:
 
 
 def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Each label right of the last point of its curve, moved up or down as far as another label is in its way."""
+    """Draw each label to the right of its curve, moved up or down to avoid overlaps."""
     ends = [(value, c) for c in curves if (value := next((v for v in reversed(c.values) if v is not None), None))]
     share = axes.transAxes.inverted().transform(axes.transData.transform([(0, end) for end, _ in ends] or [(0, 0)]))[
         :, 1
     ]
     order = sorted(range(len(ends)), key=lambda i: share[i])
-    room = 0.72 * 72 * axes.figure.get_figure(root=True).get_figheight()  # points that the axes are high, about
+    room = 0.72 * 72 * axes.figure.get_figure(root=True).get_figheight()  # approximate height of the axes in points
     for i, height in zip(order, spread([share[i] for i in order], 12 / room), strict=True):
         _, curve = ends[i]
         axes.text(1.015, height, curve.label, color=curve.colour, transform=axes.transAxes, va="center", fontsize=9.5)
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Rising heights, moved as little as keeps them ``gap`` apart: neighbours that meet share what they give way.
+    """Move sorted heights as little as possible until they are ``gap`` apart.
 
     >>> spread([0.0, 10.0, 11.0], 2.0)
     [0.0, 9.5, 11.5]
     """
-    groups: list[tuple[float, int]] = []  # centre and number of labels that touch
+    groups: list[tuple[float, int]] = []  # centre and size of groups of touching labels
     for height in heights:
         centre, members = height, 1
         while groups and centre - groups[-1][0] < gap * (members + groups[-1][1]) / 2:
@@ -181,7 +186,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mapping[int, str]) -> str:
-    """tau over epochs, a line per run; a shaded field where nothing is clipped (tau is 1e7 there, for CE)."""
+    """Draw tau over epochs, one line per run. Epochs without clipping are shaded."""
     for tau in taus:
         draw_curves(axes, [Curve("", tau, BLUE)], ylabel="tau (log scale)", drops={})
     epochs = max(map(len, taus))
@@ -259,10 +264,10 @@ def draw_histogram(
     xlabel: str,
     when: str = "at the end",
 ) -> str:
-    """H of training samples, (N,), and how many of them per bin the two normals expect: fitted to the queue.
+    """Draw the histogram of H, (N,), and the counts expected by the two normals fitted to the queue.
 
-    :param wrong: (N,) bool, where the given label is wrong; ``None`` if that is unknown.
-    :param when: the moment, for the title.
+    :param wrong: (N,) bool, True if the given label is wrong; ``None`` if unknown.
+    :param when: the time of the fit, for the title.
     """
     seen = H.isfinite()
     H = H[seen].double()
@@ -301,7 +306,7 @@ def draw_histogram(
 
 
 def _range_of(H: Tensor) -> tuple[float, int]:
-    """Up to where to draw, and how many lie beyond: a few outliers shall not squeeze the rest into one bin."""
+    """Return the upper limit of the axis and the number of outliers beyond it."""
     if not len(H):
         return 1.0, 0
     highest, most = float(H.max()), float(H.kthvalue(max(1, math.ceil(0.999 * len(H)))).values)
@@ -317,7 +322,7 @@ def tidy(axes: Axes) -> None:
 
 
 def percent(values: Iterable[float | None], sign: str = " +- ") -> str | None:
-    """Mean, and standard deviation of several: [0.894] -> "89.4", [0.886, 0.9] -> "89.3 +- 1.0"; of nothing: None."""
+    """Format mean and standard deviation: [0.894] -> "89.4", [0.886, 0.9] -> "89.3 +- 1.0", [] -> None."""
     known = [value for value in values if value is not None]
     if not known:
         return None

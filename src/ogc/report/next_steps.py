@@ -1,4 +1,4 @@
-"""What can be done after a run: commands and code, ready to be pasted."""
+"""Suggested next steps after a run: commands and code to paste."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ audit_run({folder!r}, (train, sets))  # the data of the job"""
 def next_steps(
     folder: Path, source: Source | None, recipe: Recipe, *, from_python: Sequence[str], epochs: int, finished: bool
 ) -> list[tuple[str, str]]:
-    """A sentence, and the command or the code that does it.
+    """Return pairs of a sentence and a command or code.
 
-    :param from_python: what no command has: "data", "network".
-    :param epochs: how many are done.
+    :param from_python: parts that no command can load: "data", "network".
+    :param epochs: number of epochs done.
     """
     steps = []
     if not finished:
         named = ["--method", recipe.method] if own_loss(recipe.method) is not None else []
         command = shlex.join(["ogc", "train", "--resume", str(folder), *named])
         code = "ogc.training.train(jobs, resume=True)  # the same jobs"
-        steps.append(("Go on where it stopped:", code if from_python else command))
+        steps.append(("Resume the run:", code if from_python else command))
     if finished and recipe.surveys:
         code = AUDIT.format(folder=str(folder))
         command = f"ogc audit {shlex.quote(str(folder))}"
@@ -47,8 +47,8 @@ def next_steps(
         return steps
     other = "ce+ogc" if recipe.method == "ce" else "ce"
     for sentence, changes in (
-        (f"Train the same with {other}, to compare:", {"method": other}),
-        ("Train it from another seed, to see how much is chance:", {"seed": recipe.seed + 1}),
+        (f"Train the same with {other} for comparison:", {"method": other}),
+        ("Train with another seed to measure the variation:", {"seed": recipe.seed + 1}),
     ):
         if (again := train_command(source, override(recipe, changes))) is not None:
             steps.append((sentence, again))
@@ -56,7 +56,7 @@ def next_steps(
 
 
 def train_command(source: Source, recipe: Recipe) -> str | None:
-    """What to type for such a run; ``None`` where the recipe came from a file of its own."""
+    """Return the command for such a run; ``None`` if the recipe came from a file."""
     if recipe.name not in RECIPES:
         return None
     named = source.kind in NAMED
@@ -76,7 +76,7 @@ def train_command(source: Source, recipe: Recipe) -> str | None:
         words += [f"--{name}", str(value)]
     known = _flat(override(base, usual))
     for name, value in _flat(recipe).items():
-        if name != "precision" and (name not in known or value != known[name]):  # auto has become what it means here
+        if name != "precision" and (name not in known or value != known[name]):  # already resolved for this device
             words += ["--set", f"{name}={_typed(value)}"]
     return shlex.join(words)
 
@@ -86,7 +86,7 @@ def _flat(recipe: Recipe) -> dict[str, object]:
 
 
 def _typed(value: object) -> str:
-    """As ``--set`` takes it."""
+    """Format a value as ``--set`` accepts it."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

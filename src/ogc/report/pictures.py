@@ -34,7 +34,7 @@ COLOURS = (BLUE, RED, GREEN, ORANGE)  # of the evaluation sets
 
 
 class Picture(NamedTuple):
-    """A panel, its title, and the rest of what it says, in words: for those who read more, or cannot see it."""
+    """A panel with its title, and a description for captions and screen readers."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
 
 
 def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Picture]:
-    """Those that the run has something to say in. ``samples`` is what samples.safetensors holds; may be empty."""
+    """Draw the pictures that apply to the run. ``samples`` is the content of samples.safetensors, or empty."""
     if not epochs:
         return []
     drops = lr_drops(epochs)
@@ -54,42 +54,36 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Pic
         drawn.append(Picture(name, figure.get_suptitle(), words, figure))
 
     if any(epoch.accuracy for epoch in epochs):
-        words = "Accuracy after each epoch, on data that the network is not trained on."
+        words = "Accuracy after each epoch on held-out data."
         if any(epoch.averaged for epoch in epochs):
-            words += " Dashed: with the averaged weights."
+            words += " Dashed: averaged weights."
         add("accuracy", words, lambda axes: draw_accuracy(axes, epochs, drops))
     words = (
-        "Of the training samples, how many the network predicts the given label for, in training."
+        "Share of training samples for which the network predicts the given label."
         if epochs[-1].memorised is None
-        else "What the network predicts in training. Memorised: the given label, where it is wrong. Recovered: the "
-        "true label, where the given one is wrong."
+        else "Predictions for training samples. Memorised: the given label, if it is wrong. Recovered: the true label, "
+        "if the given one is wrong."
     )
     add("labels", words, lambda axes: draw_labels(axes, epochs, drops))
     if surveys := points_of(samples.get("survey.history")):
-        words = (
-            "Labels that the network contradicts at each survey, and the noise rate estimated by the surveys so far."
-        )
+        words = "Share of labels that the network contradicts at each survey, and the noise rate estimated so far."
         if memorised_from(surveys) is not None:
-            words += (
-                " From the vertical line on the network fits labels that it contradicted, and surveys do not count."
-            )
+            words += " From the vertical line on, the network memorises labels, and surveys do not count."
         true = None if "true" not in samples else float((samples["given"] != samples["true"]).double().mean())
         add("noise", words, lambda axes: draw_noise(axes, surveys, len(epochs), true))
     if any(epoch.tau for epoch in epochs):
-        words = (
-            "tau, the steepest slope that a sample's loss keeps, over epochs: the lower, the less a wrong label pulls."
-        )
+        words = "tau, the largest slope of a sample's loss. The lower it is, the less a wrong label contributes."
         add("tau", words, lambda axes: draw_tau(axes, [[epoch.tau for epoch in epochs]], drops=drops))
     if any(epoch.ratio for epoch in epochs) and any(epoch.true_ratio for epoch in epochs):
         words = (
-            "r(tau): how hard a noisy sample pulls, over how hard a clean one does, after clipping; by the two "
-            "normals, which tau is solved from, and measured with the true labels."
+            "r(tau): mean gradient of noisy samples over that of clean ones, after clipping. By the two normals, from "
+            "which tau is computed, and measured with the true labels."
         )
         add("ratio", words, lambda axes: draw_ratio(axes, epochs, drops))
     if "H" in samples and bool(samples["H"].isfinite().any()):
-        words = "Cross entropy of the given label when each training sample was last trained on."
+        words = "Cross entropy of the given label when each sample was last trained on."
         if epochs[-1].mixture:
-            words += " The normals were fitted to the queue. A label is suspected where the dashed one is above."
+            words += " The two normals were fitted to the queue. Labels are suspect where the dashed one is higher."
         wrong = samples["given"] != samples["true"] if "true" in samples else None
         xlabel = "H, cross entropy of the given label"
         add(
@@ -107,7 +101,7 @@ def mixture_of(epoch: Epoch) -> Mixture | None:
 
 
 def lr_drops(epochs: Sequence[Epoch]) -> dict[int, str]:
-    """The new learning rate by the epoch after which it is in force; none where it moves all the time."""
+    """Return the new learning rate by the epoch after which it drops; empty if it changes all the time."""
     falls = {a.epoch: f"lr {b.lr:.3g}" for a, b in itertools.pairwise(epochs) if b.lr < a.lr}
     return falls if len(falls) <= max(3, len(epochs) // 10) else {}
 
@@ -131,7 +125,7 @@ def draw_accuracy(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str])
 
 
 def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
-    """The paper's diagnostics where true labels are known; else how far training follows the given labels."""
+    """Draw how many right and wrong labels are predicted, or how many given ones if the true ones are unknown."""
     last = epochs[-1]
     curves = [
         Curve(label, shares(values), colour, style)
@@ -151,7 +145,7 @@ def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -
 
 
 def draw_noise(axes: Axes, surveys: Sequence[Point], epochs: int, true: float | None) -> str:
-    """The history of the estimated noise rate, and what each survey on its own would say."""
+    """Draw the estimated noise rate and the disagreements over epochs."""
     at = [point.epoch for point in surveys]
     lines = (
         ("contradicted", [point.disagreement for point in surveys], GREY, "--"),

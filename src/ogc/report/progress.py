@@ -1,4 +1,4 @@
-"""What a person sees while runs train: a live row each on a terminal, and elsewhere a few plain lines."""
+"""Progress of training: one live row per run on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..training.history import Epoch
 from ..training.run_folder import is_finished
-from .table import clock, tell_apart
+from .table import clock, short_names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,41 +19,43 @@ if TYPE_CHECKING:
 
     from ..training.run import Job
 
-REFRESHES = 4  # a second
+REFRESHES = 4  # per second
 WIDEST, LONGEST_BAR, SHORTEST_BAR = 120, 24, 4  # columns
-SPACED_LINES = 14  # evenly spaced ones of a run that is not watched live; with the others, about 20
+SPACED_LINES = 14  # evenly spaced lines per run without a terminal; about 20 with the others
 
 
 @dataclass
 class Row:
-    """Where a run stands, as far as it was told."""
+    """The latest reported state of a run."""
 
     title: str
     epochs: int
-    epoch: int = 0  # how many are done
+    epoch: int = 0  # epochs done
     step: int = 0
-    steps: int | None = None  # of an epoch; None: it has not begun
+    steps: int | None = None  # per epoch; None before the run starts
     speed: float | None = None  # samples per second
     unit: str = "images/s"
     last: Epoch | None = None
-    first_told: tuple[float, float] | None = None  # the time, and how many epochs were done
+    first_report: tuple[float, float] | None = None  # time and epochs done
 
     @property
     def done(self) -> float:
         return self.epoch + self.step / (self.steps or 1)
 
     def reach(self, epoch: int, step: int) -> None:
-        """Never back: an epoch's end may be told when the next one has begun."""
+        """Move forward, never back: the end of an epoch may be reported after the next one has begun."""
         self.epoch, self.step = max((self.epoch, self.step), (epoch, step))
 
     def seconds_left(self) -> float | None:
-        """By the time since the first step that we were told of: compiling and loading came before."""
-        if self.first_told is None or self.done <= self.first_told[1]:
+        """Estimate from the time since the first reported step, which excludes loading and compiling."""
+        if self.first_report is None or self.done <= self.first_report[1]:
             return None
-        return (time.monotonic() - self.first_told[0]) / (self.done - self.first_told[1]) * (self.epochs - self.done)
+        return (
+            (time.monotonic() - self.first_report[0]) / (self.done - self.first_report[1]) * (self.epochs - self.done)
+        )
 
     def facts(self) -> dict[str, str]:
-        """Name to number, as a person reads it: those that there are."""
+        """Return the known numbers by name, formatted."""
         shown = {"epoch": f"{self.epoch:>{len(str(self.epochs))}}/{self.epochs}"}
         if (epoch := self.last) is not None:
             shown["loss"] = f"{epoch.loss:.3f}"
@@ -63,7 +65,7 @@ class Row:
                     shown["averaged"] = f"{100 * epoch.averaged[name]:.1f}%"
             if epoch.tau is not None or epoch.mixture is not None:
                 shown["tau"] = "-" if epoch.tau is None else f"{epoch.tau:.3g}"
-            if epoch.mixture is not None:  # no noise rate: that one comes from the surveys, at the end
+            if epoch.mixture is not None:  # not the noise rate, which comes from the surveys at the end
                 shown["noisy"] = f"{100 * epoch.mixture['noisy_weight']:.0f}%"
         if self.speed is not None:
             shown[self.unit] = f"{self.speed:,.0f}"
@@ -81,25 +83,25 @@ class Row:
 
 
 def _unit(job: Job) -> str:
-    """Return the unit of a run's speed: a table has rows, everything else images or what they became."""
+    """Return the unit of a run's speed: rows for a table, images otherwise."""
     return "rows/s" if job.source is not None and job.source.kind == "table" else "images/s"
 
 
 class Progress:
-    """A watch for ``ogc.training.train``: ``with Progress(console, jobs) as watch: train(jobs, watch=watch)``.
+    """Show the progress of ``train``: ``with Progress(console, jobs) as watch: train(jobs, watch=watch)``.
 
-    Rows are drawn by a thread, a few times a second; to be told costs a step no more than a few assignments.
+    A thread draws the rows a few times per second. A report costs a training step only a few assignments.
     """
 
     def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
         self.console = console
-        titles = tell_apart([job.recipe.model_dump(mode="json") for job in jobs])
+        titles = short_names([job.recipe.model_dump(mode="json") for job in jobs])
         self.milestones = [job.recipe.milestones for job in jobs]
         self.rows = [Row(title, job.recipe.epochs, unit=_unit(job)) for title, job in zip(titles, jobs, strict=True)]
         for row, job in zip(self.rows, jobs, strict=True):
-            if job.out is not None and is_finished(job.out):  # it is gone on with, and waits for nothing
+            if job.out is not None and is_finished(job.out):  # resumed, but already finished
                 row.epoch = row.epochs
-        self.told: list[set[int]] = [set() for _ in jobs]  # the epochs after which a line is due
+        self.line_epochs: list[set[int]] = [set() for _ in jobs]  # epochs to print a line after
         self.live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -124,7 +126,7 @@ class Progress:
             {epoch + max(1, round(left * i / SPACED_LINES)) for i in range(1, SPACED_LINES + 1)} if left > 0 else set()
         )
         falls = [milestone for milestone in self.milestones[run] if milestone > epoch]
-        self.told[run] = {epoch + 1, *spaced, *falls[:3]}
+        self.line_epochs[run] = {epoch + 1, *spaced, *falls[:3]}
         if self.live is None:
             after = f", {epoch} of them done" if epoch else ""
             self.said(f"{row.title}  {epochs} epoch{'' if epochs == 1 else 's'} of {steps} steps{after}")
@@ -133,21 +135,21 @@ class Progress:
         row = self.rows[run]
         row.reach(epoch, step)
         row.speed = row.speed if images_per_second is None else images_per_second
-        if row.first_told is None:
-            row.first_told = (time.monotonic(), row.done)
+        if row.first_report is None:
+            row.first_report = (time.monotonic(), row.done)
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
         row = self.rows[run]
         row.reach(epoch.epoch, 0)
         row.last, row.speed = epoch, epoch.images_per_second
-        if self.live is None and epoch.epoch in self.told[run]:
+        if self.live is None and epoch.epoch in self.line_epochs[run]:
             self.said(row.line())
 
     def said(self, sentence: str) -> None:
         self.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
     def table(self) -> Text:
-        """A line per run, with a bar in the room that is left. By hand: ten times as fast as rich's table."""
+        """Format one line per run, with a bar in the remaining width. This is ten times as fast as rich's table."""
         from rich.text import Text
 
         facts = [row.facts() for row in self.rows]

@@ -1,4 +1,4 @@
-"""What a person reads when runs have trained: a table on the terminal, pictures, and a page of HTML."""
+"""The report of a run: pictures as PNG files and an HTML page."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .table import clock, table
 __all__ = ["table", "write_report"]
 
 TEMPLATE = Path(__file__).with_name("report.html")
-LONGEST_NAME = 40  # of a class, in characters
-FIRST_CLASSES = 20  # of the table of classes, that are shown unfolded
+LONGEST_NAME = 40  # characters of a class name
+FIRST_CLASSES = 20  # rows of the table of classes that are not folded
 
 
 def write_report(folder: Path) -> list[Path]:
-    """Pictures as PNG, and ``report.html``, which holds them too and needs no other file: -> what was written."""
+    """Write the pictures and ``report.html``, which embeds them. Return the paths."""
     run = read(folder)
     written = []
 
@@ -39,7 +39,7 @@ def write_report(folder: Path) -> list[Path]:
     drawn = pictures(run.epochs, run.samples)
     for picture in drawn:
         write(f"{picture.name}.png", png(picture.figure))
-    write(REPORT, page(run, drawn).encode("utf-8", "replace"))  # a folder's name may be any bytes
+    write(REPORT, page(run, drawn).encode("utf-8", "replace"))  # folder names may be invalid UTF-8
     return written
 
 
@@ -71,18 +71,18 @@ def page(run: StoredRun, drawn: Sequence[Picture]) -> str:
             finished=run.finished,
         ),
     )
-    return html.replace(" %", "\u00a0%")  # a number stays with its sign
+    return html.replace(" %", "\u00a0%")  # no line break before the sign
 
 
 def headline(run: StoredRun) -> list[tuple[str, str]]:
-    """The few numbers that stand on top: number and name."""
+    """Return the main numbers and their names."""
     if not run.epochs:
         return []
-    last, told, surveys = run.epochs[-1], run.summary, points_of(run.samples.get("survey.history"))
+    last, summary, surveys = run.epochs[-1], run.summary, points_of(run.samples.get("survey.history"))
     estimate = surveys[-1].noise_rate if surveys else None
     numbers = [
-        (told.get("averaged_last"), f"{told['set']} accuracy, averaged weights"),
-        (told.get("last"), f"{told['set']} accuracy"),
+        (summary.get("averaged_last"), f"{summary['set']} accuracy, averaged weights"),
+        (summary.get("last"), f"{summary['set']} accuracy"),
         (last.memorised, "wrong labels memorised"),
         (estimate, "of the labels wrong, by estimate"),
     ]
@@ -90,8 +90,8 @@ def headline(run: StoredRun) -> list[tuple[str, str]]:
 
 
 def sentences(run: StoredRun) -> list[str]:
-    """The outcome in words."""
-    recipe, told, epochs = run.recipe, run.summary, run.epochs
+    """Describe the outcome."""
+    recipe, summary, epochs = run.recipe, run.summary, run.epochs
     what = f"{run.facts['network']}, trained with {recipe.method}"
     if run.facts["samples"]:
         what += f" on {run.facts['samples']:,} samples of {len(run.facts['classes']):,} classes"
@@ -100,40 +100,42 @@ def sentences(run: StoredRun) -> list[str]:
     said = [f"{what}, for {len(epochs)} of {recipe.epochs} epochs in {clock(sum(e.seconds for e in epochs))}."]
     n = min(recipe.report_epochs, len(epochs))
     over = f"over the last {n} epochs" if n > 1 else "after the last epoch"
-    if told["set"] is None:
-        said.append("There was no held-out set, so how well it generalises is not known.")
+    if summary["set"] is None:
+        said.append("There was no held-out set, so the generalisation is unknown.")
     else:
-        accuracy = f"Accuracy on {told['set']} {over}: {_mean(told, '', n)}"
-        if "averaged_last" in told:
-            accuracy += f"; with the averaged weights {_mean(told, 'averaged_', n)}"
+        accuracy = f"Accuracy on {summary['set']} {over}: {_mean(summary, '', n)}"
+        if "averaged_last" in summary:
+            accuracy += f"; with the averaged weights {_mean(summary, 'averaged_', n)}"
         if len(epochs) > 1:
-            best = max(("averaged_", "") if "averaged_best" in told else ("",), key=lambda kind: told[f"{kind}best"])
-            accuracy += f". The best epoch, {told[f'{best}best_epoch']}, had {100 * told[f'{best}best']:.1f} %"
-            accuracy += f"{' (averaged)' if best else ''}, but it was picked on that very set"
+            best = max(
+                ("averaged_", "") if "averaged_best" in summary else ("",), key=lambda kind: summary[f"{kind}best"]
+            )
+            accuracy += f". The best epoch, {summary[f'{best}best_epoch']}, had {100 * summary[f'{best}best']:.1f} %"
+            accuracy += f"{' (averaged)' if best else ''}, but it was chosen on the same set"
         said.append(f"{accuracy}.")
         if run.source is not None and run.source.kind not in NAMED and run.source.true is None and not recipe.noise:
             said.append(
-                "That is by the labels of your data: where they are wrong, a right prediction counts as an error."
+                "It is measured with the labels of your data. If one is wrong, a correct prediction counts as an error."
             )
     if "batch" in (facts := run.facts):
         why = never_clips(recipe, samples=facts["samples"], batch=facts["batch"], steps=facts["steps"])
         said += [] if why is None else [why]
     if run.broken is not None:
         said.append(
-            f"It broke at step {run.broken['step']} of epoch {run.broken['epoch']}: the loss or the gradient was not "
-            "finite. Gone on with as it is, it would break again; a smaller lr or clip_norm may help."
+            f"Training failed at step {run.broken['step']} of epoch {run.broken['epoch']}: the loss or gradient was "
+            "not finite. If resumed unchanged, it will fail again. A smaller lr or clip_norm may help."
         )
     last = epochs[-1]
     if last.memorised is not None:
-        recovered = "" if last.recovered is None else f", and the true one for {100 * last.recovered:.1f} %"
+        recovered = "" if last.recovered is None else f", for {100 * last.recovered:.1f} % the true one"
         said.append(
-            f"Of the wrongly labelled samples it predicts the wrong label for {100 * last.memorised:.1f} %{recovered}."
+            f"For {100 * last.memorised:.1f} % of the wrongly labelled samples it predicts the wrong label{recovered}."
         )
     return said + noise_sentences(run)
 
 
 def noise_sentences(run: StoredRun) -> list[str]:
-    """The estimated noise rate, and a warning if it or the training is not to be trusted."""
+    """State the estimated noise rate, with a warning if it or the training is unreliable."""
     surveys = points_of(run.samples.get("survey.history"))
     if not surveys:
         return []
@@ -145,7 +147,7 @@ def noise_sentences(run: StoredRun) -> list[str]:
     ]
     if unsettled(surveys):
         said.append(
-            "That estimate is probably too high: the training was too short for the network to learn the right "
+            "That estimate is probably too high, because the training was too short for the network to learn the right "
             "labels. Train for more epochs."
         )
     if memorised_from(surveys) is not None:
@@ -161,9 +163,9 @@ def noise_sentences(run: StoredRun) -> list[str]:
     return said
 
 
-def _mean(told: Mapping[str, Any], kind: str, epochs: int) -> str:
-    deviation = f" (standard deviation {100 * told[f'{kind}std']:.1f})" if epochs > 1 else ""
-    return f"{100 * told[f'{kind}last']:.1f} %{deviation}"
+def _mean(summary: Mapping[str, Any], kind: str, epochs: int) -> str:
+    deviation = f" (standard deviation {100 * summary[f'{kind}std']:.1f})" if epochs > 1 else ""
+    return f"{100 * summary[f'{kind}last']:.1f} %{deviation}"
 
 
 def _true_rate(run: StoredRun) -> float | None:
@@ -174,7 +176,7 @@ def _true_rate(run: StoredRun) -> float | None:
 
 
 class ClassRow(NamedTuple):
-    """A given label, and how many of its samples are so and so; ``None`` where that is not known."""
+    """Counts of the samples with a given label; ``None`` if unknown."""
 
     name: str
     samples: int
@@ -185,7 +187,7 @@ class ClassRow(NamedTuple):
 
 
 def class_rows(run: StoredRun) -> Iterator[ClassRow]:
-    """Those with the largest share of suspected labels (if there is none: of other predictions) first."""
+    """Yield classes by their share of suspected labels, or of other predictions, the largest first."""
     if not run.samples:
         return
     names, count = run.facts["classes"], len(run.facts["classes"])
@@ -198,7 +200,7 @@ def class_rows(run: StoredRun) -> Iterator[ClassRow]:
     samples = torch.bincount(given, minlength=count)
     other = (predicted >= 0) & (predicted != given)
     otherwise = per_class(other)
-    suspected = None if mixture is None else per_class(mixture.noise_probability(H) > 0.5)  # NaN is not
+    suspected = None if mixture is None else per_class(mixture.noise_probability(H) > 0.5)  # NaN is not suspected
     if (surveyed := run.samples.get("survey.train.probabilities")) is not None:
         suspected = per_class(likelier_label(surveyed, given, class_confidence(surveyed, given)) != given)
     wrong = per_class(given != run.samples["true"]) if "true" in run.samples else None
@@ -223,10 +225,10 @@ def _short(name: str) -> str:
 
 
 def class_notes(run: StoredRun) -> list[str]:
-    as_seen = "as it was last seen" if run.recipe.augment == "none" else "as it was last seen, augmented"
-    notes = [f"Predictions and cross entropies are those of training: each sample {as_seen}."]
+    augmented = "" if run.recipe.augment == "none" else ", with augmentation"
+    notes = [f"Predictions and cross entropies are from the last training step of each sample{augmented}."]
     if run.samples and (unseen := int(run.samples["H"].isnan().sum())):
-        notes.append(f"{unseen:,} samples were never in a batch: they are neither suspected nor predicted.")
+        notes.append(f"{unseen:,} samples were never in a batch, so they have neither.")
     return notes
 
 
@@ -240,9 +242,9 @@ def noise_rows(run: StoredRun) -> list[tuple[str, str]]:
     noise = run.facts["noise"]
     if noise is None:
         true = _true_rate(run)
-        known = "the true labels are not known" if true is None else f"{100 * true:.2f} % of the labels are wrong"
-        return [("kind", f"none was added; {known}")]
-    rates = ((name, noise[key]) for name, key in (("rate asked for", "rate_asked"), ("rate got", "rate_got")))
+        known = "the true labels are unknown" if true is None else f"{100 * true:.2f} % of the labels are wrong"
+        return [("kind", f"none added; {known}")]
+    rates = ((name, noise[key]) for name, key in (("requested rate", "rate_asked"), ("actual rate", "rate_got")))
     return [
         ("kind", noise["kind"]),
         *((name, f"{100 * rate:.4g} %") for name, rate in rates if rate is not None),
@@ -259,9 +261,9 @@ def provenance_rows(run: StoredRun) -> list[tuple[str, str]]:
             rows.append((f"data: {option}", str(value)))
     rows += [(name, facts[name]) for name in ("network", "device", "started")]
     if "batch" in facts:
-        rows.append(("an epoch", f"{facts['steps']:,} steps of {facts['batch']:,} samples"))
+        rows.append(("epoch", f"{facts['steps']:,} steps of {facts['batch']:,} samples"))
     rows += [(f"version of {name}", version) for name, version in facts["versions"].items()]
-    rows.append(("commit", facts["commit"] or "not known"))
+    rows.append(("commit", facts["commit"] or "unknown"))
     if run.epochs:
         rows.append(("samples per second, last epoch", f"{run.epochs[-1].images_per_second:,.0f}"))
     return rows

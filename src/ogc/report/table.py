@@ -1,4 +1,4 @@
-"""The table that ends ``ogc train``, and what several runs are called beside each other."""
+"""The table at the end of ``ogc train``, and short names for several runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .drawing import percent
 if TYPE_CHECKING:
     from rich.table import Table
 
-BEST = "The best epoch is picked on the set that it is measured on: out of reach in practice."
+BEST = "The best epoch is chosen on the set it is measured on, so it is not attainable in practice."
 
 
-def telling_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The fields that tell recipes apart, the method first, then the usual ones; none that tells no more."""
+def distinguishing_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the fields in which recipes differ, the method first. Fields that add no distinction are left out."""
     usual = ("method", "noise", "seed", "name", "network", "noise_seed")
     chosen = ["method"]
     for field in (*usual, *(recipes[0] if recipes else ())):
@@ -25,9 +25,9 @@ def telling_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     return chosen
 
 
-def tell_apart(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A short name for each of several runs: "ce+ogc seed 1", or "seed 1" where the method is the same."""
-    fields = telling_fields(recipes)
+def short_names(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a short name for each run: "ce+ogc seed 1", or "seed 1" if the method is the same."""
+    fields = distinguishing_fields(recipes)
     if len(fields) > 1 and len({recipe["method"] for recipe in recipes}) == 1:
         fields = fields[1:]
     return [" ".join(_named(field, recipe) for field in fields) for recipe in recipes]
@@ -36,7 +36,7 @@ def tell_apart(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
 def _named(field: str, recipe: Mapping[str, Any]) -> str:
     value = recipe[field]
     if field == "method":
-        return str(value).rpartition("/")[2]  # a loss of one's own, by its file
+        return str(value).rpartition("/")[2]  # a custom loss, by its file
     if field in ("name", "network", "noise"):
         return str(value) if value is not None else f"no {field} added"
     if isinstance(value, Mapping):
@@ -49,12 +49,12 @@ def _key(recipe: Mapping[str, Any], fields: Sequence[str]) -> str:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """A row per run, and one of mean and standard deviation where only the seeds differ."""
+    """Make a table with one row per run, and one with mean and standard deviation per group of seeds."""
     from rich import box
     from rich.table import Table
 
     recipes = [result["recipe"] for result in results]
-    fields = [field for field in telling_fields(recipes) if field not in ("seed", "noise_seed")]
+    fields = [field for field in distinguishing_fields(recipes) if field not in ("seed", "noise_seed")]
     sets = {result["summary"]["set"] for result in results} - {None}
     held_out = min(sets) if len(sets) == 1 else "held-out"
     epochs = {min(result["recipe"]["report_epochs"], len(result["epochs"])) for result in results}
@@ -63,7 +63,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     what = f"Accuracy of the weights, and of their running average: {over}. {BEST}"
     shown = Table(
         title=_title(recipes),
-        caption=what if sets else "Nothing was held out: how well it generalises is not known.",
+        caption=what if sets else "No held-out data: the generalisation is unknown.",
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -90,7 +90,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _title(recipes: Sequence[Mapping[str, Any]]) -> str:
-    """What all runs have in common."""
+    """Return the settings that all runs have in common."""
     common = (
         _named(field, recipes[0]) for field in ("name", "network", "noise") if len({r[field] for r in recipes}) == 1
     )
@@ -98,7 +98,7 @@ def _title(recipes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The numbers of a row, in ASCII: "-" where there is none."""
+    """Format the numbers of a row in ASCII, "-" for unknown ones."""
 
     def mean(values: Iterable[float | None]) -> str:
         return percent(values, "+-") or "-"
@@ -120,7 +120,7 @@ def true_noise(run: Mapping[str, Any]) -> float | None:
 
 
 def clock(seconds: float) -> str:
-    """As a watch shows it.
+    """Format seconds as minutes or hours.
 
     >>> clock(75), clock(3675)
     ('1:15', '1:01:15')

@@ -36,15 +36,15 @@ def _save(run: Run, folder: Path, states: list[Tensor], ranks: Ranks) -> None:
         best = max(run.history, key=lambda epoch: run.score(epoch) or 0.0)
         write_tensors(folder / BEST, run.id, run.best, {"epoch": best.epoch, "score": run.score(best)})
         run.best = None
-    network, network_facts = _apart(run.network.state_dict())
-    criterion, criterion_facts = _apart(run.criterion.state_dict())
+    network, network_facts = _split(run.network.state_dict())
+    criterion, criterion_facts = _split(run.criterion.state_dict())
     slots = run.optimizer.state_dict()["state"].items()
     tensors = {
         **_named("network", network),
         **_named("averaged", run.average or {}),
         **_named("criterion", criterion),
         **{f"optimizer.{slot}.{name}": value for slot, state in slots for name, value in state.items()},
-        **_named("books", run.books()),
+        **_named("books", run.sample_state()),
         **{f"rng.{rank}": state for rank, state in enumerate(states)},
     }
     facts = {
@@ -71,31 +71,32 @@ def load(run: Run, ranks: Ranks) -> None:
             there = facts["belongs_to"].get(name)
             there = there.rpartition("/")[2] if name == "method" and isinstance(there, str) else there
             if there != here:
-                raise CheckpointError(f"{path} is of another run: {name} is {there!r} there, and {here!r} here.")
-        for what, there in facts.get("sha256", {}).items():  # surveys of samples in two orders cannot be added
+                raise CheckpointError(f"{path} belongs to another run: {name} is {there!r} there and {here!r} here.")
+        for what, there in facts.get("sha256", {}).items():  # surveys of samples in different orders cannot be added
             if run.digests.get(what, there) != there:
-                raise CheckpointError(f"{path} is of other data: their {what} have changed since.")
-        _take_up(run, tensors, facts, ranks)
+                raise CheckpointError(f"{path} belongs to other data: the {what} have changed since.")
+        _restore(run, tensors, facts, ranks)
     except CheckpointError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} does not fit this run: {first_line(error)}") from error
 
 
-def _take_up(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], ranks: Ranks) -> None:
+def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], ranks: Ranks) -> None:
+    """Set the state of the run to that of a checkpoint."""
     run.network.load_state_dict(part_of(tensors, "network") | facts["network"])
     run.criterion.load_state_dict(part_of(tensors, "criterion") | facts["criterion"])
     with torch.no_grad():
         for name, value in (run.average or {}).items():
             value.copy_(tensors[f"averaged.{name}"])
-        for name, value in run.books().items():
-            if f"books.{name}" in tensors or not name.startswith("survey."):  # which may have begun later
+        for name, value in run.sample_state().items():
+            if f"books.{name}" in tensors or not name.startswith("survey."):  # surveys may have been added on resuming
                 value.copy_(tensors[f"books.{name}"])
     weights = [value for group in run.optimizer.param_groups for value in group["params"]]
     slots: dict[int, dict[str, Tensor]] = {}
     for key, value in part_of(tensors, "optimizer").items():
         slot, name = key.split(".", 1)
-        like = weights[int(slot)]  # laid out in memory as before: kernels round by the way they go through it
+        like = weights[int(slot)]  # the same memory layout as before, since rounding depends on it
         slots.setdefault(int(slot), {})[name] = torch.empty_like(like).copy_(value) if value.dim() else value
     run.optimizer.load_state_dict(run.optimizer.state_dict() | {"state": slots})
     run.id = facts["run"]
@@ -126,7 +127,7 @@ def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": value for name, value in tensors.items()}
 
 
-def _apart(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Split a module's state into its tensors and the rest, which has to be JSON."""
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     return tensors, {name: value for name, value in state.items() if name not in tensors}

@@ -1,4 +1,4 @@
-"""Checksums by which data are known again: samples that have moved would be taken for others."""
+"""Checksums that identify data: after a change of order, samples would be mistaken for others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def digests(source: Source | None, parts: Mapping[str, Dataset]) -> dict[str, str]:
-    """By which data are known again: sha256 of the file they came from, and of each part's labels and ids, in order.
+    """Return the sha256 of the file that the data came from, and of each part's labels, class names and ids in order.
 
-    Rows of a table and of arrays may have no id but their number, so that only the file tells whether they moved.
+    Rows of a table and of arrays may have no id but their number. Only the file shows whether they have moved.
     """
     found = {}
     for name, part in parts.items():
@@ -32,7 +32,7 @@ def digests(source: Source | None, parts: Mapping[str, Dataset]) -> dict[str, st
 def ids_sha256(ids: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for name in ids:
-        content = str(name).encode("utf-8", "surrogatepass")  # names of files may be no text
+        content = str(name).encode("utf-8", "surrogatepass")  # file names may be invalid UTF-8
         digest.update(b"%d:%b" % (len(content), content))
     return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""Accuracy on held-out data, and what a training epoch tells about clean and wrong labels."""
+"""Accuracy on held-out data, and metrics of training samples with right and wrong labels."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from ..losses import Pointwise
 from .feed import Feed, on_device, shape_of
 
 EVALUATION_BATCH = 2000
-EVALUATION_NUMBERS = 2**24  # of a batch's inputs, at most: large images are taken fewer at a time
+EVALUATION_NUMBERS = 2**24  # maximum size of a batch of inputs, for large images
 
 
 def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
-    """The arithmetic of the network: autocast, or nothing. No cache: it would outlive a captured step."""
+    """Return the autocast context of a precision. Its cache is disabled: it would outlive a captured step."""
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if name == "bf16" else nullcontext()
 
 
 class EvaluationSet:
-    """Held-out data, measured against true labels where they are known."""
+    """Held-out data. Accuracy is measured against the true labels if they are known."""
 
     def __init__(
         self, dataset: Dataset, feed: Feed, like: EvaluationSet | None = None, inputs: Inputs | None = None
     ) -> None:
-        """``like`` is another one, whose inputs on the device are shared if they are the same.
+        """Move the data to the device.
 
-        :param inputs: those of the data set, where they are on the device already.
+        :param like: another set. Its inputs on the device are shared if they are the same.
+        :param inputs: the inputs of the data set, if they are on the device already.
         """
         self.feed, self.samples, self.dataset_inputs = feed, len(dataset), dataset.inputs
         same = like is not None and like.dataset_inputs is dataset.inputs and like.feed.device == feed.device
@@ -47,15 +48,13 @@ class EvaluationSet:
 
     @torch.no_grad()
     def logits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Iterator[tuple[slice, Tensor]]:
-        """Which samples, and what the network says of them with these weights in place of its own: no host read."""
+        """Yield slices of samples and their logits by the network with these weights. Reads nothing back."""
         training = network.training
         network.eval()
         for start in range(0, self.samples, self.batch):
             where = slice(start, min(start + self.batch, self.samples))
-            held = isinstance(
-                self.inputs, Tensor
-            )  # on the device, where a tensor of indices would have to be waited for
-            inputs = self.inputs[where] if held else self.inputs[torch.arange(where.start, where.stop)]  # type: ignore[index]
+            on_disk = not isinstance(self.inputs, Tensor)  # indexing a tensor with a tensor would wait for the device
+            inputs = self.inputs[torch.arange(where.start, where.stop) if on_disk else where]  # type: ignore[index]
             inputs = self.feed.plain(inputs.to(self.feed.device))
             with precision(bits, self.feed.device):
                 logits = functional_call(network, dict(weights), (inputs,))
@@ -63,7 +62,7 @@ class EvaluationSet:
         network.train(training)
 
     def hits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Tensor:
-        """How many predictions are right: () int64."""
+        """Count the correct predictions: () int64."""
         hits = torch.zeros((), dtype=torch.int64, device=self.feed.device)
         for where, logits in self.logits(network, weights, bits):
             hits += (logits.argmax(1) == self.labels[where]).sum()
@@ -71,7 +70,7 @@ class EvaluationSet:
 
 
 def training_shares(predicted: Tensor, given: Tensor, true: Tensor | None) -> dict[str, float | None]:
-    """Of the training predictions so far, (N,) each; -1 is none yet."""
+    """Return the shares of training predictions that equal given and true labels: (N,) each, -1 for none yet."""
     seen = predicted >= 0
 
     def share(hit: Tensor, among: Tensor) -> float | None:
@@ -90,7 +89,7 @@ def training_shares(predicted: Tensor, given: Tensor, true: Tensor | None) -> di
 
 
 def clipping_facts(base: Pointwise | None, solution: Tensor | None, H: Tensor, wrong: Tensor | None) -> dict[str, Any]:
-    """tau, the mixture, and r(tau) as modelled and as it is: OGC's ``solution``, (N,), (N,) -> facts; on the CPU."""
+    """Return tau, the mixture, and r(tau) by the mixture and by the true labels. H and wrong are (N,), on the CPU."""
     facts: dict[str, Any] = dict.fromkeys(("tau", "p0", "mixture", "ratio", "true_ratio"))
     if base is None or solution is None:
         return facts

@@ -1,4 +1,4 @@
-"""A data set on its way into a network: the order of an epoch, and batches on the device."""
+"""Training batches: the order of an epoch, augmentation, and transfer to the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..data.dataset import Dataset, Inputs
 
 
 class Plan(NamedTuple):
-    """An epoch, decided beforehand: which samples in which batch, and what is random in their augmentation."""
+    """The samples of each batch of an epoch, and the random numbers of their augmentation."""
 
     order: Tensor  # (steps, batch) int64, on the CPU
     draws: tuple[Tensor, ...]  # each (steps, batch)
@@ -25,18 +25,18 @@ class Feed:
     """Training batches of one data set.
 
     The order of an epoch and the augmentation's random numbers are a function of ``seed`` and the epoch alone, on every
-    device: a run is resumed anywhere, and the engine follows the plain loop. Every batch is full; the samples left over
-    sit the epoch out.
+    device. So runs resume on any device, and the engine repeats the plain loop. Every batch is full. The remaining
+    samples are skipped in that epoch.
 
     :param augment: ``none``, ``cifar`` (crop, flip, rotation) or ``large`` (resized crop, flip, colour jitter).
-    :param size: side of the images that ``large`` makes.
-    :param like: another feed, whose images on the device are shared where they are the same.
+    :param size: side of the images made by ``large``.
+    :param like: another feed. Its images on the device are shared if they are the same.
     """
 
     inputs: Inputs
     shape: tuple[int, ...]  # of one sample as the network sees it
     statistics: Statistics | None
-    scale: list[Tensor] | None  # the same on the device
+    scale: list[Tensor] | None  # the statistics on the device
     augment: Cifar | Large | None
 
     def __init__(
@@ -73,7 +73,7 @@ class Feed:
         return Cifar(cast(Tensor, self.inputs), mean=mean, std=std)
 
     def plan(self, epoch: int) -> Plan:
-        """The epoch's batches and draws, epochs counted from 0."""
+        """Plan an epoch, counted from 0."""
         digest = hashlib.sha256(f"{self.seed}/{epoch}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
         n = self.steps * self.batch
@@ -90,9 +90,9 @@ class Feed:
     def __call__(
         self, index: Tensor, draws: tuple[Tensor, ...], compiled: Callable[..., Tensor] | None = None
     ) -> Tensor:
-        """A batch as the network wants it, (n,) -> (n, ...), on the device.
+        """Return a batch of network inputs on the device: (n,) -> (n, ...).
 
-        :param compiled: the augmentation, compiled.
+        :param compiled: the compiled augmentation.
         """
         augment = cast(Callable[..., Tensor], self.augment if compiled is None else compiled)
         draws = tuple(part.to(self.device, non_blocking=True) for part in draws)
@@ -103,14 +103,14 @@ class Feed:
         return augment(inputs, LargeDraws(*draws)) if isinstance(self.augment, Large) else self.plain(inputs)
 
     def plain(self, inputs: Tensor) -> Tensor:
-        """Without augmentation: images are normalised, features stay as they are."""
+        """Prepare inputs without augmentation: normalise images, keep features."""
         return inputs if self.scale is None else normalise(inputs, *self.scale)
 
 
 def check(dataset: Dataset, *, batch_size: int, augment: str, size: int | None, parts: int = 1) -> tuple[int, ...]:
-    """Refuse what cannot be, before anything is computed: -> the shape of a sample as the network sees it.
+    """Check the data and return the shape of a sample as the network sees it.
 
-    :param parts: that every batch is cut into.
+    :param parts: number of parts that every batch is split into.
     """
     require(len(dataset) >= 2, "data", "at least 2 samples", len(dataset))
     rule = f"a multiple of {parts} (accumulate times processes) and no more than there are samples"
@@ -131,17 +131,17 @@ def check(dataset: Dataset, *, batch_size: int, augment: str, size: int | None, 
 
 
 def shape_of(dataset: Dataset) -> tuple[int, ...]:
-    """Of one sample as it is stored."""
+    """Return the shape of one stored sample."""
     return tuple(dataset.inputs[torch.zeros(1, dtype=torch.int64)].shape[1:])
 
 
 def on_device(inputs: Inputs, device: torch.device) -> Inputs:
-    """There, if they are in memory; images on the disk stay where they are."""
+    """Move inputs in memory to the device. Images on the disk stay there."""
     return inputs.to(device) if isinstance(inputs, Tensor) else inputs
 
 
 def statistics(inputs: Inputs) -> Statistics | None:
-    """Mean and standard deviation of each channel, of images in memory to four digits; none for features."""
+    """Return mean and standard deviation of each channel to four digits; ``None`` for features."""
     if not isinstance(inputs, Tensor):
         return IMAGENET
     if inputs.dtype != torch.uint8:

@@ -1,4 +1,4 @@
-"""What is known of a run after each epoch, and who is told."""
+"""The metrics of an epoch, their summary, and the interface that receives progress."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Epoch:
-    """One line of ``metrics.jsonl``. Shares are in [0, 1]; training ones are taken in training, on augmented inputs."""
+    """One line of ``metrics.jsonl``. Shares are in [0, 1]. Those of training samples are of augmented inputs."""
 
     epoch: int  # from 1
     lr: float  # at the epoch's last step
     loss: float  # mean over the epoch's steps
     accuracy: dict[str, float]  # by evaluation set
     averaged: dict[str, float]  # the same with the averaged weights
-    agreement: float  # training predictions that equal the given label
-    clean: float | None  # ... where the given label is right, if that is known
-    memorised: float | None  # ... where it is wrong
-    recovered: float | None  # training predictions that equal the true label, where the given one is wrong
-    tau: float | None  # None where nothing is clipped
+    agreement: float  # share of training predictions that equal the given label
+    clean: float | None  # the same among samples whose given label is right; None if that is unknown
+    memorised: float | None  # the same among samples whose given label is wrong
+    recovered: float | None  # predictions that equal the true label, among samples whose given label is wrong
+    tau: float | None  # None if nothing is clipped
     p0: float | None
     mixture: dict[str, float] | None  # None before the first fit
     ratio: float | None  # r(tau) by the mixture
@@ -33,38 +33,36 @@ class Epoch:
 
 
 class Watch(Protocol):
-    """Who is told how the runs go; ``run`` is the number of a job."""
+    """Receives the progress of runs. ``run`` is the index of a job."""
 
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
-        """``epoch`` epochs are done, of ``steps`` steps each."""
+        """Receive the start of a run, with ``epoch`` of its ``epochs`` done. An epoch has ``steps`` steps."""
 
     def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
-        """``epoch`` epochs and so many steps are done. The engine may tell this before the end of the last epoch."""
+        """Receive the position of a run. The engine may report a step before the end of the epoch before it."""
 
-    def ended_epoch(self, run: int, epoch: Epoch) -> None: ...
+    def ended_epoch(self, run: int, epoch: Epoch) -> None:
+        """Receive the metrics of an epoch."""
 
-    def said(self, sentence: str) -> None: ...
+    def said(self, sentence: str) -> None:
+        """Receive a note for the user."""
 
 
-class Nobody:
-    """A watch that looks away."""
+class SilentWatch:
+    """A watch that ignores all progress."""
 
-    def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None: ...
+    def began(self, *_: Any, **__: Any) -> None: ...
 
-    def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None: ...
-
-    def ended_epoch(self, run: int, epoch: Epoch) -> None: ...
-
-    def said(self, sentence: str) -> None: ...
+    moved = ended_epoch = said = began
 
 
 def summary(epochs: list[Epoch], report_epochs: int) -> dict[str, Any]:
-    """The numbers that tables show: mean and standard deviation of the last epochs, and the best one."""
+    """Summarise a run for tables: mean and standard deviation of the last epochs, and the best epoch."""
     if not epochs or not epochs[-1].accuracy:
         return {"set": None}
     name = next(iter(epochs[-1].accuracy))
 
-    def tell(values: list[float], prefix: str) -> dict[str, float | int]:
+    def measures(values: list[float], prefix: str) -> dict[str, float | int]:
         last = values[-report_epochs:]
         mean = sum(last) / len(last)
         std = (sum((value - mean) ** 2 for value in last) / len(last)) ** 0.5
@@ -79,6 +77,6 @@ def summary(epochs: list[Epoch], report_epochs: int) -> dict[str, Any]:
     averaged = [epoch.averaged[name] for epoch in epochs if name in epoch.averaged]
     return {
         "set": name,
-        **tell([epoch.accuracy[name] for epoch in epochs], ""),
-        **(tell(averaged, "averaged_") if averaged else {}),
+        **measures([epoch.accuracy[name] for epoch in epochs], ""),
+        **(measures(averaged, "averaged_") if averaged else {}),
     }

@@ -21,14 +21,14 @@ from .ranks import Ranks
 from .run import Run, random_numbers
 from .stopping import Stop
 
-AHEAD = 2  # batches that are read from the disk while others are trained on
-STEPS_APART = 16  # how long GPUs run on before their processes agree whether to stop or to save
+AHEAD = 2  # batches to read from the disk ahead of the one in training
+STEPS_APART = 16  # steps on GPUs after which the processes agree whether to stop or to save
 
 
 def train(run: Run, *, ranks: Ranks, watch: Watch, stop: Stop, save_every: float) -> None:
-    """Train to the end, or until ``stop``; the run is then saved where it stands.
+    """Train to the end, or until ``stop``. The run is saved in either case.
 
-    :param save_every: seconds from save to save.
+    :param save_every: seconds between two checkpoints.
     """
     network = run.network if ranks.size == 1 else DistributedDataParallel(run.network)
     apart = STEPS_APART if ranks.size > 1 and run.device.type == "cuda" else 1
@@ -52,12 +52,12 @@ def train(run: Run, *, ranks: Ranks, watch: Watch, stop: Stop, save_every: float
                     checkpoint.save(run, ranks)
                     saved = time.monotonic()
                 if halt:
-                    stop.signal = halt  # on every rank, whoever was asked
+                    stop.signal = halt  # on every rank, whichever received it
                     return
 
 
 def batches(run: Run, plan: Plan, ranks: Ranks) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """What is left of an epoch: this rank's inputs in micro-batches, and their indices (accumulate, samples)."""
+    """Yield the rest of an epoch: this rank's inputs in micro-batches, and their indices (accumulate, samples)."""
     order, *draws = (ranks.parts(part, run.recipe.accumulate)[:, :, ranks.rank] for part in (plan.order, *plan.draws))
 
     def load(step: int) -> tuple[list[Tensor], Tensor]:
@@ -77,7 +77,7 @@ def batches(run: Run, plan: Plan, ranks: Ranks) -> Iterator[tuple[list[Tensor], 
 
 
 def step(run: Run, network: nn.Module, inputs: list[Tensor], index: Tensor, ranks: Ranks) -> None:
-    """One step of the optimizer, on the micro-batches given."""
+    """Take one optimizer step on the given micro-batches."""
     run.set_lr()
     index = index.to(run.device, non_blocking=True)
     loss = torch.zeros((), device=run.device)
@@ -90,7 +90,7 @@ def step(run: Run, network: nn.Module, inputs: list[Tensor], index: Tensor, rank
             labels = run.feed.given[at]
             share = run.criterion(logits, labels) / len(inputs)
             share.backward()
-        run.watch_batch(logits.detach(), labels, at)
+        run.record_batch(logits.detach(), labels, at)
         loss += share.detach()
     require_finite(run, loss, ranks)
     run.losses[run.step] = loss
@@ -98,34 +98,34 @@ def step(run: Run, network: nn.Module, inputs: list[Tensor], index: Tensor, rank
         nn.utils.clip_grad_norm_(run.network.parameters(), run.recipe.clip_norm)
     run.optimizer.step()
     run.optimizer.zero_grad()
-    run.follow()
+    run.update_average()
     run.step += 1
 
 
 def require_finite(run: Run, values: Tensor, ranks: Ranks) -> None:
-    """Nothing like NaN for anyone, on the CPU. Elsewhere looking would wait for the device: ``settle`` does."""
+    """Require finite values on every rank. Only on the CPU: elsewhere the check would wait for the device."""
     if run.device.type == "cpu":
         total = float(values.detach().sum())
-        if ranks.highest(not total < math.inf)[0]:  # a class may be ruled out by a logit of -inf
-            run.require_finite(run.losses[: run.step], run.epoch + 1)  # was it the step before?
+        if ranks.highest(not total < math.inf)[0]:  # a logit of -inf rules a class out and is allowed
+            run.require_finite(run.losses[: run.step], run.epoch + 1)  # the step before may be the cause
             run.losses[run.step] = math.nan
             run.require_finite(run.losses[: run.step + 1], run.epoch + 1)
 
 
 def settle(run: Run, plan: Plan, ranks: Ranks) -> None:
-    """Put together what each rank has seen of this epoch, and wait for the device. All losses have to be finite."""
+    """Combine what each rank has recorded in this epoch, and wait for the device. All losses must be finite."""
     run.losses.copy_(torch.stack(ranks.gather(run.losses.cpu())).mean(0))
     run.require_finite(run.losses[: run.step].cpu(), run.epoch + 1)
     if ranks.size > 1:
         parts = ranks.parts(plan.order, run.recipe.accumulate)[: run.step]
-        for books in (run.H, run.predicted):
-            for rank, seen in enumerate(ranks.gather(books.cpu())):
+        for recorded in (run.H, run.predicted):
+            for rank, seen in enumerate(ranks.gather(recorded.cpu())):
                 own = parts[:, :, rank].flatten()
-                books[own.to(run.device)] = seen[own].to(run.device)
+                recorded[own.to(run.device)] = seen[own].to(run.device)
 
 
 def end_epoch(run: Run, plan: Plan, ranks: Ranks, watch: Watch, began: float) -> None:
-    """Evaluate and record, by the first rank; the others are told."""
+    """Evaluate and record the epoch on the first rank, and send the result to the others."""
     settle(run, plan, ranks)
     seconds = time.perf_counter() - began
     run.epoch, run.step, run.seconds = run.epoch + 1, 0, 0.0
@@ -133,7 +133,7 @@ def end_epoch(run: Run, plan: Plan, ranks: Ranks, watch: Watch, began: float) ->
         run.record(run.snapshot().to_host(), seconds)
         run.survey(lambda: run.average or run.state(), run.epoch)
         checkpoint.write_metrics(run)
-    told = ranks.hear(run.history[-1].to_json() if ranks.first else "")
+    recorded = ranks.broadcast(run.history[-1].to_json() if ranks.first else "")
     if not ranks.first:
-        run.history.append(Epoch(**json.loads(told)))
+        run.history.append(Epoch(**json.loads(recorded)))
     watch.ended_epoch(run.number, run.history[-1])

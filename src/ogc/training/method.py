@@ -1,6 +1,6 @@
-"""Methods by name: a loss (``gce``), one that OGC clips (``ce+ogc``), or one with tau moved by hand (``ce+ema``).
+"""Methods by name: a loss (``gce``), a loss clipped by OGC (``ce+ogc``) or with another schedule of tau (``ce+ema``).
 
-A loss of one's own is ``my_loss.py:MyLoss``; one that is a ``Pointwise`` can be clipped, ``my_loss.py:MyLoss+ogc``.
+A custom loss is ``my_loss.py:MyLoss``. If it is a ``Pointwise``, it can be clipped: ``my_loss.py:MyLoss+ogc``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Value = bool | int | float
 Parameters = dict[str, Value]
 
-RULES = {"ogc": OGC, "linear": Linear, "ema": EMA}  # what moves tau
+RULES = {"ogc": OGC, "linear": Linear, "ema": EMA}  # schedules of tau
 METHODS = (
     *LOSSES,
     *(
@@ -96,10 +96,10 @@ def criterion(
     total_steps: int,
     samples: int | None = None,
 ) -> Loss:
-    """The recipe's loss.
+    """Build the loss of a recipe.
 
-    :param total_steps: length of training, which ``+linear`` needs.
-    :param samples: of the training set. The queue of OGC's default rule spans at most one pass over them.
+    :param total_steps: length of training, for ``+linear``.
+    :param samples: size of the training set. The queue of OGC's default rule spans at most one pass over them.
     """
     require(classes >= 2, "classes", "at least 2", classes)
     if (own := own_loss(recipe.method)) is not None:
@@ -125,7 +125,7 @@ def build(
     optimizer: torch.optim.Optimizer | None = None,
     total_steps: int = 1,
 ) -> Loss:
-    """The loss of a method; a bad value is refused by the part that it belongs to."""
+    """Build the loss of a method. The constructors check the values."""
     check(method, parameters)
     name, _, rule = split(method)
     own = _defaults(_base(name))
@@ -136,7 +136,7 @@ def build(
     except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) or own_loss(method) is None:
             raise
-        raise ValueError(f"{name} cannot be made: {type(error).__name__}: {error}.") from error
+        raise ValueError(f"{name} cannot be constructed: {type(error).__name__}: {error}.") from error
     if rule == "ogc":
         return OGC(base, optimizer, **rest)
     if rule == "linear":
@@ -147,7 +147,7 @@ def build(
 
 
 def check(method: str, parameters: Iterable[str] = ()) -> None:
-    """Refuse a method that is not there and a parameter that it does not take, naming what may have been meant."""
+    """Raise ``ValueError`` for an unknown method or parameter, and suggest a similar name."""
     name, plus, rule = split(method)
     if (own_loss(method) is None and name not in LOSSES) or (rule not in RULES if plus else False):
         near = f" Did you mean ce+{method}?" if method in RULES else did_you_mean(method, METHODS)
@@ -162,18 +162,20 @@ def check(method: str, parameters: Iterable[str] = ()) -> None:
 
 
 def takes(method: str) -> dict[str, Value | None]:
-    """The parameters of a method and their defaults."""
+    """Return the parameters of a method and their defaults."""
     name, _, rule = split(method)
     base, more = _defaults(_base(name)), _defaults(RULES[rule]) if rule else {}
     if clash := base.keys() & more.keys():
-        raise ValueError(f"The method {method} cannot be: both of its parts have a parameter `{min(clash)}`.")
+        raise ValueError(
+            f"The method {method} is not supported: its loss and its rule both have a parameter `{min(clash)}`."
+        )
     return base | more
 
 
 def complete(method: str, given: Mapping[str, Value], name: str) -> Parameters:
-    """The parameters as given, else those in ``PARAMETERS`` for the recipe ``name``, else the loss's own.
+    """Complete the given parameters with those in ``PARAMETERS`` for the recipe ``name``, and with defaults.
 
-    ``epsilon`` and ``epsilon0`` are two rules for one thing: only the one of them that is in force is kept.
+    ``epsilon`` and ``epsilon0`` exclude each other. Only the one in force is kept.
     """
     check(method, given)
     require(not given.keys() >= {"epsilon", "epsilon0"}, "epsilon", "left out with epsilon0", given.get("epsilon"))
@@ -189,7 +191,7 @@ def complete(method: str, given: Mapping[str, Value], name: str) -> Parameters:
 
 
 def split(method: str) -> tuple[str, str, str]:
-    """Loss, plus, and what moves tau. A file's path may have a plus, too.
+    """Split a method into loss, "+" and rule. The path of a file may contain a "+".
 
     >>> split("c++/mine.py:MyLoss+ogc")
     ('c++/mine.py:MyLoss', '+', 'ogc')
@@ -200,7 +202,7 @@ def split(method: str) -> tuple[str, str, str]:
 
 
 def own_loss(method: str) -> OwnLoss | None:
-    """The file and the class of a loss of one's own."""
+    """Return the file and the class of a custom loss; ``None`` for a built-in one."""
     return OwnLoss.parse(split(method)[0])
 
 
@@ -226,28 +228,28 @@ def confirmed(method: str, sha256: str | None, named: str | None, *, of: Path) -
     if own is None or (own.name, split(named)[1:]) != (recorded.name, split(method)[1:]):
         raise ValueError(f"Parameter `method` should be that of {of}, {method}. Found `method = {named!r}`.")
     own.load(sha256 or "")
-    return anywhere(named)
+    return with_absolute_path(named)
 
 
-def anywhere(method: str) -> str:
-    """A method that is the same in every working directory."""
+def with_absolute_path(method: str) -> str:
+    """Make the path of a custom loss absolute."""
     own = own_loss(method)
     return method if own is None else "".join([str(own._replace(path=own.path.absolute())), *split(method)[1:]])
 
 
 def _base(name: str) -> Callable[..., object]:
-    """The class of a loss."""
+    """Return the class of a loss."""
     own = OwnLoss.parse(name)
     if own is None:
         return LOSSES[name]
     loss = own.load()
     if needed := own.needs(loss):
-        raise ValueError(f"{own} should be made without arguments, or have numbers as defaults. Found {needed[0]}.")
+        raise ValueError(f"{own} should have a numeric default for every argument. Found {needed[0]}.")
     return loss
 
 
 def _defaults(part: Callable[..., object]) -> dict[str, Value | None]:
-    """The numbers among the arguments of a constructor."""
+    """Return the constructor arguments that are numbers, with their defaults."""
     apart = ("ignore_index", "steps")
     found = {a.name: a.default for a in inspect.signature(part).parameters.values() if a.name not in apart}
     rules = ("epsilon", "epsilon0")

@@ -26,7 +26,7 @@ _modules: dict[str, ModuleType] = {}  # by checksum
 
 
 class OwnLoss(NamedTuple):
-    """Where a loss is written."""
+    """The file and the class of a custom loss."""
 
     path: Path
     name: str
@@ -97,26 +97,26 @@ class OwnLoss(NamedTuple):
         sys.modules[module.__name__] = module  # where pickle and dataclasses look classes up
         try:
             exec(compile(content, str(self.path), "exec"), vars(module))
-        except (Exception, SystemExit) as error:  # anything may be written there
+        except (Exception, SystemExit) as error:  # the file may contain anything
             del sys.modules[module.__name__]
             raise ValueError(f"`{self.path}` cannot be loaded: {type(error).__name__}: {error}.") from error
         return _modules.setdefault(sha256, module)
 
     def needs(self, loss: type[nn.Module]) -> list[str]:
-        """What its constructor cannot do without."""
+        """Return the constructor arguments without a default."""
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         found = inspect.signature(loss).parameters.values()
         return [each.name for each in found if each.default is each.empty and each.kind not in kinds]
 
 
 def try_out(loss: nn.Module, name: str, classes: int) -> None:
-    """Refuse what cannot be trained with, by a copy: logits (4, C), labels (4,) -> a scalar with a gradient."""
+    """Raise ``ValueError`` unless a copy of the loss maps logits (4, C), labels (4,) to a scalar with a gradient."""
     if any(value.requires_grad for value in loss.parameters()):
-        raise ValueError(f"{name} has weights of its own, which nobody would train: make them buffers.")
+        raise ValueError(f"{name} has parameters, which would not be trained. Make them buffers.")
     logits = torch.zeros(4, classes, requires_grad=True)
     try:
         value = copy.deepcopy(loss)(logits, torch.arange(4) % classes)
-    except (Exception, SystemExit) as error:  # anything may be written there
+    except (Exception, SystemExit) as error:  # the file may contain anything
         first = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"{name} fails on logits (4, {classes}) and labels (4,): {type(error).__name__}: {first}"

@@ -1,4 +1,4 @@
-"""How a run's inputs were prepared for its network, stored as JSON: new inputs are prepared in exactly the same way."""
+"""The preprocessing of a run's inputs, stored as JSON, so that new inputs are prepared in the same way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIX = "Restore it from a backup, or train again."
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What was fitted on the training inputs, and the names of the classes."""
+    """Everything fitted on the training inputs, and the names of the classes."""
 
     kind: Literal["table", "images", "features"]
     shape: tuple[int, ...]  # of one sample, before it is normalised
@@ -39,11 +39,11 @@ class Preprocessing:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read that of a run's folder."""
+        """Read the preprocessing from a run's folder."""
         path = folder / PREPROCESSING
         if not path.is_file():
             raise FileNotFoundError(
-                f"{folder} has no {PREPROCESSING}, which says how inputs are prepared: an older version of ogc trained "
+                f"{folder} has no {PREPROCESSING}, which describes the preprocessing: an older version of ogc trained "
                 "this run. Train it again."
             )
         stored = read_part(path, fix=FIX)

@@ -1,4 +1,4 @@
-"""The processes of a run: one, or several under ``torchrun``."""
+"""The processes of a run: a single one, or several under ``torchrun``."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from torch import Tensor
 
 
 class Ranks:
-    """This process among ``size``. Small talk goes over gloo, so that no device is waited for."""
+    """The rank of this process among ``size``. Small messages use gloo, which never waits for a device."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
-        self.talk = dist.new_group(backend="gloo") if size > 1 and dist.get_backend() != "gloo" else None
+        self.group = dist.new_group(backend="gloo") if size > 1 and dist.get_backend() != "gloo" else None
 
     @property
     def first(self) -> bool:
         return self.rank == 0
 
     def highest(self, *values: int) -> list[int]:
-        """Of each value, the highest that anyone has."""
+        """Return the maximum of each value over all ranks."""
         if self.size == 1:
             return list(values)
         found = torch.tensor(values)
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.talk)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return [int(value) for value in found]
 
     def gather(self, value: Tensor) -> list[Tensor]:
-        """Everyone's tensor, all of one shape and on the CPU, in rank order."""
+        """Gather a CPU tensor of the same shape from every rank, in rank order."""
         if self.size == 1:
             return [value]
         found = [torch.empty_like(value) for _ in range(self.size)]
-        dist.all_gather(found, value, group=self.talk)
+        dist.all_gather(found, value, group=self.group)
         return found
 
-    def hear(self, text: str) -> str:
-        """What the first one says."""
+    def broadcast(self, text: str) -> str:
+        """Return the text of the first rank."""
         if self.size == 1:
             return text
-        said = text.encode() if self.first else b""
-        letters = torch.zeros(self.highest(len(said))[0], dtype=torch.uint8)
-        letters[: len(said)] = torch.tensor(list(said), dtype=torch.uint8)
-        dist.broadcast(letters, 0, group=self.talk)
-        return bytes(letters.tolist()).decode()
+        content = text.encode() if self.first else b""
+        buffer = torch.zeros(self.highest(len(content))[0], dtype=torch.uint8)
+        buffer[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
+        dist.broadcast(buffer, 0, group=self.group)
+        return bytes(buffer.tolist()).decode()
 
     def parts(self, order: Tensor, accumulate: int) -> Tensor:
-        """Each rank's part of batches in micro-batches: (..., batch) -> (..., accumulate, ranks, samples)."""
+        """Split batches into micro-batches and ranks: (..., batch) -> (..., accumulate, ranks, samples)."""
         return order.view(*order.shape[:-1], accumulate, self.size, -1)
 
 
 @contextmanager
 def ranks(device: torch.device) -> Iterator[Ranks]:
-    """Join the processes that ``torchrun`` has started, if it has, or the caller's group."""
+    """Join the processes started by ``torchrun``, or the process group of the caller, if there is one."""
     ours = not (dist.is_available() and dist.is_initialized())
     if ours and not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         yield Ranks()

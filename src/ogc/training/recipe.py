@@ -1,4 +1,4 @@
-"""Recipes: everything that decides a training run but the data and the machine."""
+"""Recipes: all settings of a training run except the data and the machine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from . import method as methods
 
 
 class Checked(BaseModel):
-    """Frozen, and complains in one sentence: the parameter, the rule, the value found."""
+    """A frozen model whose errors are one sentence: the parameter, the rule, the value found."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    if not TYPE_CHECKING:  # whose own signature has the fields
+    if not TYPE_CHECKING:  # pydantic's own signature has the fields
 
         def __init__(self, **values: object) -> None:
             try:
@@ -35,7 +35,7 @@ class Checked(BaseModel):
 
 
 def _sentence(error: ValidationError, fields: list[str]) -> str:
-    """The first complaint in the house's form. Pydantic's own say "Input should be", too."""
+    """Return the first error in the form of ``require``."""
     first = error.errors()[0]
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
@@ -54,13 +54,13 @@ def _none(value: object) -> object:
 
 
 def _listed(value: object) -> object:
-    """What the command line gives for a list: "30,60", or "none"."""
+    """Parse a list from the command line: "30,60" or "none"."""
     if not isinstance(value, str):
         return value
     return [] if _none(value) is None else [part.strip() for part in value.split(",") if part.strip()]
 
 
-ALIASES = {  # what other libraries call these settings, for error messages
+ALIASES = {  # names of these settings in other libraries, for error messages
     "batch": "batch_size",
     "learning_rate": "lr",
     "loss": "method",
@@ -77,10 +77,10 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Frozen(dict[str, Value]):
-    """Numbers by name that stay as they are; a dict, for JSON and for pickle."""
+    """An immutable dict of numbers, which works with JSON and pickle."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("A recipe is frozen: override(recipe, changes) makes another one.")
+        raise TypeError("A recipe is frozen. Use override(recipe, changes) to make another one.")
 
     __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
 
@@ -89,7 +89,7 @@ class Frozen(dict[str, Value]):
 
 
 class Recipe(Checked):
-    """A training run. Strings are taken for numbers where a number is due, and ``none`` for nothing.
+    """Settings of a training run. Numbers may be given as strings, and ``None`` as "none".
 
     >>> RECIPES["cifar10"].lr_at(epoch=49)
     0.1
@@ -99,15 +99,15 @@ class Recipe(Checked):
     network: str  # one of ogc.models.NETWORKS, timm:NAME, or auto: resnet18-cifar on a GPU, resnet20-cifar elsewhere
     hidden: Counts = ()  # widths of the mlp's layers
     method: str = "ce+ogc"
-    method_sha256: str | None = None  # of the file of a loss of one's own, as it was when the recipe was made
+    method_sha256: str | None = None  # checksum of the file of a custom loss when the recipe was made
     parameters: Annotated[dict[str, Value], AfterValidator(lambda given: Frozen(given))] = {}
-    # of the method: the paper's for ``name``, else its own, if not given
-    noise: Annotated[str | None, Nothing] = None  # of the training labels, KIND:RATE or human:KIND
+    # of the method; by default the paper's for ``name``, or those of the loss
+    noise: Annotated[str | None, Nothing] = None  # added to the training labels: KIND:RATE or human:KIND
     noise_seed: Seed = 0
     seed: Seed = 0  # of the initial weights, the batches and the augmentation
     epochs: Count
     batch_size: Annotated[int, Field(ge=2)]
-    accumulate: Count = 1  # parts that a batch is cut into, to save memory
+    accumulate: Count = 1  # number of micro-batches per batch, to save memory
     optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: Positive
     momentum: Share = 0.9  # of SGD
@@ -117,43 +117,41 @@ class Recipe(Checked):
     milestones: Counts = ()  # epochs after which lr is multiplied by ``factor``
     factor: Annotated[float, Field(gt=0, le=1)] = 0.1
     clip_norm: Annotated[Positive | None, Nothing] = None  # of the gradient of all weights
-    average: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, Nothing] = (
-        0.999  # decay of the averaged weights, a step
-    )
-    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA devices that have it
+    average: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, Nothing] = 0.999  # decay of the averaged weights
+    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA devices that support it
     augment: Literal["none", "cifar", "large"] = "none"
-    size: Annotated[Count | None, Nothing] = None  # side of the images; their own if not given
-    report_epochs: Count = 10  # at the end, whose mean accuracy is reported
+    size: Annotated[Count | None, Nothing] = None  # side of the images; None keeps theirs
+    report_epochs: Count = 10  # last epochs whose mean accuracy is reported
     report: Literal["raw", "averaged"] = "raw"  # the weights whose accuracy is reported in tables of results
-    surveys: Annotated[int, Field(ge=0)] = 10  # how often the network is asked about the training samples, for an audit
+    surveys: Annotated[int, Field(ge=0)] = 10  # number of surveys of the training samples, for an audit
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Every parameter of the method, so that what is recorded says it all."""
+        """Fill in all parameters of the method, so that they are recorded."""
         if not isinstance(values, Mapping):
             return values
         method, given = values.get("method", "ce+ogc"), values.get("parameters", {})
         require(isinstance(method, str), "method", "a name", method)
         require(isinstance(given, Mapping), "parameters", "numbers by name", given)
         own = methods.own_loss(method)
-        if own is not None and values.get("method_sha256") is not None:  # recorded: reading runs nobody's code
+        if own is not None and values.get("method_sha256") is not None:  # recorded: reading a recipe must not run code
             return values
         methods.check(method, given)
         given = {name: _number(name, value) for name, value in given.items()}
         whole = methods.complete(method, given, str(values.get("name")))
         methods.build(method, whole)
         sha256 = None if own is None else own.sha256()
-        return {**values, "method": methods.anywhere(method), "method_sha256": sha256, "parameters": whole}
+        return {**values, "method": methods.with_absolute_path(method), "method_sha256": sha256, "parameters": whole}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.network != "auto" and not self.network.startswith(TIMM):  # which need not be installed to be named
+        if self.network != "auto" and not self.network.startswith(TIMM):  # timm need not be installed here
             check_name(self.network)
         if self.noise is not None:
             _check_noise(self.noise)
         steps = self.schedule == "steps"
-        require(steps or not self.milestones, "milestones", "left out: only schedule=steps has them", self.milestones)
+        require(steps or not self.milestones, "milestones", "left out unless schedule = steps", self.milestones)
         rising = all(first < second for first, second in pairwise((*self.milestones, self.epochs)))
         require(rising, "milestones", f"rising, and below epochs = {self.epochs}", self.milestones)
         sgd = self.optimizer == "sgd" and self.momentum > 0
@@ -172,13 +170,13 @@ class Recipe(Checked):
         return VARIANTS.get(self.name, self.name)
 
     def lr_at(self, epoch: int, share: float = 0.0) -> float:
-        """The learning rate when ``epoch`` epochs, and this share of the next, are done: cosine moves every step."""
+        """Return the learning rate after ``epoch`` epochs and this share of the next one."""
         if self.schedule == "cosine":
             return self.lr * (1 + math.cos(math.pi * (epoch + share) / self.epochs)) / 2
         return self.lr * self.factor ** sum(milestone <= epoch for milestone in self.milestones)
 
     def show(self) -> str:
-        """One line a field, aligned; the method's parameters below it."""
+        """Format the recipe, one line per field."""
         lines: list[tuple[str, object]] = []
         for name, value in self:
             if name == "parameters":
@@ -189,14 +187,14 @@ class Recipe(Checked):
 
 
 def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
-    """The recipe with some fields changed; a parameter of the method is named like a field.
+    """Return the recipe with some fields changed. Parameters of the method are given like fields.
 
-    With other epochs the milestones move in proportion, with another method its parameters are the defaults again, and
-    with another schedule the milestones go, unless they are given.
+    Unless given, milestones move in proportion to the epochs and are removed with another schedule, and parameters
+    return to their defaults with another method.
     """
     values: dict[str, Any] = {name: value for name, value in recipe if name != "parameters"}
     fields = {name: value for name, value in changes.items() if name in Recipe.model_fields}
-    method = methods.anywhere(str(fields.get("method", recipe.method)))
+    method = methods.with_absolute_path(str(fields.get("method", recipe.method)))
     if method != recipe.method:
         methods.check(method)
         fields["method"] = method
@@ -212,7 +210,7 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     same = method == recipe.method and fields.get("name", recipe.name) == recipe.name
     kept = dict(recipe.parameters) if same else {}
     if given or not same:
-        values.pop("method_sha256")  # the file as it is now
+        values.pop("method_sha256")  # use the file as it is now
     for one, other in (("epsilon", "epsilon0"), ("epsilon0", "epsilon")):
         if one in given:
             kept.pop(other, None)
@@ -222,7 +220,7 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
 
 
 def _milestones(recipe: Recipe, fields: Mapping[str, object]) -> tuple[int, ...]:
-    """In proportion to the epochs; those that fall together, or on an end, are one or none."""
+    """Scale the milestones to the new epochs. Drop duplicates and those at the start or the end."""
     if fields.get("schedule", recipe.schedule) != "steps":
         return ()
     epochs = fields.get("epochs", recipe.epochs)
@@ -231,13 +229,13 @@ def _milestones(recipe: Recipe, fields: Mapping[str, object]) -> tuple[int, ...]
     except (TypeError, ValueError):
         new = math.nan
     if not math.isfinite(new):
-        return recipe.milestones  # Recipe will say what is wrong with the epochs
+        return recipe.milestones  # Recipe will report the error in the epochs
     moved = (round(milestone * new / recipe.epochs) for milestone in recipe.milestones)
     return tuple(dict.fromkeys(milestone for milestone in moved if 0 < milestone < new))
 
 
 def _check_noise(text: str) -> None:
-    """One that there is; the complaint names the parameter as it was typed, and then the part that is wrong."""
+    """Raise ``ValueError`` for an unknown noise, with the text as typed."""
     try:
         Kind.parse(text)
     except ValueError as error:
@@ -248,7 +246,7 @@ def _check_noise(text: str) -> None:
 def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str | None:
     """Explain why OGC does not move tau even once in such a run; ``None`` if it does, or without OGC.
 
-    :param steps: of an epoch, of ``batch`` samples each.
+    :param steps: steps per epoch, of ``batch`` samples each.
     """
     if methods.split(recipe.method)[2] != "ogc":
         return None
@@ -270,7 +268,7 @@ def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str 
 
 
 def by_name(name: str) -> Recipe:
-    """One of RECIPES; an unknown name gets the near ones."""
+    """Return one of RECIPES. An unknown name raises an error that lists similar ones."""
     if name not in RECIPES:
         raise ValueError(
             f"There is no recipe named {name!r}.{did_you_mean(name, RECIPES)} There are {', '.join(RECIPES)}."
@@ -279,18 +277,18 @@ def by_name(name: str) -> Recipe:
 
 
 def from_toml(path: str | Path) -> Recipe:
-    """A recipe from a file: ``base = "cifar10"``, then what is different, with ``[parameters]`` for the method's."""
+    """Read a recipe: ``base = "cifar10"``, then the changes, with ``[parameters]`` for those of the method."""
     path = Path(path)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         base = values.pop("base", None)
         return Recipe(**values) if base is None else override(by_name(str(base)), values)
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are some
+    except ValueError as error:  # includes TOMLDecodeError and UnicodeDecodeError
         raise ValueError(f"{path}: {error}") from None
 
 
 def _number(name: str, value: object) -> bool | int | float:
-    """A parameter of a method, from a number or from its text."""
+    """Convert a parameter of a method to a number."""
     if isinstance(value, str):
         text = value.strip().lower()
         if text in ("true", "false"):
@@ -304,7 +302,7 @@ def _number(name: str, value: object) -> bool | int | float:
 
 
 def shown(value: object) -> str:
-    """As ``--set`` takes it."""
+    """Format a value as ``--set`` accepts it."""
     if value is None or value == ():
         return "none"
     if isinstance(value, bool):
@@ -356,7 +354,7 @@ RECIPES: dict[str, Recipe] = {
     "cifar10": _CIFAR,
     "cifar100": override(_CIFAR, {"name": "cifar100", "network": "resnet34-cifar"}),
     "webvision": override(_CIFAR, {"name": "webvision", **_WEBVISION, **_LARGE}),
-    "digits": Recipe(  # as in the demo
+    "digits": Recipe(  # also used by the demo
         name="digits",
         network="mlp",
         hidden=(512, 512),
@@ -376,7 +374,7 @@ RECIPES |= {  # not in the paper: two thirds of the epochs, one drop of the lear
     f"{name}-plus": override(RECIPES[name], {"name": f"{name}-plus", **_PLUS}) for name in ("cifar10", "cifar100")
 }
 
-RECIPES["cifar10-default"] = override(_CIFAR, {"name": "cifar10-default"})  # OGC's default rule, else the paper's
+RECIPES["cifar10-default"] = override(_CIFAR, {"name": "cifar10-default"})  # the paper's recipe with OGC's default rule
 
 VARIANTS = {
     "cifar10-default": "cifar10",

@@ -1,4 +1,4 @@
-"""One training run: what it is made of, what it has seen, and the end of an epoch."""
+"""One training run: its parts, its state, and the record of each epoch."""
 
 from __future__ import annotations
 
@@ -36,42 +36,42 @@ if TYPE_CHECKING:
     from .source import Source
 
 
-FIRST_IDS = 10  # of the samples there, in the sentence
+FIRST_IDS = 10  # ids of samples in an error message
 
 
 class Job(NamedTuple):
-    """What to train: a recipe, data, and the folder to write to (nothing is written without one)."""
+    """A recipe, the data, and the folder to write to. Without a folder nothing is written."""
 
     recipe: Recipe
     source: Source | None
     data: Loaded
     info: LabelInfo | None = None
     out: Path | None = None
-    network: nn.Module | None = None  # instead of the recipe's; changed in place
+    network: nn.Module | None = None  # replaces the recipe's; trained in place
 
 
 def described(job: Job) -> dict[str, Any]:
-    """Recipe and source, as JSON."""
+    """Return the recipe and the source for JSON."""
     source = None if job.source is None else job.source.model_dump(mode="json")
     return {"recipe": job.recipe.model_dump(mode="json"), "source": source}
 
 
 def check(job: Job, processes: int = 1) -> None:
-    """Refuse what cannot be trained, before a folder is taken or a network built."""
+    """Raise ``ValueError`` if the job cannot be trained, before anything is written or built."""
     recipe, (train, sets) = job.recipe, job.data
     parts = recipe.accumulate * processes
     shape = check_data(train, batch_size=recipe.batch_size, augment=recipe.augment, size=recipe.size, parts=parts)
     for name, part in sets.items():
         same = part.num_classes == train.num_classes
-        require(same, name, f"of {train.num_classes} classes, as in training", part.num_classes)
+        require(same, name, f"a set with {train.num_classes} classes, as in training", part.num_classes)
     fits = job.network is not None or recipe.network == "mlp" or len(shape) == 3
     require(fits, "network", f"mlp with features of shape {shape}", recipe.network)
 
 
-class NonFinite(RuntimeError):  # noqa: N818, what it says is what it is
-    """The loss, or the weights, became infinite or NaN.
+class NonFinite(RuntimeError):  # noqa: N818, the name describes the state
+    """Raised if the loss or the weights became infinite or NaN.
 
-    :param batch: where: the epoch and the step, from 1, and the ids of the samples.
+    :param batch: the epoch and the step, counted from 1, and the ids of the samples.
     """
 
     def __init__(self, sentence: str, batch: dict[str, Any] | None = None) -> None:
@@ -81,7 +81,7 @@ class NonFinite(RuntimeError):  # noqa: N818, what it says is what it is
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An epoch's end, as tensors: taking one reads nothing back from the device."""
+    """The state at the end of an epoch. Taking a snapshot reads nothing back from the device."""
 
     epoch: int  # from 1
     losses: Tensor  # (steps,)
@@ -90,28 +90,28 @@ class Snapshot:
     solution: Tensor | None  # OGC's
     hits: dict[str, Tensor]  # by evaluation set
     averaged_hits: dict[str, Tensor]
-    weights: Callable[[], dict[str, Tensor]]  # a copy to keep, should this be the best epoch
+    weights: Callable[[], dict[str, Tensor]]  # copies the weights, in case this is the best epoch
 
     def to_host(self, *, wait: bool = True) -> Snapshot:
-        """Numbers on the CPU; without ``wait`` they come when the present stream gets there."""
+        """Copy to the CPU. Without ``wait`` the copies are valid once the current stream has reached this point."""
 
-        def home(value: Any) -> Any:
+        def copied(value: Any) -> Any:
             if isinstance(value, dict):
-                return {name: home(part) for name, part in value.items()}
+                return {name: copied(part) for name, part in value.items()}
             if not isinstance(value, Tensor):
                 return value
             host = torch.empty_like(value, device="cpu", pin_memory=not wait)
             return host.copy_(value, non_blocking=not wait)
 
-        return Snapshot(**{name: home(value) for name, value in vars(self).items()})
+        return Snapshot(**{name: copied(value) for name, value in vars(self).items()})
 
 
 class Run:
-    """Network, optimizer, loss and books of one run, and where it stands: ``epoch`` epochs and ``step`` steps are done.
+    """Network, optimizer, loss and records of a run. ``epoch`` epochs and ``step`` steps of the next are done.
 
-    :param number: of the job.
-    :param rank: of this process, whose dropout draws random numbers of its own.
-    :param like: another run, whose images on the device are shared where they are the same.
+    :param number: index of the job.
+    :param rank: rank of this process. Each rank has its own random numbers for dropout.
+    :param like: another run. Its images on the device are shared if they are the same.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Run:
             network = job.network or build(
                 recipe.network, inputs=self.feed.shape, classes=classes, hidden=recipe.hidden
             )
-        self.rng = new_rng(device, recipe.seed + (rank << 32))  # for layers that draw in training: dropout
+        self.rng = new_rng(device, recipe.seed + (rank << 32))  # for layers such as dropout
         images = len(self.feed.shape) == 3
         self.network: nn.Module = cast(Any, network).to(
             device, memory_format=torch.channels_last if images else torch.preserve_format
@@ -157,31 +157,31 @@ class Run:
             samples=self.feed.samples,
         ).to(device)
 
-        self.id = secrets.token_hex(8)  # in all files of the run, so that no other run's is taken for one of them
+        self.id = secrets.token_hex(8)  # in all files of the run, to detect those of another run
         self.epoch = self.step = 0
         self.history: list[Epoch] = []
-        self.seconds = 0.0  # of training in this epoch so far
+        self.seconds = 0.0  # training time of this epoch so far
         self.H = torch.full((len(self.train_set),), torch.nan, device=device)
         self.predicted = torch.full((len(self.train_set),), -1, device=device)
         self.losses = torch.zeros(self.feed.steps, device=device)
-        parts: dict[str, Survey] = {}  # of the samples whose labels may be wrong
+        parts: dict[str, Survey] = {}  # sets whose labels may be wrong
         if recipe.surveys and len(self.train_set) * classes <= LARGEST:
             own = EvaluationSet(self.train_set, self.feed, inputs=self.feed.inputs)
             parts["train"] = Survey(own, self.train_set.given, classes)
             if "val" in self.sets:
                 parts["val"] = Survey(self.sets["val"], sets["val"].given, classes)
         self.surveys: Surveys = Surveys(parts, epochs=recipe.epochs, surveys=recipe.surveys)
-        asked = {"train": self.train_set, **sets}
-        self.digests: dict[str, str] = {}  # of the data as they were read: by them they are known again
+        surveyed = {"train": self.train_set, **sets}
+        self.digests: dict[str, str] = {}  # checksums of the data
         if job.out is not None and rank == 0 and parts:
-            self.digests = digests(job.source, {name: asked[name] for name in parts})
-        self.best: dict[str, Tensor] | None = None  # weights, until they are written
-        self.saved = False  # whether there is a checkpoint
+            self.digests = digests(job.source, {name: surveyed[name] for name in parts})
+        self.best: dict[str, Tensor] | None = None  # weights of the best epoch, until they are written
+        self.saved = False  # True if there is a checkpoint
         self.broken: NonFinite | None = None
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
 
     def state(self) -> dict[str, Tensor]:
-        """The network's floating-point weights and buffers, each once: what is averaged."""
+        """Return the floating-point weights and buffers of the network, each once. These are averaged."""
         named = (*self.network.named_parameters(), *self.network.named_buffers())
         return {name: value for name, value in named if value.is_floating_point()}
 
@@ -191,7 +191,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Done, and every epoch recorded: one that broke in its last epoch is not."""
+        """True if every epoch is recorded. A run that broke in its last epoch is done, but not finished."""
         return len(self.history) >= self.recipe.epochs
 
     @property
@@ -204,14 +204,14 @@ class Run:
             group["lr"] = lr
 
     @torch.no_grad()
-    def watch_batch(self, logits: Tensor, labels: Tensor, index: Tensor) -> None:
-        """Keep H and the prediction of each training sample as last seen."""
+    def record_batch(self, logits: Tensor, labels: Tensor, index: Tensor) -> None:
+        """Record H and the prediction of the samples of a batch."""
         self.H[index] = F.cross_entropy(logits.float(), labels, reduction="none")
         self.predicted[index] = logits.argmax(1)
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """Move the averaged weights; young averages move faster, so that the initial weights are soon forgotten."""
+    def update_average(self) -> None:
+        """Update the averaged weights. Early updates are larger, so that the initial weights lose their influence."""
         if self.average is not None:
             decay = decay_at(self.recipe.average or 0.0, self.steps_done)
             torch._foreach_lerp_(list(self.average.values()), list(self.state().values()), 1 - decay)
@@ -219,7 +219,7 @@ class Run:
     # --- the end of an epoch -----------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Evaluate, and note where the epoch that has just been trained ends."""
+        """Evaluate the network after an epoch."""
         raw, averaged = self.state(), self.average
         bits = self.recipe.precision
 
@@ -241,17 +241,17 @@ class Run:
         )
 
     def survey(self, weights: Callable[[], Mapping[str, Tensor]], epoch: int) -> None:
-        """Ask the network about its training samples, if it is time: after ``epoch`` epochs."""
+        """Survey the training samples if a survey is due after ``epoch`` epochs."""
         if self.surveys.due(epoch):
-            self.surveys.ask(self.network, weights(), self.recipe.precision, epoch)
+            self.surveys.take(self.network, weights(), self.recipe.precision, epoch)
 
-    def books(self) -> dict[str, Tensor]:
-        """What was seen of the samples so far."""
+    def sample_state(self) -> dict[str, Tensor]:
+        """Return what was recorded about the samples so far."""
         found = {"H": self.H, "predicted": self.predicted, "losses": self.losses}
         return found | {f"survey.{name}": value for name, value in self.surveys.state()}
 
     def record(self, snapshot: Snapshot, seconds: float) -> Epoch:
-        """What the epoch was, from a snapshot on the host. Its losses and its weights have to be finite."""
+        """Record an epoch from a snapshot on the CPU. Raises ``NonFinite`` if losses or weights are not finite."""
         weights = snapshot.weights()
         names = (f"network.{name}" for name, _ in self.network.named_parameters())
         self.require_finite(snapshot.losses, snapshot.epoch, [weights[name] for name in names])
@@ -276,19 +276,22 @@ class Run:
 
     @staticmethod
     def score(epoch: Epoch) -> float | None:
-        """What the best epoch is chosen by: the first evaluation set, averaged weights if there are any."""
+        """Return the accuracy that the best epoch is chosen by: first evaluation set, averaged weights if any."""
         return next(iter((epoch.averaged or epoch.accuracy).values()), None)
 
     def require_finite(self, losses: Tensor, epoch: int, weights: Iterable[Tensor] | None = None) -> None:
-        """The losses of an epoch so far, (steps,), on the host, and the weights after them; epochs counted from 1.
+        """Raise ``NonFinite`` unless the losses of an epoch so far, (steps,), and the weights after them are finite.
 
-        A gradient may be infinite where the loss is not: then the weights are lost, and the next loss tells.
+        A gradient may be infinite while the loss is finite. Then the weights are lost, and the next loss shows it.
+
+        :param losses: on the CPU.
+        :param epoch: counted from 1.
         """
         bad, at = ~losses.isfinite(), len(losses)
         if bool(bad.any()):
             at = int(bad.int().argmax()) + 1
             what = f"The loss is {float(losses[at - 1])} at step {at} of epoch {epoch}"
-            # On the CPU weights are looked at as soon as a loss is bad; elsewhere the step before may have lost them.
+            # On the CPU weights are checked as soon as a loss is bad; elsewhere the step before may be the cause.
             batches = [at] if at == 1 or self.device.type == "cpu" else [at, at - 1]
         elif all_finite(self.network.parameters() if weights is None else weights):
             return
@@ -299,7 +302,7 @@ class Run:
         order, out = self.feed.plan(epoch - 1).order, self.job.out
         ids = [str(self.train_set.ids[i]) for batch in batches for i in order[batch - 1].tolist()]
         saved = f" The last good checkpoint is in {out}." if self.saved else ""
-        whose = "the batch's samples" if len(batches) == 1 else "the samples of this batch, and of the one before"
+        whose = "samples of the batch" if len(batches) == 1 else "samples of this batch and the one before"
         rest = f" and {len(ids) - FIRST_IDS} more" + ("" if out is None else f" (all of them in {out / NONFINITE})")
         samples = f"; {whose}: {', '.join(ids[:FIRST_IDS])}{rest if len(ids) > FIRST_IDS else ''}" if ids else ""
         self.broken = NonFinite(
@@ -312,6 +315,7 @@ class Run:
     # --- what is written ---------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
+        """Return what ``run.json`` and ``result.json`` hold about data, network and machine."""
         info = self.job.info
         count = sum(value.numel() for value in self.network.parameters())
         noise = None if info is None else {k: v for k, v in vars(info).items() if k != "confusion"}
@@ -333,6 +337,7 @@ class Run:
         }
 
     def result(self) -> dict[str, Any]:
+        """Return the content of ``result.json``."""
         seconds = sum(epoch.seconds for epoch in self.history)
         images = len(self.history) * self.feed.steps * self.feed.batch
         return {
@@ -348,13 +353,13 @@ class Run:
 
 
 def all_finite(values: Iterable[Tensor]) -> bool:
-    """Waits for the device."""
+    """Return True if all values are finite. Waits for the device."""
     return bool(torch.stack([value.detach().isfinite().all() for value in values]).all())
 
 
 @contextmanager
 def random_numbers(run: Run) -> Iterator[None]:
-    """The run's own, and then those of the caller again."""
+    """Use the run's random numbers, and restore the caller's at the end."""
     before = get_rng(run.device)
     set_rng(run.device, run.rng)
     try:
@@ -364,13 +369,13 @@ def random_numbers(run: Run) -> Iterator[None]:
 
 
 def new_rng(device: torch.device, seed: int) -> Tensor:
-    """The state of random numbers at their beginning: those of the CPU, then the device's, in bytes."""
+    """Return the initial state of the random generators of the CPU and the device, as bytes."""
     devices = [torch.device("cpu")] if device.type == "cpu" else [torch.device("cpu"), device]
     return torch.cat([torch.Generator(each).manual_seed(seed).get_state() for each in devices])
 
 
 def get_rng(device: torch.device) -> Tensor:
-    """As :func:`new_rng`, of the random numbers that a network draws now."""
+    """Return the current state of the global random generators, in the format of :func:`new_rng`."""
     own = torch.get_rng_state()
     return torch.cat([own, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else own
 
@@ -383,7 +388,7 @@ def set_rng(device: torch.device, state: Tensor) -> None:
 
 
 def decay_at(decay: float, step: int) -> float:
-    """The averaged weights' decay after ``step`` steps: about a tenth of the way so far, up to ``decay``."""
+    """Return the decay of the averaged weights: they span about a tenth of the steps so far, up to ``decay``."""
     return min(decay, (1 + step) / (10 + step))
 
 
@@ -392,9 +397,5 @@ def make_optimizer(recipe: Recipe, network: nn.Module) -> torch.optim.Optimizer:
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(weights, lr=recipe.lr, weight_decay=recipe.weight_decay)
     return torch.optim.SGD(
-        weights,
-        lr=recipe.lr,
-        momentum=recipe.momentum,
-        nesterov=recipe.nesterov,
-        weight_decay=recipe.weight_decay,
+        weights, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.nesterov, weight_decay=recipe.weight_decay
     )

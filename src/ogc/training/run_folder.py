@@ -100,7 +100,7 @@ class Description(NamedTuple):
 
     @property
     def from_python(self) -> list[str]:
-        """What no command can load again: "data", "network"."""
+        """Parts that came from Python and that no command can load again: "data", "network"."""
         if self.facts is None:
             return ["data"] if self.source is None else []
         return list(self.facts["from_python"])

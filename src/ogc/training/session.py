@@ -1,4 +1,4 @@
-"""Training jobs from beginning to end: device, engine or loop, folders, signals."""
+"""Train jobs from start to end: choose the device and the engine or loop, write folders, handle signals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .._tensors import part_of
 from .._threads import one_thread
 from ..models import build
 from . import checkpoint, loop, run_folder, source
-from .history import Epoch, Nobody, Watch
+from .history import Epoch, SilentWatch, Watch
 from .method import allow_loss, confirmed, own_loss
 from .preprocessing import Preprocessing
 from .ranks import Ranks, ranks
@@ -28,7 +28,7 @@ from .run_folder import BEST, LAST, NONFINITE, RESULT, CheckpointError
 from .stopping import Interrupted, Stop, stopping
 
 Result = dict[str, Any]
-"""What ``result.json`` holds."""
+"""The content of ``result.json``."""
 IN_PYTHON = "ogc.training.train(jobs, resume=True)"
 
 
@@ -43,16 +43,16 @@ def train(
     resume: bool = False,
     stop: Stop | None = None,
 ) -> list[Result]:
-    """Train the jobs, side by side where the engine serves them, and else one after the other.
+    """Train the jobs, side by side if the engine supports all of them, otherwise one after the other.
 
-    Where a job has a folder, ``run.json``, ``metrics.jsonl``, ``last.safetensors`` and ``best.safetensors`` are written
-    there, and ``samples.safetensors`` and ``result.json`` at the end. An older run in it goes, unless it is resumed.
-    Ctrl-C and SIGTERM save and raise ``Interrupted``. Under torchrun, batches are shared out among the processes, and
-    the first one writes.
+    If a job has a folder, ``run.json``, ``metrics.jsonl``, ``last.safetensors`` and ``best.safetensors`` are written
+    there, and ``samples.safetensors`` and ``result.json`` at the end. An older run in the folder is removed, unless it
+    is resumed. Ctrl-C and SIGTERM save and raise ``Interrupted``. Under torchrun, batches are split among the
+    processes, and the first one writes.
 
     :param engine: ``loop``, ``graph`` (steps as CUDA graphs), or ``auto``.
-    :param save_every: seconds from checkpoint to checkpoint.
-    :param resume: go on from the jobs' checkpoints; one without starts anew.
+    :param save_every: seconds between two checkpoints.
+    :param resume: resume from the jobs' checkpoints. Jobs without one start from the beginning.
     :param stop: saves and raises ``Interrupted`` once its ``signal`` is set; by default Ctrl-C and SIGTERM set it.
     """
     from ..engine import graphs  # which imports this package
@@ -61,24 +61,26 @@ def train(
     chosen = pick_device(device)
     jobs = [job._replace(recipe=resolve(job.recipe, chosen)) for job in jobs]
     folders = [job.out.resolve() for job in jobs if job.out is not None]
-    require(len(set(folders)) == len(folders), "out", "another folder for each job", [str(path) for path in folders])
+    require(
+        len(set(folders)) == len(folders), "out", "a different folder for each job", [str(path) for path in folders]
+    )
     handled = stopping() if stop is None else nullcontext(stop)
-    with ranks(chosen) as world, handled as stop, _told(watch, jobs, tensorboard, world) as told:
-        objection = "the loop is asked for" if engine == "loop" else graphs.why_not(jobs, chosen, world)
-        if engine == "graph" and objection is not None:
-            raise ValueError(f"The engine cannot serve here: {objection}.")
-        if engine == "auto" and objection is not None and chosen.type == "cuda":
-            told.said(f"The plain loop trains, not the engine: {objection}.")
-        go = Going(chosen, world, told, stop, save_every, resume, engine == "graph")
+    with ranks(chosen) as world, handled as stop, _watch(watch, jobs, tensorboard, world) as watch:
+        reason = "the loop was chosen" if engine == "loop" else graphs.unsupported_reason(jobs, chosen, world)
+        if engine == "graph" and reason is not None:
+            raise ValueError(f"The engine cannot train these jobs: {reason}. Use --engine loop or auto.")
+        if engine == "auto" and reason is not None and chosen.type == "cuda":
+            watch.said(f"Training with the plain loop instead of the engine: {reason}.")
+        context = Context(chosen, world, watch, stop, save_every, resume, engine == "graph")
         for job in jobs:
             check(job, world.size)
         for job in jobs:
-            _claim(job, go)
-        return _one_by_one(jobs, go) if objection is not None else _side_by_side(jobs, go)
+            _claim(job, context)
+        return _one_by_one(jobs, context) if reason is not None else _side_by_side(jobs, context)
 
 
-class Going(NamedTuple):
-    """What all jobs share."""
+class Context(NamedTuple):
+    """Options and state that all jobs of a call share."""
 
     device: torch.device
     world: Ranks
@@ -86,65 +88,68 @@ class Going(NamedTuple):
     stop: Stop
     save_every: float
     resume: bool
-    must: bool  # the engine, or nothing
+    must_use_engine: bool
 
 
-def _one_by_one(jobs: Sequence[Job], go: Going) -> list[Result]:
-    """A run that breaks leaves the others alone; its complaint comes at the end."""
+def _one_by_one(jobs: Sequence[Job], context: Context) -> list[Result]:
+    """Train with the plain loop. The first error of a run is raised after the others are done."""
     results: list[Result] = []
     run, trouble = None, None
     for number, job in enumerate(jobs):
-        run = _begin(job, number, run, go)
+        run = _begin(job, number, run, context)
         try:
             small = run.device.type == "cpu" and job.network is None and job.recipe.network == "mlp"
             with one_thread() if small else nullcontext():
-                loop.train(run, ranks=go.world, watch=go.watch, stop=go.stop, save_every=go.save_every)
+                loop.train(
+                    run, ranks=context.world, watch=context.watch, stop=context.stop, save_every=context.save_every
+                )
         except NonFinite as error:
             trouble = trouble or error.with_traceback(None)  # whose frames hold the run's memory
-            _finish(run, go.world)
+            _finish(run, context.world)
             continue
         if not run.done:
-            raise _interrupted(jobs[number:], go, trouble)
-        results.append(_finish(run, go.world))
+            raise _interrupted(jobs[number:], context, trouble)
+        results.append(_finish(run, context.world))
     if trouble is not None:
         raise trouble
     return results
 
 
-def _side_by_side(jobs: Sequence[Job], go: Going) -> list[Result]:
+def _side_by_side(jobs: Sequence[Job], context: Context) -> list[Result]:
+    """Train with the engine, or with the plain loop if a network cannot be captured."""
     from ..engine import graphs
 
     runs: list[Run] = []
     for number, job in enumerate(jobs):
-        runs.append(_begin(job, number, _with_images_of(job, runs), go))
-        if runs[-1].done:  # it gets no lane, and would seem to wait
-            go.watch.began(number, epoch=runs[-1].epoch, epochs=job.recipe.epochs, steps=runs[-1].feed.steps)
+        runs.append(_begin(job, number, _with_images_of(job, runs), context))
+        if runs[-1].done:  # it gets no lane, so nothing else would report it
+            context.watch.began(number, epoch=runs[-1].epoch, epochs=job.recipe.epochs, steps=runs[-1].feed.steps)
     try:
-        lanes, why = graphs.prepare(runs, go.watch), None
+        lanes, why = graphs.prepare(runs, context.watch), None
     except graphs.CaptureError as error:
-        if go.must:
+        if context.must_use_engine:
             raise ValueError(str(error)) from error
         lanes, why = [], str(error)
-    if why is not None:  # out of the except block, which holds on to what takes memory
+    if why is not None:  # outside the except block, which keeps the memory of the failed capture alive
         runs.clear()
-        go.watch.said(f"{why} The plain loop trains instead.")
-        return _one_by_one(jobs, go)
-    trouble = graphs.train(lanes, stop=go.stop, save_every=go.save_every)
-    results = [_finish(run, go.world) for run in runs]
+        context.watch.said(f"{why} Training with the plain loop instead.")
+        return _one_by_one(jobs, context)
+    trouble = graphs.train(lanes, stop=context.stop, save_every=context.save_every)
+    results = [_finish(run, context.world) for run in runs]
     if stopped := [run for run in runs if not run.finished and run.broken is None]:
-        raise _interrupted([run.job for run in stopped], go, trouble)
+        raise _interrupted([run.job for run in stopped], context, trouble)
     if trouble is not None:
         raise trouble
     return results
 
 
-def _interrupted(jobs: Sequence[Job], go: Going, trouble: Exception | None) -> Interrupted:
+def _interrupted(jobs: Sequence[Job], context: Context, trouble: Exception | None) -> Interrupted:
     own = [job.recipe.method for job in jobs if own_loss(job.recipe.method) is not None]
-    return Interrupted(go.stop.signal, [job.out for job in jobs if job.out is not None], trouble, own[:1])
+    return Interrupted(context.stop.signal, [job.out for job in jobs if job.out is not None], trouble, own[:1])
 
 
 def _with_images_of(job: Job, runs: Sequence[Run]) -> Run | None:
-    """The first run that has the job's images on the device."""
+    """Return the first run that has the job's images on the device."""
     wanted = (job.recipe.augment, job.recipe.size)
     for run in runs:
         if run.feed.origin is job.data[0].inputs and (run.recipe.augment, run.recipe.size) == wanted:
@@ -152,39 +157,39 @@ def _with_images_of(job: Job, runs: Sequence[Run]) -> Run | None:
     return None
 
 
-def _is_saved(job: Job, go: Going) -> bool:
-    return go.resume and job.out is not None and run_folder.is_saved(job.out)
+def _is_saved(job: Job, context: Context) -> bool:
+    return context.resume and job.out is not None and run_folder.is_saved(job.out)
 
 
-def _claim(job: Job, go: Going) -> None:
-    """Take the job's folder, and note there what it is for: it can be resumed even if its turn never comes."""
-    if job.out is not None and go.world.first:
-        saved = _is_saved(job, go)
+def _claim(job: Job, context: Context) -> None:
+    """Prepare the job's folder and write ``run.json``, so that it can be resumed even if the job never starts."""
+    if job.out is not None and context.world.first:
+        saved = _is_saved(job, context)
         run_folder.claim(job.out, resume=saved)
         if not saved:
             run_folder.write_run(job.out, "", described(job), None)
 
 
-def _begin(job: Job, number: int, like: Run | None, go: Going) -> Run:
-    run = Run(job, number=number, device=go.device, rank=go.world.rank, like=like)
+def _begin(job: Job, number: int, like: Run | None, context: Context) -> Run:
+    run = Run(job, number=number, device=context.device, rank=context.world.rank, like=like)
     preprocessing = Preprocessing.of(run)
-    if _is_saved(job, go) and job.out is not None:
+    if _is_saved(job, context) and job.out is not None:
         preprocessing.check(job.out)
-        checkpoint.load(run, go.world)
+        checkpoint.load(run, context.world)
     elif preprocessing.encoder is not None and number == 0:
-        go.watch.said(f"Columns: {preprocessing.encoder.use}.")
-    if job.out is not None and go.world.first:
+        context.watch.said(f"Columns: {preprocessing.encoder.use}.")
+    if job.out is not None and context.world.first:
         run_folder.write_run(job.out, run.id, described(job), run.facts())
         preprocessing.write(job.out, run.id)
         run_folder.write_metrics(job.out, run.history)
     why = never_clips(job.recipe, samples=run.feed.samples, batch=run.feed.batch, steps=run.feed.steps)
     if why is not None and not run.done:
-        go.watch.said(why)
+        context.watch.said(why)
     return run
 
 
 def _finish(run: Run, world: Ranks) -> Result:
-    """What the run has come to, written down."""
+    """Write the result of the run, or where it broke, and return the result."""
     result = run.result()
     if run.job.out is not None and world.first:
         if run.finished:
@@ -208,7 +213,7 @@ def resume(
 ) -> list[Result]:
     """Resume runs from their folders. Runs on data from Python resume with ``train(jobs, resume=True)``.
 
-    :param loss: the file and class of the runs' loss, where it comes from a file. A folder may come from anyone, so
+    :param loss: the file and class of the runs' loss, if it comes from a file. A folder may come from anyone, so
         code that only the folder names is not run.
     """
     if loss is not None:
@@ -225,7 +230,7 @@ def resume(
 
 
 def jobs_of(folders: Sequence[Path], *, loss: str | None = None) -> list[Job]:
-    """Make the jobs that were trained in folders, with their data loaded again: once, where they are the same.
+    """Make the jobs that were trained in folders. Data that several of them share is loaded once.
 
     :param loss: as in :func:`resume`.
     """
@@ -247,8 +252,9 @@ def jobs_of(folders: Sequence[Path], *, loss: str | None = None) -> list[Job]:
 def load_network(folder: Path, which: str = "averaged", network: nn.Module | None = None) -> nn.Module:
     """Load a trained network from a run's folder, in evaluation mode on the CPU.
 
-    :param which: ``last``, ``averaged`` (the last ones, averaged; the raw ones where there are none) or ``best``.
-    :param network: one to load the weights into, where the run's came from Python.
+    :param which: ``last``, ``averaged`` (the averaged weights at the end, or the raw ones without averaging) or
+        ``best``.
+    :param network: a network to load the weights into. Required if the run's network came from Python.
     """
     require(which in ("last", "averaged", "best"), "which", "one of last, averaged, best", which)
     found, name = run_folder.read_description(folder), BEST if which == "best" else LAST
@@ -273,7 +279,7 @@ def load_network(folder: Path, which: str = "averaged", network: nn.Module | Non
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto`` is the GPU, if there is one; under torchrun, this process's."""
+    """Choose the device. ``auto`` is the GPU if there is one; under torchrun, the GPU of this process."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -284,7 +290,7 @@ def pick_device(name: str) -> torch.device:
         ) from None
     require(device.type in ("cpu", "cuda"), "device", "auto, cpu, cuda or cuda:N", name)
     if device.type == "cuda":
-        require(torch.cuda.is_available(), "device", "cpu: no GPU is to be had here", name)
+        require(torch.cuda.is_available(), "device", "cpu: no GPU found", name)
         index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
         require(index < torch.cuda.device_count(), "device", f"below cuda:{torch.cuda.device_count()}", name)
         device = torch.device("cuda", index)
@@ -293,7 +299,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def resolve(recipe: Recipe, device: torch.device) -> Recipe:
-    """With what ``auto`` means here: the precision, and a network that the device can carry."""
+    """Replace ``auto`` by the precision and the network for this device."""
     changes = {}
     if recipe.precision == "auto":
         short = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -304,21 +310,21 @@ def resolve(recipe: Recipe, device: torch.device) -> Recipe:
 
 
 @contextmanager
-def _told(watch: Watch | None, jobs: Sequence[Job], tensorboard: bool, world: Ranks) -> Iterator[Watch]:
-    """Who is told how it goes: of several processes the first one's watch alone, and TensorBoard if wanted."""
-    told: Watch = Nobody() if watch is None or not world.first else watch
+def _watch(watch: Watch | None, jobs: Sequence[Job], tensorboard: bool, world: Ranks) -> Iterator[Watch]:
+    """Return the watch of the first process, and a silent one in the others, with TensorBoard if wanted."""
+    used: Watch = SilentWatch() if watch is None or not world.first else watch
     if not tensorboard or not world.first:
-        yield told
+        yield used
         return
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError('TensorBoard is missing: pip install "torch-ogc[tensorboard]"') from error
-    with Board(told, SummaryWriter, [job.out for job in jobs]) as board:
+    with TensorBoardWatch(used, SummaryWriter, [job.out for job in jobs]) as board:
         yield board
 
 
-class Board:
+class TensorBoardWatch:
     """A watch that also writes scalars for TensorBoard."""
 
     def __init__(self, watch: Watch, writer: Callable[..., Any], folders: Sequence[Path | None]) -> None:
@@ -336,7 +342,7 @@ class Board:
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
         self.watch.began(run, epoch=epoch, epochs=epochs, steps=steps)
         folder = self.folders[run]
-        if folder is not None:  # what was written after the save that is gone on from is to be forgotten
+        if folder is not None:  # purge_step removes what was written after the checkpoint
             self.writers[run] = self.writer(str(folder), purge_step=epoch + 1)
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
@@ -347,7 +353,7 @@ class Board:
 
 
 def scalars(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers in nested dictionaries, by path: {"a": {"b": 1}} -> ("a/b", 1)."""
+    """Yield the numbers in nested dictionaries by path: {"a": {"b": 1}} -> ("a/b", 1)."""
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield from scalars(value, f"{prefix}{name}/")

@@ -1,4 +1,4 @@
-"""Where the data of a run come from: what the user typed, the loader's options, and the noise in the labels."""
+"""The data source of a run: parsing, loading, and adding noise to the labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITH_IMAGES = ("digits", "cifar10", "cifar100", "folder", "arrays")
 PUBLISHED_FOR = dict(zip(("cifar10", "cifar100"), PUBLISHED, strict=True))
 IN_MEMORY = 4 * 2**30  # bytes of decoded images; larger sets stay files
 
-# The options that each kind of source has; every other one has to be left out.
+# The options of each kind of source.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "digits": ("labels",),
     "cifar10": ("path", "labels"),
@@ -42,17 +42,17 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Source(Checked):
-    """A data set and how to read it; paths are absolute, so that a run goes on from anywhere."""
+    """A data set and how to read it. Paths are absolute, so that a run can be resumed from any directory."""
 
     kind: Literal["digits", "cifar10", "cifar100", "webvision", "folder", "table", "arrays"]
     path: Path | None = None
     labels: Path | None = None  # given labels of the training set: a label file, a CIFAR-N .pt, the labels of a .npy
     label: str | None = None  # a table's column, or a name in an .npz
-    true: str | None = None  # likewise; for a folder a CSV file
+    true: str | None = None  # likewise, for true labels; for a folder, a CSV file
     id: str | None = None  # a table's column
-    val: Share = 0.2  # the share to validate on, where the data come without a split
+    val: Share = 0.2  # share of samples to validate on, for data without a split
     test: Path | None = None  # a table to test on
-    skip_bad: bool = False  # leave out images that cannot be read, rows without a label
+    skip_bad: bool = False  # skip unreadable images and rows without a label
     ilsvrc: Path | None = None  # folder of ILSVRC-12's validation images, for webvision
 
     @classmethod
@@ -70,7 +70,10 @@ class Source(Checked):
         skip_bad: bool = False,
         ilsvrc: Path | None = None,
     ) -> Source:
-        """What the user typed: a name, a folder, a table or a NumPy file. ``data`` is the folder of a named set."""
+        """Parse what the user typed: a name, a folder, a table or a NumPy file.
+
+        :param data: the folder of a named data set.
+        """
         kind = _kind(text)
         path = Path(text) if kind not in NAMED else None if kind == "digits" else data or Path("data")
         require(data is None or (kind in NAMED and kind != "digits"), "data", f"left out with {kind}", str(data))
@@ -93,7 +96,7 @@ class Source(Checked):
 
     @property
     def name(self) -> str:
-        """Short, for a folder's name and a table."""
+        """Short name, for folders and tables."""
         return self.kind if self.kind in NAMED or self.path is None else self.path.stem
 
 
@@ -109,15 +112,15 @@ def _kind(text: str) -> str:
         return kind
     kinds = f"{', '.join(NAMED)}, a folder of images, a table ({', '.join(TABLES)}), arrays ({', '.join(ARRAYS)})"
     if path.exists():
-        raise ValueError(f"`{text}` is no data that can be trained on. There are {kinds}.")
+        raise ValueError(f"`{text}` is not a supported data source. Supported: {kinds}.")
     beside = islice(path.parent.iterdir() if path.parent.is_dir() else (), 1000)
     near = did_you_mean(text, [*NAMED, *(str(path.with_name(other.name)) for other in beside)])
-    sentence = f"There is no `{text}`.{near} Data are {kinds}."
+    sentence = f"There is no `{text}`.{near} Supported: {kinds}."
     raise FileNotFoundError(sentence) if kind or len(path.parts) > 1 else ValueError(sentence)
 
 
 def check(source: Source, recipe: Recipe) -> None:
-    """Whether noise, network and data go together, before anything is read."""
+    """Raise ``ValueError`` if noise, network and data do not fit together. Reads no data."""
     if source.kind in FEATURES:
         require(recipe.network == "mlp", "network", f"mlp with {source.kind}, which has features", recipe.network)
         require(recipe.augment == "none", "augment", f"none with {source.kind}, which has features", recipe.augment)
@@ -138,14 +141,14 @@ def check(source: Source, recipe: Recipe) -> None:
 
 
 def noise_of(source: Source, recipe: Recipe) -> Kind | None:
-    """The kind of noise: as the recipe says, or as in a file of labels."""
+    """Return the kind of noise, from the recipe or a label file."""
     if recipe.noise is not None:
         return Kind.parse(recipe.noise)
     return Kind("file") if source.labels is not None and source.kind != "arrays" else None
 
 
 def human_file(source: Source, kind: str) -> Path:
-    """CIFAR-N's file: the one given, or by its published name in the data's folder."""
+    """Return the file of CIFAR-N: the one given, or the published name in the data folder."""
     if source.labels is not None:
         return source.labels
     assert source.path is not None
@@ -155,13 +158,13 @@ def human_file(source: Source, kind: str) -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"{kind} is read from {name}, which is not in `{folder}`: get it from {SITE}, and put it there. "
-        "(`ogc train` takes it from elsewhere, too, with --labels.)"
+        f"{kind} is read from {name}, which is not in `{folder}`. Download it from {SITE} into that "
+        "folder, or give `ogc train` its path with --labels."
     )
 
 
 Known = dict[tuple[Source, int | None], Loaded]
-"""Data that were read, without noise: by source and image size."""
+"""Loaded data without noise, by source and image size."""
 
 
 def load(
@@ -172,12 +175,12 @@ def load(
     progress: Progress | None = None,
     known: Known | None = None,
 ) -> tuple[Loaded, LabelInfo | None]:
-    """The data, with the recipe's noise in the training labels, and what that noise is.
+    """Load the data, add the recipe's noise to the training labels, and describe the noise.
 
-    The true labels are kept for measuring. Of a folder, a table or arrays they are not known, unless they were given:
-    there the labels as found stand for them when noise is added.
+    The true labels are kept for metrics. For a folder, a table or arrays they are unknown unless given. When noise is
+    added there, the labels found count as true.
 
-    :param known: what was read before, and need not be again; what is read now is put there.
+    :param known: a cache of loaded data, which is updated.
     """
     check(source, recipe)
     known = {} if known is None else known
@@ -223,7 +226,7 @@ def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | N
 
 
 def _in_memory(part: Dataset) -> Dataset:
-    """With its images decoded once, if they are few enough."""
+    """Decode the images into memory if they fit in ``IN_MEMORY``."""
     files = part.inputs
     if isinstance(files, ImageFiles) and len(files) * 3 * files.size**2 <= IN_MEMORY:
         return replace(part, inputs=files.decoded())
@@ -231,7 +234,7 @@ def _in_memory(part: Dataset) -> Dataset:
 
 
 def _pixels(source: Source, train: Dataset) -> Tensor | None:
-    """(N, ...) uint8, where the inputs are images in memory."""
+    """Return images in memory as (N, ...) uint8; ``None`` for other inputs."""
     if not isinstance(train.inputs, Tensor):
         return None
     if source.kind == "digits":

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the step, save, and say how to go on."""
+"""Ctrl-C and SIGTERM: finish the step, save, and print the command that resumes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped from outside; what was trained is saved in ``folders``.
+    """Raised when a signal stopped training. The state is saved in ``folders``.
 
-    :param trouble: that a run had had before.
-    :param losses: losses from files, which have to be named to resume.
+    :param trouble: an earlier error of one of the runs.
+    :param losses: losses from files, which must be named to resume.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class Interrupted(KeyboardInterrupt):
         self.signal, self.folders = signal.Signals(signal_number), list(folders)
         options = [("--resume", str(folder)) for folder in folders] + [("--method", loss) for loss in losses]
         command = " ".join(["ogc train", *(f"{name} {shlex.quote(value)}" for name, value in options)])
-        go_on = f"Go on with: {command}" if folders else "Nothing was saved: there is no run folder."
+        resume = f"Resume with: {command}" if folders else "Nothing was saved: there is no run folder."
         before = "" if trouble is None else f"{trouble} "
-        super().__init__(f"{before}Stopped by {self.signal.name}. {go_on}")
+        super().__init__(f"{before}Stopped by {self.signal.name}. {resume}")
 
 
 class Stop:
-    """Whether somebody wants us to stop, and by which signal."""
+    """A request to stop: the signal received, or 0."""
 
     signal: int = 0
 
@@ -44,20 +44,20 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Note the first signal instead of dying of it; a second one is obeyed at once. In the main thread alone."""
+    """Record the first signal instead of ending the process. A second one ends it. Works in the main thread only."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         stop.signal = number
         for each, handler in before.items():
             signal.signal(each, handler)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, note)
+        signal.signal(number, record)
     try:
         yield stop
     finally:

@@ -127,7 +127,7 @@ class Surveys:
         return epoch in self.moments
 
     @torch.no_grad()
-    def ask(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str, epoch: int) -> None:
+    def take(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str, epoch: int) -> None:
         """Survey the network with these weights after ``epoch`` epochs. Reads nothing back from the device."""
         train = next(iter(self.parts.values()))
         log_p = train.predict(network, weights, bits)
