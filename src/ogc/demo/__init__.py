@@ -1,4 +1,4 @@
-"""The first run: digits with half of their labels wrong, one small network trained with CE and with CE+OGC."""
+"""``ogc demo``: digits with half of their labels wrong, one small network trained with CE and with CE+OGC."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PASTE = """\
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C; its message says what was kept."""
+    """Ctrl-C. The message names the files that were written."""
 
 
 def demo(out: Path, settings: Settings, console: Console) -> list[History]:
-    """Train, show, and write the pictures and result.json to ``out``."""
+    """Train, print the table, and write the pictures and result.json to ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     written: list[str] = []
     try:
@@ -51,7 +51,7 @@ def demo(out: Path, settings: Settings, console: Console) -> list[History]:
         write_whole(out / "result.json", json.dumps(result(histories, settings), indent=1).encode())
         written.append("result.json")
     except KeyboardInterrupt:
-        kept = f"kept {', '.join(written)} in {out}" if written else f"nothing was written to {out}"
+        kept = f"{', '.join(written)} written to {out}" if written else f"nothing was written to {out}"
         raise Stopped(f"Stopped before the end: {kept}.") from None
     console.print(
         f"\nPictures: {out / 'demo.png'} (and {', '.join(written[1:-1])})\nNumbers:  {out / 'result.json'}\n\n"
@@ -59,12 +59,12 @@ def demo(out: Path, settings: Settings, console: Console) -> list[History]:
         markup=False,
         soft_wrap=True,
     )
-    console.print("Next: README.md has the other losses and options, docs/method.md every equation behind tau.")
+    console.print("Next: see README.md for other losses and options, and docs/method.md for the equations.")
     return histories
 
 
 def result(histories: Sequence[History], settings: Settings) -> dict[str, Any]:
-    """What was measured, with its provenance, as JSON takes it."""
+    """Return the measurements and their provenance, for JSON."""
     return {
         "settings": asdict(settings) | {"milestones": settings.milestones},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -17,7 +17,7 @@ COLOURS = {"CE": RED, "CE+OGC": BLUE}
 
 
 def pictures(histories: Sequence[History], settings: Settings) -> dict[str, Figure]:
-    """File name to figure: the three panels side by side, and each on its own."""
+    """Return the figures by file name: the three panels side by side, and each on its own."""
     drops = dict.fromkeys(settings.milestones, "lr / 10")
     ogc = [history for history in histories if history.method == "CE+OGC"]
     which = f" (seed {ogc[0].seed})" if len(settings.seeds) > 1 else ""
@@ -31,7 +31,7 @@ def pictures(histories: Sequence[History], settings: Settings) -> dict[str, Figu
 
 
 def draw_accuracy(axes: Axes, histories: Sequence[History], drops: dict[int, str]) -> str:
-    """Test accuracy over epochs: the mean of each method, and every seed as a thin line."""
+    """Draw the test accuracy per epoch: the mean of each method, and every seed as a thin line."""
     means = []
     for method, colour in COLOURS.items():
         runs = [[100 * epoch.test_accuracy for epoch in h.epochs] for h in histories if h.method == method]

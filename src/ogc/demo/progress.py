@@ -1,4 +1,4 @@
-"""What the demo shows while it trains, a bar per method, and at the end, a table."""
+"""Progress bars of the demo, one per method, and the table at the end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def train_all(settings: Settings, console: Console) -> list[History]:
-    """Every method with every seed, with a live bar per method, or a few plain lines where there is no terminal."""
+    """Train every method with every seed, with one progress bar per method, or plain lines without a terminal."""
     live = console.is_terminal and not console.is_dumb_terminal
-    with _bars(console, settings, live) as tell:
+    with _bars(console, settings, live) as update:
         return [
-            run(method, seed, settings, lambda number, epoch, m=method, s=seed: tell(m, s, number, epoch))  # type: ignore[misc]
+            run(method, seed, settings, lambda number, epoch, m=method, s=seed: update(m, s, number, epoch))  # type: ignore[misc]
             for method in METHODS
             for seed in settings.seeds
         ]
@@ -27,7 +27,7 @@ def train_all(settings: Settings, console: Console) -> list[History]:
 
 @contextmanager
 def _bars(console: Console, settings: Settings, live: bool) -> Iterator[Callable[[str, int, int, Epoch], None]]:
-    """A function to tell after every epoch."""
+    """Yield a function to call after every epoch."""
     from rich.progress import BarColumn, Progress, TextColumn
 
     def facts(epoch: Epoch | None) -> str:
@@ -39,12 +39,12 @@ def _bars(console: Console, settings: Settings, live: bool) -> Iterator[Callable
     def title(method: str, seed: int) -> str:
         return f"{method:6}" + (f" seed {seed}" if len(settings.seeds) > 1 else "")
 
-    def say(method: str, seed: int, number: int, epoch: Epoch) -> None:
+    def print_line(method: str, seed: int, number: int, epoch: Epoch) -> None:
         if number in {*settings.milestones, settings.epochs}:
             console.print(f"{title(method, seed)}  epoch {number:3}/{settings.epochs}  {facts(epoch)}", soft_wrap=True)
 
     if not live:
-        yield say
+        yield print_line
         return
     columns = (
         TextColumn("{task.description}"),
@@ -65,13 +65,13 @@ def _bars(console: Console, settings: Settings, live: bool) -> Iterator[Callable
 
 
 def table(histories: Sequence[History], *, dash: str = "-") -> Any:
-    """The outcome: a row per method, mean and standard deviation where there are several seeds."""
+    """Build the table of results: one row per method, mean and standard deviation over the seeds."""
     from rich.table import Table
 
     n = len({history.seed for history in histories})
     shown = Table(
         title=f"n = {n} seeds, mean +- standard deviation" if n > 1 else None,
-        caption="The best epoch is picked on the test set: out of reach in practice.",
+        caption="The best epoch is selected on the test set, so it is optimistic.",
         title_justify="left",
         caption_justify="left",
     )

@@ -1,4 +1,4 @@
-"""One training run of the demo: digits with wrong labels, a small network, the loop, and what is watched meanwhile."""
+"""One training run of the demo: digits with wrong labels, a small network, the loop, and its history."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METHODS: dict[str, Callable[[torch.optim.Optimizer], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What a demo is run with; the same for both methods. A seed moves noise, initial weights and batches."""
+    """Settings of the demo, the same for both methods. A seed determines noise, initial weights and batches."""
 
     seeds: tuple[int, ...] = (0,)
     epochs: int = 120
@@ -47,13 +47,13 @@ class Settings:
 
     @property
     def milestones(self) -> list[int]:
-        """The epochs after which lr is divided by ten: a third and two thirds of the way."""
+        """Epochs after which the learning rate is divided by ten: one third and two thirds of the training."""
         return [max(1, round(self.epochs * third / 3)) for third in (1, 2)]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Digits to train on, some with a wrong given label, and clean ones to test on."""
+    """Training digits, some with a wrong given label, and clean test digits."""
 
     inputs: Tensor
     given: Tensor
@@ -74,10 +74,10 @@ def noisy_digits(rate: float, seed: int) -> Task:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is known after an epoch; ``None`` where there is no clipping, or none yet."""
+    """State after an epoch. Fields are ``None`` if nothing is clipped, or before the first fit."""
 
     test_accuracy: float
-    memorised: float  # of the wrong labels, the share that the network predicts
+    memorised: float  # share of the wrong labels that the network predicts
     tau: float | None = None
     p0: float | None = None
     noisy_weight: float | None = None  # share of recent samples in the noisy normal
@@ -154,13 +154,13 @@ def run(
 
 
 def shuffled(samples: int, batch_size: int, generator: torch.Generator) -> Sequence[Tensor]:
-    """An epoch's batches of indices; the last one may be smaller."""
+    """Shuffle the indices of an epoch into batches. The last one may be smaller."""
     return torch.randperm(samples, generator=generator).split(batch_size)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @torch.no_grad()
 def look(model: nn.Module, criterion: nn.Module, task: Task) -> Epoch:
-    """Where training stands."""
+    """Evaluate the model and read the state of the criterion."""
     hit = model(task.test_inputs).argmax(1) == task.test_labels
     memorised = (model(task.inputs).argmax(1) == task.given)[task.wrong]
     accuracy, share = hit.double().mean().item(), memorised.double().mean().item()
@@ -173,7 +173,7 @@ def look(model: nn.Module, criterion: nn.Module, task: Task) -> Epoch:
 
 
 def last_fit(criterion: nn.Module) -> Mixture | None:
-    """The two normals, if there is a fit."""
+    """Return the two normals, or ``None`` without a fit."""
     if not isinstance(criterion, OGC) or math.isnan(criterion.mixture.noisy_weight):
         return None
     return criterion.mixture

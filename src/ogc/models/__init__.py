@@ -1,6 +1,6 @@
 """Networks by name.
 
-To add one: write it in a small file here and give it a row in NETWORKS.
+To add one: write it in a small file here and add it to NETWORKS.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
     "resnet18": resnet18,
     "resnet50": resnet50,
 }
-"""From a sample's features or channels and the number of classes to a network."""
+"""Constructors by name. They take the number of features or channels, and the number of classes."""
 
 TIMM = "timm:"
 
 
 def build(name: str, *, inputs: tuple[int, ...], classes: int, hidden: Sequence[int] = (512, 512)) -> nn.Module:
-    """The network of that name for samples of shape ``inputs``: (N, *inputs) -> logits (N, classes).
+    """Build a network by name for samples of shape ``inputs``: (N, *inputs) -> logits (N, classes).
 
-    :param name: one of NETWORKS, or ``timm:NAME`` for one of timm's, with fresh weights.
-    :param hidden: the widths of an ``mlp``, which takes samples of any shape. The others take images (C, H, W).
+    :param name: one of NETWORKS, or ``timm:NAME`` for a network of timm, with random weights.
+    :param hidden: widths of the hidden layers of an ``mlp``, which takes samples of any shape. The other networks
+        take images (C, H, W).
 
     >>> build("mlp", inputs=(1, 8, 8), classes=10, hidden=(32,))
     Sequential(
@@ -56,12 +57,12 @@ def build(name: str, *, inputs: tuple[int, ...], classes: int, hidden: Sequence[
 
 
 def check_name(name: str) -> None:
-    """Raise unless :func:`build` knows the name: a near miss is named, then what there is."""
+    """Raise ``ValueError`` for an unknown name, with the known names, similar ones first."""
     if name.startswith(TIMM):
         timm, wanted = _timm(), name.removeprefix(TIMM)
         if not timm.is_model(wanted):
             near = get_close_matches(wanted, timm.list_models(), n=5, cutoff=0.5)
-            names = f"Near it: {', '.join(near)}." if near else "timm.list_models() lists those it has."
+            names = f"Did you mean {', '.join(near)}?" if near else "timm.list_models() lists all names."
             raise ValueError(f"timm has no network named {wanted!r}. {names}")
     elif name not in NETWORKS:
         begun = [known for known in NETWORKS if known.startswith(name)]

@@ -1,7 +1,7 @@
-"""relu(bn(x) + residual) on CUDA, two kernels forwards and two backwards: the twin of the torch version in norm_act.py.
+"""relu(bn(x) + residual) on CUDA, in two kernels forward and two backward. norm_act.py has the torch version.
 
 A channels-last tensor is a matrix, x: (M, C) with M = N H W. Each direction is a reduction over rows, which leaves
-P partial results a channel, and a pass that adds those up and uses them. Arithmetic is float32, and every sum has a
+P partial results per channel, and a pass that adds and uses them. Arithmetic is float32, and every sum has a
 fixed order: the same input gives the same bits.
 """
 
@@ -23,14 +23,14 @@ except ImportError:  # CPU builds of torch come without it
     triton = None
 
 PROGRAMS, STEP, COLUMNS, WARPS = 2, 128, 32, 8
-"""Programs a multiprocessor, and what each holds at a time: the fastest of forty ways on an H200 (docs/log.md).
+"""Programs per multiprocessor and their block sizes, the fastest of forty settings on an H200 (docs/log.md).
 
-16 bytes a thread and load. Few programs: each leaves a part that all others have to read.
+16 bytes per thread and load. Few programs are best, since each leaves a partial result that all others read.
 """
 
 
 class Cut(NamedTuple):
-    """How a matrix is shared out: rows a program, programs, and what is compiled in."""
+    """How a matrix is divided: rows per program, number of programs, and compile-time constants."""
 
     rows: int
     grid: tuple[int, int]
@@ -38,7 +38,7 @@ class Cut(NamedTuple):
 
 
 def cut(M: int, C: int, processors: int) -> Cut:
-    """A power of two of programs, for parts that fill a block."""
+    """Return the number of programs, a power of two, so that the partial results fill a block."""
     columns = min(max(triton.next_power_of_2(C), 16), COLUMNS)
     blocks = triton.cdiv(C, columns)
     rows = triton.cdiv(M * blocks, PROGRAMS * 2 ** (processors.bit_length() - 1))
@@ -48,7 +48,7 @@ def cut(M: int, C: int, processors: int) -> Cut:
 
 
 def serves(module: NormAct, x: Tensor, residual: Tensor | None) -> bool:
-    """Whether the kernels do this call: dense channels-last on CUDA, and statistics of the batch or no gradient."""
+    """Return True if the kernels support this call: dense channels-last input, and batch statistics or no gradient."""
     return (
         triton is not None
         and x.is_cuda
@@ -69,7 +69,7 @@ def _alike(x: Tensor, other: Tensor) -> bool:
 
 
 def norm_act(module: NormAct, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> tuple[Tensor, Tensor]:
-    """``module.fork(x, residual, act=act)``, where :func:`serves` holds."""
+    """Compute ``module.fork(x, residual, act=act)``. Requires :func:`serves`."""
     if module.training:
         return _NormAct.apply(x, residual, module.weight, module.bias, module, act)  # type: ignore[no-any-return]
     (M, C, part), y = _matrix(x), torch.empty_like(x)
@@ -96,7 +96,7 @@ class _NormAct(Function):
             M, C, part.rows, P, module.momentum or 0.0, module.eps,
             FINISHED=False, ACT=act, PARTS=_parts(P), **part.sizes,
         )  # fmt: skip
-        # Where there is a residual the sign of the result is not that of the norm.
+        # With a residual, the sign of the result is not that of the norm.
         ctx.save_for_backward(x, mean, rstd, weight, bias, y if act and residual is not None else None)
         ctx.act, ctx.residual = act, residual is not None
         ctx.set_materialize_grads(False)
@@ -130,14 +130,14 @@ class _NormAct(Function):
 
 
 def _matrix(x: Tensor) -> tuple[int, int, Cut]:
-    """M, C, and how the programs share them."""
+    """Return M, C and the division into programs."""
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 4
     M, C = x.numel() // x.shape[1], x.shape[1]
     return M, C, cut(M, C, processors)
 
 
 def _parts(P: int) -> int:
-    """So many partial results are read at once: all of them, if there are at most 128."""
+    """Return how many partial results to read at once: all of them, if there are at most 128."""
     return int(min(triton.next_power_of_2(P), 128))
 
 
@@ -145,7 +145,7 @@ if triton is not None:
 
     @triton.jit
     def _place(start, M, C, STEP: tl.constexpr, COLUMNS: tl.constexpr):
-        """Offsets of a block of the matrix, and which of them are inside."""
+        """Return the offsets of a block of the matrix, and a mask of those inside."""
         row, column = start + tl.arange(0, STEP), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         return row[:, None] * C + column[None, :], (row < M)[:, None] & (column < C)[None, :]
 
@@ -154,7 +154,7 @@ if triton is not None:
         mean_at, rstd_at, running_mean, running_var, partial, column, write,
         M, C, ROWS, P, momentum, eps, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
-        """Mean and 1 / std: (COLUMNS,) each. A part is the mean of its rows and their squared distances from it."""
+        """Combine partial results to mean and 1 / std: (COLUMNS,) each. A part has the mean and squared deviations."""
         inside = column < C
         shift = tl.load(partial + column, mask=inside, other=0.0, cache_modifier=".cg")
         total = tl.zeros([PARTS, COLUMNS], tl.float32)
@@ -185,7 +185,7 @@ if triton is not None:
     def _moments(
         x, partial, M, C, ROWS, P, STEP: tl.constexpr, COLUMNS: tl.constexpr
     ):  # fmt: skip
-        """Mean and squared distances of ROWS rows, by sums around the first of them, which is near enough."""
+        """Compute mean and squared deviations of ROWS rows, from sums relative to the first row for accuracy."""
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         start = tl.program_id(0) * ROWS
         end = tl.minimum(start + ROWS, M)
@@ -211,7 +211,7 @@ if triton is not None:
         M, C, ROWS, P, momentum, eps,
         FINISHED: tl.constexpr, ACT: tl.constexpr, PARTS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
-        """y = relu((x - mean) weight / std + bias + residual). Loads run a block ahead, the first beside the parts'."""
+        """y = relu((x - mean) weight / std + bias + residual). Loads run one block ahead."""
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         start = tl.program_id(0) * ROWS
         end = tl.minimum(start + ROWS, M)
@@ -221,7 +221,7 @@ if triton is not None:
             next_residual = tl.load(residual + at, mask=inside, other=0.0)
         scale = tl.load(weight + column, mask=column < C, other=0.0)
         offset = tl.load(bias + column, mask=column < C, other=0.0)
-        if FINISHED:  # evaluation: the running statistics stand for the batch's
+        if FINISHED:  # evaluation: use the running statistics
             center = tl.load(mean + column, mask=column < C, other=0.0)
             scaling = tl.rsqrt(tl.load(rstd + column, mask=column < C, other=0.0) + eps)
         else:
@@ -244,7 +244,7 @@ if triton is not None:
 
     @triton.jit
     def _finish_sums(dweight, dbias, rstd, partial, column, write, C, P, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
-        """Sums of g and of g (x - mean) / std, which are the gradients of bias and weight: (COLUMNS,) each."""
+        """Sum g and g (x - mean) / std, which are the gradients of bias and weight: (COLUMNS,) each."""
         inside = column < C
         total = tl.zeros([PARTS, COLUMNS], tl.float32)
         product = tl.zeros([PARTS, COLUMNS], tl.float32)
@@ -265,9 +265,9 @@ if triton is not None:
         dy, other, x, y, g, mean, rstd, weight, bias, partial, M, C, ROWS, P,
         RECOMPUTE: tl.constexpr, WRITES: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
-        """Parts of the sums of g and g (x - mean), with g = dy, and the other one's, where relu let y through.
+        """Compute partial sums of g and g (x - mean), where g is dy (plus the gradient of the second path) if y > 0.
 
-        With y or two gradients g is written as well, for the next pass to read in their place; it is the residual's.
+        With y or two gradients, g is written too. The next pass reads it, and it is the gradient of the residual.
         """
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         start = tl.program_id(0) * ROWS

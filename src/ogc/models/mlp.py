@@ -11,7 +11,7 @@ from .._require import require
 
 
 def mlp(inputs: int, classes: int, *, hidden: Sequence[int] = (512, 512)) -> nn.Sequential:
-    """Linear layers with ReLU between them: (N, inputs) -> logits (N, classes).
+    """Build linear layers with ReLU between them: (N, inputs) -> logits (N, classes).
 
     >>> [layer.out_features for layer in mlp(64, 10) if isinstance(layer, nn.Linear)]
     [512, 512, 10]

@@ -1,4 +1,4 @@
-"""Batch norm, the residual and ReLU as one module: one pass over memory less a layer where the fused kernels serve."""
+"""Batch norm, residual and ReLU as one module, which the fused kernels compute with fewer passes over memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 class NormAct(nn.BatchNorm2d):
     """relu(bn(x) + residual): (N, C, H, W), (N, C, H, W) or None -> (N, C, H, W).
 
-    The module's state is that of :class:`torch.nn.BatchNorm2d` without ``num_batches_tracked``, which a given momentum
-    makes idle: a kernel a layer and step less. On CUDA, for channels-last input, see :mod:`ogc.models.fused_norm`.
+    The state is that of :class:`torch.nn.BatchNorm2d` without ``num_batches_tracked``, which is not needed with a fixed
+    momentum and would cost one kernel per layer and step. For channels-last input on CUDA, see
+    :mod:`ogc.models.fused_norm`.
 
     >>> NormAct(2)(torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1).expand(2, 2, 1, 1)).flatten().tolist()
     [0.0, 0.0, 0.9999949932098389, 0.9999949932098389]
@@ -29,7 +30,7 @@ class NormAct(nn.BatchNorm2d):
         return self.fork(x, residual, act=act)[0]
 
     def fork(self, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> tuple[Tensor, Tensor]:
-        """The result twice, for two paths whose gradients are to be added up here: a pass over memory less."""
+        """Return the result twice, for two paths. Their gradients are added here, which saves a pass over memory."""
         if x.is_cuda and not torch.compiler.is_compiling():
             from . import fused_norm
 
@@ -44,13 +45,13 @@ class NormAct(nn.BatchNorm2d):
         return y, y
 
     def reset_running_stats(self) -> None:
-        """Mean 0, variance 1."""
+        """Set the running mean to 0 and the running variance to 1."""
         assert self.running_mean is not None
         assert self.running_var is not None
         self.running_mean.zero_()
         self.running_var.fill_(1)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        # BatchNorm2d's own would add num_batches_tracked to a plain dict; that of other ResNets is not needed.
+        # BatchNorm2d would add num_batches_tracked to a plain dict. The one in checkpoints of other ResNets is ignored.
         wanted = {key: value for key, value in state_dict.items() if key != prefix + "num_batches_tracked"}
         nn.Module._load_from_state_dict(self, wanted, prefix, *rest)

@@ -19,12 +19,12 @@ Pair = tuple[Tensor, Tensor]
 
 
 def conv(before: int, after: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias that keeps the image's size, but for the stride."""
+    """Build a convolution without bias, padded to keep the size of the image if the stride is 1."""
     return nn.Conv2d(before, after, size, stride, padding=size // 2, bias=False)
 
 
 class Shortcut(nn.Sequential):
-    """What is added to a block's result where the shape changes: (N, C, H, W) -> (N, C', H / stride, W / stride)."""
+    """The shortcut of a block that changes the shape: (N, C, H, W) -> (N, C', H / stride, W / stride)."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__(conv(before, after, 1, stride), NormAct(after))
@@ -35,9 +35,9 @@ class Shortcut(nn.Sequential):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut: pairs of (N, C, H, W) -> (N, width, H / stride, W / stride).
+    """Two 3x3 convolutions with a shortcut: pairs of (N, C, H, W) -> (N, width, H / stride, W / stride).
 
-    A pair is the same images twice, for the convolutions and for the shortcut; see :meth:`NormAct.fork`.
+    A pair has the same images twice, for the convolutions and for the shortcut (see :meth:`NormAct.fork`).
     """
 
     widening = 1
@@ -56,7 +56,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions beside a shortcut: pairs of (N, C, H, W) -> (N, 4 width, H / stride, W / stride)."""
+    """1x1, 3x3, 1x1 convolutions with a shortcut: pairs of (N, C, H, W) -> (N, 4 width, H / stride, W / stride)."""
 
     widening = 4
 
@@ -77,12 +77,13 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images to logits: (N, channels, H, W) -> (N, classes).
+    """A residual network: (N, channels, H, W) -> logits (N, classes).
 
-    :param block: what the stages are made of.
-    :param depths: blocks a stage; each stage after the first halves height and width, and doubles the width.
-    :param width: of the stem and the first stage.
-    :param small: the stem for sides of about 32 pixels, a 3x3 convolution. Otherwise 7x7 and pooling: a quarter a side.
+    :param block: type of the blocks.
+    :param depths: blocks per stage. Each stage after the first halves the image and doubles the number of channels.
+    :param width: channels of the stem and of the first stage.
+    :param small: use a 3x3 stem, for images of about 32 pixels, instead of 7x7 and pooling, which reduce each side to
+        a quarter.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class ResNet(nn.Module):
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` may have more channels than it should, of zeros: tensor cores like eight."""
+        """``x`` may have extra channels of zeros, since tensor cores are faster with eight channels."""
         more = x.shape[1] - self.conv1.in_channels
         weight = F.pad(self.conv1.weight, (0, 0, 0, 0, 0, more)) if more else self.conv1.weight
         x = F.conv2d(x, weight, stride=self.conv1.stride, padding=self.conv1.padding)
@@ -129,7 +130,7 @@ class ResNet(nn.Module):
 
 
 def resnet20_cifar(channels: int, classes: int) -> ResNet:
-    """The narrow one of the paper's own section on CIFAR: a fourteenth of the work of the 18 layers below."""
+    """Build the narrow ResNet-20 of the paper's section on CIFAR, with a fourteenth of the work of ResNet-18."""
     return ResNet(BasicBlock, (3, 3, 3), width=16, channels=channels, classes=classes, small=True)
 
 
