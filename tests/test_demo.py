@@ -125,7 +125,7 @@ def test_stopping_while_drawing_names_what_is_kept(tmp_path, monkeypatch):
             raise KeyboardInterrupt from None
 
     monkeypatch.setattr(demo, "png", draw_two_then_stop)
-    with pytest.raises(demo.Stopped, match=r"kept demo\.png, accuracy\.png in"):
+    with pytest.raises(demo.Stopped, match=r"demo\.png, accuracy\.png written to"):
         demo.demo(tmp_path, Settings(epochs=1, hidden=(8,)), Console(file=io.StringIO()))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["accuracy.png", "demo.png"]
 

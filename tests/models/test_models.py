@@ -55,7 +55,7 @@ def test_timm_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     timm.create_model = lambda name, *, in_chans, num_classes: nn.Conv2d(in_chans, num_classes, 1)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "timm", timm)
     assert build("timm:convnext_tiny", inputs=(2, 8, 8), classes=4).weight.shape == (4, 2, 1, 1)
-    with pytest.raises(ValueError, match=r"timm has no network named 'convnext_tine'. Near it: convnext_tiny"):
+    with pytest.raises(ValueError, match=r"timm has no network named 'convnext_tine'. Did you mean convnext_tiny"):
         check_name("timm:convnext_tine")
     with pytest.raises(ValueError, match="list_models"):
         check_name("timm:zzz")

@@ -415,8 +415,8 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Save everything in one safetensors file, with JSON in its header. It needs no pickle.
 
-        ``partial_fit`` after :meth:`load` goes on to the same bits. A ``random_state`` that is no integer is left out,
-        and ``base`` must be one of ogc's own.
+        ``partial_fit`` after :meth:`load` gives the same bits as without saving. A ``random_state`` that is not an
+        integer is not saved, and ``base`` must be a loss of ogc.
         """
         check_is_fitted(self, "network_")
         parameters = self.get_params()

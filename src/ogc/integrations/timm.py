@@ -42,7 +42,7 @@ class OGCTask(ClassificationTask):  # type: ignore[misc]
         return result
 
     def get_task_state(self, module: Any = None, ema: bool = False) -> dict[str, Any]:
-        """Return the state for timm's checkpoint. The criterion belongs to the trained weights, not to their average."""
+        """Return the state for timm's checkpoint. The criterion belongs to the raw weights, not to their average."""
         return {} if ema else {"criterion": self.criterion.state_dict()}
 
     def load_task_state(
@@ -54,7 +54,7 @@ class OGCTask(ClassificationTask):  # type: ignore[misc]
             self.criterion.load_state_dict(state["criterion"], strict=strict)
         else:
             warnings.warn(
-                "The checkpoint has no state of the criterion of ogc. Its queue, clock and tau stay as they are. Was it "
-                "saved by another task, or by a CheckpointSaver without task=...?",
+                "The checkpoint has no state of the criterion of ogc. Its queue, clock and tau stay as they are. Was "
+                "it saved by another task, or by a CheckpointSaver without task=...?",
                 stacklevel=2,
             )

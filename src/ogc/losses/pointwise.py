@@ -1,4 +1,4 @@
-"""Losses that depend only on p = p(y|x), the assumption under which Ye et al., 2025, solve for a threshold (section "Method").
+"""Losses of p = p(y|x) alone, as assumed by Ye et al., 2025, to solve for a threshold (section "Method").
 
 To add one, subclass :class:`Pointwise` and write ``value(p)``.
 """
