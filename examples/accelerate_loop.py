@@ -1,4 +1,4 @@
-"""Accelerate on digits of which half have a wrong label: cross entropy beside OGC, saved and resumed.
+"""Accelerate: cross entropy and OGC on digits with half of the labels wrong, saved and resumed.
 
 python examples/accelerate_loop.py     # a minute on a CPU, offline; pip install "torch-ogc[accelerate,cli]"
 torchrun --nproc_per_node 2 examples/accelerate_loop.py     # two processes, one queue
@@ -19,7 +19,7 @@ from ogc.models import mlp
 from ogc.noise import symmetric
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--smoke", action="store_true", help="a few epochs: shows that it runs, not what it is good for")
+parser.add_argument("--smoke", action="store_true", help="run a few epochs as a smoke test")
 is_smoke = parser.parse_args().smoke
 EPOCHS = 6 if is_smoke else 120
 
@@ -29,7 +29,7 @@ given = torch.from_numpy(symmetric(train_set.given.numpy(), 0.5, num_classes=10)
 
 
 def train(method, start, stop, folder):
-    """From epoch ``start``, for which ``folder`` holds the state unless it is 0."""
+    """Train from epoch ``start``. If it is not 0, resume from the state in ``folder``."""
     accelerator = Accelerator(cpu=True, step_scheduler_with_optimizer=False)
     torch.manual_seed(0)
     model = mlp(64, 10)
@@ -40,7 +40,7 @@ def train(method, start, stop, folder):
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
 
     criterion = OGC("ce", optimizer) if method == "CE+OGC" else nn.CrossEntropyLoss()
-    accelerator.register_for_checkpointing(criterion)  # not prepare: it has nothing to train
+    accelerator.register_for_checkpointing(criterion)  # not prepare, since it has no parameters
     if start:
         accelerator.load_state(folder)
     for _ in range(start, stop):
@@ -59,14 +59,14 @@ def train(method, start, stop, folder):
 
 accelerator = Accelerator(cpu=True)
 with tempfile.TemporaryDirectory() as own:
-    folder = broadcast_object_list([own])[0]  # the main process's, for all
+    folder = broadcast_object_list([own])[0]  # of the main process, for all
     _, accuracy = train("CE", 0, EPOCHS, f"{folder}/ce")
     accelerator.print(f"CE      accuracy on clean test digits {accuracy:.1%}")
     train("CE+OGC", 0, EPOCHS // 2, f"{folder}/ogc")
-    criterion, accuracy = train("CE+OGC", EPOCHS // 2, EPOCHS, f"{folder}/ogc")  # all new, from the folder
+    criterion, accuracy = train("CE+OGC", EPOCHS // 2, EPOCHS, f"{folder}/ogc")  # new objects, restored from the folder
     accelerator.print(f"CE+OGC  accuracy on clean test digits {accuracy:.1%}, tau {float(criterion.tau):.3g}, ", end="")
     accelerator.print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%}")
     accelerator.wait_for_everyone()
 if is_smoke:
-    accelerator.print("--smoke is too short to compare the two.")
-accelerator.print("Next: in your loop, criterion = OGC('ce', optimizer) after prepare, and register_for_checkpointing.")
+    accelerator.print("--smoke is too short for a comparison.")
+accelerator.print("Next: in your loop, create OGC('ce', optimizer) after prepare, and call register_for_checkpointing.")

@@ -1,7 +1,7 @@
-"""Hugging Face's Trainer on sentences of which two in five have a wrong topic: cross entropy beside OGC.
+"""Hugging Face's Trainer: cross entropy and OGC on sentences with 40 % wrong topics.
 
 python examples/huggingface_text.py            # a minute on a CPU, offline; pip install "torch-ogc[huggingface]"
-python examples/huggingface_text.py --smoke    # seconds, and numbers that say nothing
+python examples/huggingface_text.py --smoke    # smoke test, seconds
 """
 
 import argparse
@@ -39,7 +39,7 @@ NAMES = list(TOPICS)
 
 
 def make(number, wrong=0.0):
-    """Sentences with three words on their topic, one on another, and noise; and whether the given topic is wrong."""
+    """Make sentences with three words on their topic, one on another, and random words; and which topics are wrong."""
     rows = []
     for _ in range(number):
         true, other, stray = random.choices(range(len(NAMES)), k=3)
@@ -60,7 +60,7 @@ def train(epochs, folder, **settings):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     config = BertConfig(vocab_size=len(VOCABULARY) + 1, num_labels=len(NAMES), max_position_embeddings=16, **sizes)
     arguments = TrainingArguments(
-        output_dir=folder,  # checkpoints hold OGC's state: trainer.train(resume_from_checkpoint=True) goes on exactly
+        output_dir=folder,  # checkpoints hold OGC's state: trainer.train(resume_from_checkpoint=True) resumes exactly
         num_train_epochs=epochs,
         per_device_train_batch_size=64,
         learning_rate=2e-3,
@@ -84,9 +84,9 @@ def train(epochs, folder, **settings):
 disable_progress_bar()
 random.seed(0)
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--smoke", action="store_true", help="shows that it runs, not what it is good for")
+parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
 is_smoke = parser.parse_args().smoke
-train_rows, test_rows = make(300 if is_smoke else 2000, wrong=0.5), make(500)  # a stray topic is right one time in five
+train_rows, test_rows = make(300 if is_smoke else 2000, wrong=0.5), make(500)  # a random topic is right in 1 of 5 cases
 wrong = torch.tensor([given != true for _, given, true in train_rows])
 epochs = 2 if is_smoke else 25
 
@@ -106,10 +106,10 @@ with tempfile.TemporaryDirectory() as folder:
     suspicion = criterion.noise_probability(torch.tensor(found.predictions), torch.tensor(found.label_ids))
 
 worst = suspicion.argsort(descending=True)[: len(train_rows) // 4]
-print(f"Of the {len(worst)} labels it trusts least, {wrong[worst].float().mean():.1%} are wrong. The worst three:")
+print(f"Of the {len(worst)} most suspicious labels, {wrong[worst].float().mean():.1%} are wrong. The worst three:")
 for i in worst[:3].tolist():
     text, given, _ = train_rows[i]
     print(f"  {NAMES[given]:>7} given, {NAMES[found.predictions[i].argmax()]:>7} found: {text}")
 if is_smoke:
-    print("--smoke is too short to compare the two.")
-print("Next: the two lines with ogc_loss, in your own Trainer; a checkpoint then holds OGC's state as well.")
+    print("--smoke is too short for a comparison.")
+print("Next: use the two lines with ogc_loss in your own Trainer. Its checkpoints then contain OGC's state.")

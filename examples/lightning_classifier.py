@@ -1,4 +1,4 @@
-"""Lightning on digits of which half have a wrong label: cross entropy beside OGC.
+"""Lightning: cross entropy and OGC on digits with half of the labels wrong.
 
 python examples/lightning_classifier.py     # a minute on a CPU, offline; pip install "torch-ogc[lightning,cli]"
 """
@@ -20,8 +20,8 @@ from ogc.models import mlp
 from ogc.noise import symmetric
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--smoke", action="store_true", help="a few epochs: shows that it runs, not what it is good for")
-parser.add_argument("--out", help="a folder for logs, checkpoints and the picture; kept nowhere by default")
+parser.add_argument("--smoke", action="store_true", help="run a few epochs as a smoke test")
+parser.add_argument("--out", help="folder for logs, checkpoints and the picture; nothing is written by default")
 arguments = parser.parse_args()
 EPOCHS = 6 if arguments.smoke else 120
 
@@ -79,5 +79,5 @@ with tempfile.TemporaryDirectory() as temporary:
     if arguments.out:
         print(f"The cross entropies with the two normals: {trainer.log_dir}/ogc.png; tensorboard --logdir {folder}")
 if arguments.smoke:
-    print("--smoke is too short to compare the two.")
+    print("--smoke is too short for a comparison.")
 print('Next: in your module, self.criterion = OGC("ce"); in your Trainer, callbacks=[OGCCallback()].')

@@ -1,7 +1,7 @@
-"""A loss of your own, alone and under OGC, on digits with half of the labels wrong.
+"""Your own loss, with and without OGC, on digits with half of the labels wrong.
 
 python examples/own_loss.py            # half a minute; pip install "torch-ogc[cli]"
-python examples/own_loss.py --smoke    # seconds, and numbers that say nothing
+python examples/own_loss.py --smoke    # smoke test, seconds
 """
 
 import argparse
@@ -17,16 +17,16 @@ from ogc.noise import symmetric
 
 
 class Insistent(Pointwise):
-    """H + H^2 / 2 with H = -log p: what fits badly pulls even harder than with CE.
+    """H + H^2 / 2 with H = -log p, steeper than CE where p is small.
 
-    A loss of p alone whose slope falls as p rises: that is all that OGC asks for.
+    OGC only needs a loss of p whose slope falls as p rises.
     """
 
     def value(self, p: Tensor) -> Tensor:
         H = -torch.log(p)
         return H + H**2 / 2
 
-    def slope(self, p: Tensor) -> Tensor:  # may be left out: then autograd derives it from value
+    def slope(self, p: Tensor) -> Tensor:  # optional: by default autograd derives it from value
         return (1 - torch.log(p)) / p
 
 
@@ -51,12 +51,12 @@ def test_accuracy(method: str, epochs: int) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="shows that it runs, not what it is good for")
+    parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
     smoke = parser.parse_args().smoke
     for method in ("Insistent", "Insistent+OGC"):
         print(f"{method}: {test_accuracy(method, epochs=5 if smoke else 60):.1%} of the test digits are right\n")
     if smoke:
-        print("--smoke is too short to compare the two.")
-    print("Beside the other losses, over four noises, from this very file:")
+        print("--smoke is too short for a comparison.")
+    print("To compare it with other losses under four noises:")
     print("  ogc bench run digits --method examples/own_loss.py:Insistent+ogc --methods ce,ce+ogc --out runs/bench")
     print("  ogc tables digits --results runs/bench")

@@ -1,4 +1,4 @@
-"""A plain training loop on digits of which half have a wrong label: cross entropy, then OGC, saved and resumed.
+"""A plain training loop: cross entropy and OGC on digits with half of the labels wrong, saved and resumed.
 
 python examples/plain_loop.py     # half a minute on a CPU, offline; the digits need scikit-learn
 """
@@ -16,18 +16,18 @@ from ogc.models import mlp
 from ogc.noise import symmetric
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--smoke", action="store_true", help="a few epochs: shows that it runs, not what it is good for")
+parser.add_argument("--smoke", action="store_true", help="run a few epochs as a smoke test")
 is_smoke = parser.parse_args().smoke
 EPOCHS = 6 if is_smoke else 120
 
 train_set, others = load_digits()
 test_set = others["test"]
 inputs, true = train_set.inputs, train_set.given
-given = torch.from_numpy(symmetric(true.numpy(), 0.5, num_classes=10))  # what a careless annotator hands you
+given = torch.from_numpy(symmetric(true.numpy(), 0.5, num_classes=10))  # noisy labels
 
 
 def train(method, checkpoint, until=EPOCHS):
-    """Goes on from the checkpoint, if there is one."""
+    """Train, resuming from the checkpoint if there is one."""
     torch.manual_seed(0)
     model = mlp(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
@@ -63,12 +63,12 @@ with tempfile.TemporaryDirectory() as folder:
     print(f"CE      accuracy on clean test digits {accuracy(model):.1%}")
 
     train("CE+OGC", Path(folder) / "ogc.pt", until=EPOCHS // 2)
-    model, criterion = train("CE+OGC", Path(folder) / "ogc.pt")  # a new model and a new criterion, from the file
+    model, criterion = train("CE+OGC", Path(folder) / "ogc.pt")  # new model and criterion, restored from the file
     print(f"CE+OGC  accuracy on clean test digits {accuracy(model):.1%}, tau {float(criterion.tau):.3g}, ", end="")
     print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%} (true {(given != true).float().mean():.1%})")
 
 suspicion = criterion.noise_probability(model(inputs), given)
-print(f"The labels it trusts least: {suspicion.argsort(descending=True)[:5].tolist()}")
+print(f"The most suspicious labels: {suspicion.argsort(descending=True)[:5].tolist()}")
 if is_smoke:
-    print("--smoke is too short to compare the two.")
-print("Next: in your own loop, replace nn.CrossEntropyLoss() by OGC('ce', optimizer), and save its state_dict, too.")
+    print("--smoke is too short for a comparison.")
+print("Next: in your own loop, replace nn.CrossEntropyLoss() by OGC('ce', optimizer), and save its state_dict.")

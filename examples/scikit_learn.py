@@ -1,7 +1,7 @@
-"""scikit-learn: OGCClassifier on digits, two labels in five wrong. Needs `pip install "torch-ogc[sklearn]"`.
+"""scikit-learn: OGCClassifier on digits with 40 % wrong labels. Needs `pip install "torch-ogc[sklearn]"`.
 
-python examples/scikit_learn.py            # some seconds
-python examples/scikit_learn.py --smoke    # fewer, and numbers that say nothing
+python examples/scikit_learn.py            # a few seconds
+python examples/scikit_learn.py --smoke    # smoke test
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main(smoke: bool) -> None:
     if not smoke:
         print(f"MLPClassifier, early stopping: {theirs.fit(X, given).score(X_test, y_test):.1%}")
 
-    worst = ours.label_quality_.argsort()[:100]  # look at these labels first
+    worst = ours.label_quality_.argsort()[:100]  # review these labels first
     print(f"of the hundred worst labels by label_quality_, {(given != true)[worst].mean():.1%} are wrong")
     print(f"labels taken for wrong: {ours.noise_rate_:.1%}; in truth {(given != true).mean():.1%}")
 
@@ -38,10 +38,10 @@ def main(smoke: bool) -> None:
         ours.save(Path(folder) / "digits.safetensors")
         again = OGCClassifier.load(Path(folder) / "digits.safetensors")
     assert (again.predict(X_test) == ours.predict(X_test)).all()
-    print("Next: OGCClassifier in place of your classifier, in your pipeline or search; label_quality_ is for review.")
+    print("Next: use OGCClassifier in your own pipeline or search, and review labels with a low label_quality_.")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="shows that it runs, not what it is good for")
+    parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
     main(parser.parse_args().smoke)

@@ -1,7 +1,7 @@
-"""Per-pixel labels, two regions of five named wrongly, and an outline that nobody labelled. Needs torch alone.
+"""Segmentation: one label per pixel, 40 % of the regions mislabelled, outlines unlabelled. Needs only torch.
 
 python examples/segmentation.py            # about a minute
-python examples/segmentation.py --smoke    # seconds, and numbers that say nothing
+python examples/segmentation.py --smoke    # smoke test, seconds
 """
 
 import argparse
@@ -17,9 +17,9 @@ UNLABELLED = 255  # as in many segmentation sets
 
 
 def draw(n: int, *, wrong: float, seed: int) -> tuple[Tensor, Tensor]:
-    """n images of a striped disc on a striped ground, and the class of each pixel: (n, 1, 32, 32), (n, 32, 32)."""
+    """Draw striped discs on a striped background, and the class of each pixel: n -> (n, 1, 32, 32), (n, 32, 32)."""
     g = torch.Generator().manual_seed(seed)
-    true = torch.randint(CLASSES, (2, n, 1, 1), generator=g)  # of the ground, of the disc
+    true = torch.randint(CLASSES, (2, n, 1, 1), generator=g)  # of the background and of the disc
     another = (true + torch.randint(1, CLASSES, true.shape, generator=g)) % CLASSES
     named = torch.where(torch.rand(true.shape, generator=g) < wrong, another, true)
 
@@ -70,13 +70,11 @@ def train(name: str, epochs: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="shows that it runs, not what it is good for")
+    parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
     smoke = parser.parse_args().smoke
     for name in ("CE", "CE+OGC"):
         train(name, epochs=1 if smoke else 20)
     if smoke:
-        print("--smoke is too short to compare the two.")
-    print("Next: your own images and masks in place of draw(), with the label of unlabelled pixels as ignore_index.")
-    print(
-        "If tau stays at 1e7, or wrong labels are still learnt by heart, lower epsilon further: docs/guide/choosing.md"
-    )
+        print("--smoke is too short for a comparison.")
+    print("Next: replace draw() by your own images and masks, and pass the label of unlabelled pixels as ignore_index.")
+    print("If tau stays at 1e7, or wrong labels are still memorised, lower epsilon: docs/guide/choosing.md")

@@ -1,7 +1,7 @@
-"""One of timm's networks, with timm's task, optimizer and checkpoints, on digits of which half have a wrong label.
+"""timm: one of its networks with its task, optimizer and checkpoints, on digits with half of the labels wrong.
 
 python examples/timm_images.py            # a minute on a CPU, offline; pip install "torch-ogc[timm,cli]"
-python examples/timm_images.py --smoke    # seconds, and numbers that say nothing
+python examples/timm_images.py --smoke    # smoke test, seconds
 """
 
 import argparse
@@ -25,7 +25,7 @@ try:
 
     from ogc.integrations.timm import OGCTask
 except ImportError as error:
-    sys.exit(f'This example needs timm, with its torchvision: pip install "torch-ogc[timm,cli]". Python says: {error}')
+    sys.exit(f'This example needs timm, with its torchvision: pip install "torch-ogc[timm,cli]". Error: {error}')
 
 
 def images_of(part):
@@ -51,7 +51,7 @@ test = others["test"]
 images, test_images = images_of(digits), images_of(test)
 given = torch.from_numpy(symmetric(digits.true.numpy(), 0.5, num_classes=10))
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--smoke", action="store_true", help="shows that it runs, not what it is good for")
+parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
 is_smoke = parser.parse_args().smoke
 
 with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
         optimizer = create_optimizer_v2(model, opt="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
         smaller = {"queue_size": 512, "every": 8} if is_smoke else {"queue_size": 1024, "every": 16}
         criterion = OGC("ce", optimizer, **smaller) if name == "CE+OGC" else nn.CrossEntropyLoss()
-        task = OGCTask(model, criterion, verbose=False)  # in place of timm's ClassificationTask
+        task = OGCTask(model, criterion, verbose=False)  # instead of timm's ClassificationTask
         saver = CheckpointSaver(model, optimizer, checkpoint_dir=folder, task=task)
         accuracy = train(task, optimizer, 3 if is_smoke else 40, saver)
         print(f"{name:6}  accuracy on clean test digits {accuracy:.1%}")
@@ -73,5 +73,5 @@ with tempfile.TemporaryDirectory() as folder:
     print(f"From timm's checkpoint: tau {float(again.tau):.3g} after {int(again.steps)} steps")
 
 if is_smoke:
-    print("--smoke is too short to compare the two.")
-print("Next: in timm's train.py write OGCTask for ClassificationTask, OGC for its criterion, and leave out --mixup.")
+    print("--smoke is too short for a comparison.")
+print("Next: in timm's train.py, use OGCTask instead of ClassificationTask and OGC as the criterion, without --mixup.")

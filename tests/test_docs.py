@@ -19,7 +19,7 @@ DOCUMENTS = {
 
 
 def test_the_map_has_a_line_for_every_file():
-    lines = README.split("<!-- map -->")[1].split("```")[1].strip().splitlines()
+    lines = DOCUMENTS["docs/architecture.md"].split("<!-- map -->")[1].split("```")[1].strip().splitlines()
     mapped, folders = set(), {}
     for line in lines:
         name = line.split()[0]
@@ -37,13 +37,18 @@ def test_the_map_has_a_line_for_every_file():
     assert mapped == there
 
 
-def test_the_examples_in_the_readme_run(tmp_path, monkeypatch):
+def test_the_readme_has_a_line_for_every_package():
+    lines = README.split("<!-- packages -->")[1].split("```")[1].strip().splitlines()
+    assert all(len(line.split()) > 1 for line in lines)
+    packages = {f"{path.parent.name}/" for path in (ROOT / "src" / "ogc").glob("*/__init__.py")}
+    assert {line.split()[0] for line in lines} == packages
+
+
+def test_the_example_in_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
-    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert len(blocks) == 3
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    [block] = re.findall(r"```python\n(.*?)```", README, re.S)
+    exec(compile(block, "README.md", "exec"), names)
     assert names["suspicion"].shape == (128,)
     assert isinstance(names["criterion"], ogc.OGC)
 
@@ -291,6 +296,22 @@ def test_what_the_default_rule_was_to_reach():
         best = max(tables.mean(rows, method, noise=noise) for method in others)
         assert tables.mean(rows, "OGC, default", noise=noise) > best, noise
     assert tables.mean(clean, "OGC, default") > tables.mean(clean, "CE") - 0.5
+
+
+def test_the_rules_on_images_are_compared_by_the_recorded_runs():
+    [section] = [part for part in DOCUMENTS["docs/results.md"].split("\n## ") if part.startswith("OGC's default rule")]
+    accuracy = {}
+    for name, label in (("paper", "the paper's"), ("default", "default")):
+        [row] = re.findall(rf"^\| {name} \| ours \| (.*) \| [^|]* \|$", section, re.M)
+        found = re.sub(r"[*~]|</?u>| \(1\)", "", row)
+        assert f"| {label} | {found} |" in DOCUMENTS["docs/method.md"], name
+        accuracy[name] = [float(cell) for cell in found.split(" | ")]
+    behind = statistics.fmean(accuracy["paper"]) - statistics.fmean(accuracy["default"])
+    assert f"the default is {behind:.1f} points behind it in the mean" in DOCUMENTS["docs/method.md"]
+    runs = ROOT / "benchmarks" / "results" / "runs"
+    for path in runs.glob("cifar10-default-ce_ogc-*-1.json"):
+        late = [epoch["tau"] for epoch in json.loads(path.read_text())["epochs"] if epoch["epoch"] >= 60]
+        assert (max(late) < 1.02) == ("symmetric-0.8" not in path.name or "asymmetric" in path.name), path.name
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -175,9 +175,9 @@ def test_an_audit_of_a_table_with_semicolons_and_rows_without_a_label(tmp_path):
     )
     source = Source.parse(str(path), label="y", skip_bad=True)
     recipe = override(RECIPES["table"], {"epochs": 8, "batch_size": 16, "hidden": "16"})
-    with pytest.warns(UserWarning, match="Left out"):
+    with pytest.warns(UserWarning, match="Skipped"):
         train([Job(recipe, source, *load(source, recipe), tmp_path / "run")], device="cpu")
-    with pytest.warns(UserWarning, match="Left out"):
+    with pytest.warns(UserWarning, match="Skipped"):
         findings = audit_run(tmp_path / "run")
     assert len(findings.ids) == sum(map(bool, given))
     apply(tmp_path / "run", tmp_path / "fixed.csv")

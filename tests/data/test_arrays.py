@@ -76,7 +76,7 @@ def test_images_stay_bytes(tmp_path, shape):
         ({"X": X[:, 0], "y": Y}, r"should be numbers, \(N, F\)"),
         ({"X": X.astype(str), "y": Y}, r"should be numbers"),
         ({"X": np.where(X == 6, np.nan, X), "y": Y}, r"should be finite\. Sample 3 is not"),
-        ({"X": X, "y": Y, "true": Y + 1}, r"true labels hold `4`, `8`, which no given label is"),
+        ({"X": X, "y": Y, "true": Y + 1}, r"true labels hold `4`, `8`, which do not occur among the given labels"),
         ({"X": X}, r"named `y`, `labels`"),
     ],
 )

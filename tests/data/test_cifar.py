@@ -238,7 +238,7 @@ def test_a_member_that_climbs_out_is_refused(files, climber):
     version = files.cifar.binary
     members = {f"{version.folder}/{name}": content for name, content in files.contents(version).items()}
     path = files.write_archive("binary", members | {climber: b"evil"})
-    with pytest.raises(ValueError, match=f"climbs out of it, `{climber}`"):
+    with pytest.raises(ValueError, match=f"has a member outside of its folder, `{climber}`"):
         load(files.cifar, path)
     assert os.listdir(path.parent) == [path.name]
 

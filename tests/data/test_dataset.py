@@ -87,7 +87,7 @@ def test_a_split_is_the_same_on_every_machine():
 
 
 def test_a_class_with_one_sample_trains_and_is_named():
-    with pytest.warns(UserWarning, match="one sample have none to validate on: `class 1`"):
+    with pytest.warns(UserWarning, match="single sample have no validation sample: `class 1`"):
         labels, (train, val) = split([10, 1])
     assert labels[train].bincount().tolist() == [8, 1]
     assert labels[val].bincount(minlength=2).tolist() == [2, 0]

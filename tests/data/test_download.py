@@ -113,7 +113,7 @@ def test_another_file_in_its_place_is_left_alone(server, destination):
 
 
 def test_a_download_cut_short_is_kept_and_continued(server, destination):
-    with pytest.raises(ConnectionError, match=r"300,000 of 1,048,576 bytes came.*run it again to continue"):
+    with pytest.raises(ConnectionError, match=r"300,000 of 1,048,576 bytes received.*Run the command again to resume"):
         download(f"{server.url}/cut", destination, md5=MD5)
     assert there(destination) == ["file.tar.gz.part"]
     download(f"{server.url}/whole", destination, md5=MD5)

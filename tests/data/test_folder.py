@@ -122,7 +122,7 @@ def test_links_lead_nowhere_outside(tmp_path, inner):
             assert "cat/within.png" in folder(root, skip_bad=True, val=0)[0].ids
     else:
         os.symlink(outside / "eel", root / "eel")
-        with pytest.raises(ValueError, match=r"`.*eel` is a link that leads out"):
+        with pytest.raises(ValueError, match=r"`.*eel` is a link that points outside"):
             folder(root, skip_bad=True)
 
 

@@ -365,7 +365,7 @@ def test_rows_without_a_label_are_counted_refused_or_left_out(tmp_path):
     sentence = r"4 of 20 rows of `.*x\.csv` have no label in the column `y`, the first is row 2\..* --skip-bad"
     with pytest.raises(ValueError, match=sentence):
         table(path, "y")
-    with pytest.warns(UserWarning, match=r"Left out 4 of 20 rows of `.*x\.csv`: they have no label\."):
+    with pytest.warns(UserWarning, match=r"Skipped 4 of 20 rows of `.*x\.csv` without a label\."):
         train, others = table(path, "y", true="t", skip_bad=True)
     assert len(train) + len(others["val"]) == 16
     for part in (train, others["val"]):
@@ -375,13 +375,13 @@ def test_rows_without_a_label_are_counted_refused_or_left_out(tmp_path):
     clean = write(tmp_path / "clean.csv", ["x,y,t", *(f"{i},{'ab'[i % 2]},a" for i in range(20))])
     with pytest.raises(ValueError, match=r"4 of 20 rows of `.*x\.csv`"):
         table(clean, "y", test=path)
-    with pytest.warns(UserWarning, match="Left out 4 of 20"):
+    with pytest.warns(UserWarning, match="Skipped 4 of 20"):
         assert len(table(clean, "y", test=path, skip_bad=True)[1]["test"]) == 16
 
 
 def test_a_missing_true_label_is_named_by_its_row_in_the_file(tmp_path):
     path = write(tmp_path / "x.csv", ["x,y,t", "1,,a", "2,a,a", "3,b,", "4,b,b"])
-    with pytest.warns(UserWarning, match="Left out 1"), pytest.raises(ValueError, match=r"Row 3 of .* column `t`"):
+    with pytest.warns(UserWarning, match="Skipped 1"), pytest.raises(ValueError, match=r"Row 3 of .* column `t`"):
         table(path, "y", true="t", skip_bad=True)
 
 

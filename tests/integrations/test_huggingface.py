@@ -146,7 +146,7 @@ def test_resuming_without_state_warns_and_saves_from_then_on(tmp_path: Path) -> 
     trainer_of(tmp_path, None, save_strategy="steps", save_steps=5).train()
     criterion = small_ogc()
     trainer = trainer_of(tmp_path, criterion, save_strategy="steps", save_steps=11)
-    with pytest.warns(UserWarning, match=r"resume from has no state of ogc's criterion.*missing from `callbacks`"):
+    with pytest.warns(UserWarning, match=r"resume from has no state of the criterion of ogc.*missing from `callbacks`"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     assert criterion.steps == 7
     saved = TrainerState.load_from_json(str(tmp_path / "checkpoint-12/trainer_state.json"))
@@ -228,7 +228,7 @@ def test_a_trial_starts_anew(tmp_path: Path) -> None:
 
 def test_forgotten_callback_warns(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, small_ogc(follow_lr=False), callbacks=False, max_steps=2)
-    with pytest.warns(UserWarning, match=r"will lack the state .* `callbacks="):
+    with pytest.warns(UserWarning, match=r"will not contain its state.* `callbacks="):
         trainer.train()
 
 
@@ -247,7 +247,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     shifting = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2, **ends))
     trainer = trainer_of(tmp_path, small_ogc(), tokens=True)
     trainer.model = trainer.model_wrapped = trainer.callback_handler.model = shifting
-    with pytest.raises(ValueError, match=r"causal language model are of the next.*Found GPT2LMHeadModel"):
+    with pytest.raises(ValueError, match=r"causal language model are shifted by one.*Found GPT2LMHeadModel"):
         trainer.train()
 
 

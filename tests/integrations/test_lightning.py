@@ -170,7 +170,7 @@ def test_says_that_there_is_no_matplotlib(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)
     trainer_in(tmp_path, OGCCallback(), max_epochs=1).fit(Classifier(), Batches())
-    assert "matplotlib is missing, pip install matplotlib" in caplog.text
+    assert "matplotlib is missing: pip install matplotlib" in caplog.text
     assert not list(tmp_path.iterdir())
 
 
@@ -182,7 +182,7 @@ def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path):
 
 def test_a_training_that_was_too_short_is_told(tmp_path):
     module = Classifier()
-    with pytest.warns(UserWarning, match=r"OGC clipped nothing: it saw 48 samples in 3 steps. .* queue of 64 samples"):
+    with pytest.warns(UserWarning, match=r"OGC clipped nothing: it saw 48 samples in 3 steps. .* queue has 64 samples"):
         trainer_in(tmp_path, OGCCallback(picture=False), max_steps=3).fit(module, Batches())
 
 
@@ -240,7 +240,7 @@ class Attaches(Classifier):
 @pytest.mark.filterwarnings("ignore:Found 4 module.s. in eval mode")
 def test_evaluation_mode_is_told(tmp_path):
     module = Classifier().eval()
-    with pytest.warns(UserWarning, match=r"`criterion` is in evaluation mode, where OGC learns nothing"):
+    with pytest.warns(UserWarning, match=r"`criterion` is in evaluation mode, so OGC does not learn"):
         trainer_in(tmp_path, OGCCallback(picture=False), max_epochs=1).fit(module, Batches())
     assert int(module.criterion.steps) == 0
 
@@ -306,7 +306,9 @@ def test_a_second_fit_follows_its_own_optimizer(tmp_path):
 def test_a_module_without_ogc_is_told(tmp_path):
     module = Classifier()
     module.criterion = nn.CrossEntropyLoss()
-    with pytest.raises(ValueError, match=r"found no OGC in Classifier. Make it a submodule, `self.criterion = OGC"):
+    with pytest.raises(
+        ValueError, match=r"found no OGC in Classifier. To fix this, make it a submodule: `self.criterion = OGC"
+    ):
         trainer_in(tmp_path).fit(module, Batches())
 
 

@@ -44,7 +44,7 @@ def small_cifar(monkeypatch):
     def loader(classes, size):
         def load(root, **_):
             if root.name == "broken":
-                raise ValueError("`data_batch_1.bin` should have 30,730,000 bytes. Found 7: get it again.")
+                raise ValueError("`data_batch_1.bin` should have 30,730,000 bytes. Found 7. Download it again.")
             if root.name == "none":
                 raise FileNotFoundError("CIFAR is not in `none`.")
             labels = torch.arange(classes).repeat(size)
@@ -239,7 +239,7 @@ def test_a_bad_value_gets_one_sentence(tmp_path, arguments, message):
         ("digits file --labels a.npy", "Cannot use a.npy: No such file or directory."),
         ("cifar10 human:worse --labels a.pt", "Cannot use a.pt: No such file or directory."),
         ("cifar10 symmetric 0.5 --data none", "CIFAR is not in `none`."),
-        ("cifar10 symmetric 0.5 --data broken", "Found 7: get it again."),
+        ("cifar10 symmetric 0.5 --data broken", "Found 7. Download it again."),
     ],
 )
 def test_trouble_with_a_file_gets_one_sentence(tmp_path, arguments, message):
@@ -270,7 +270,7 @@ def test_the_picture(classes, numbers):
     axes = figure.axes[0]
     assert len(axes.texts) == numbers
     assert f"{100 * info.rate_got:.2f} %" in figure.get_suptitle()
-    assert "50 % asked" in figure.get_suptitle()
+    assert "50 % requested" in figure.get_suptitle()
     assert axes.get_xlabel() == "given label"
     assert len(axes.get_xticks()) <= 20
 

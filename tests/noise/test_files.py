@@ -108,7 +108,12 @@ def test_changed_labels_are_an_error_that_names_both_checksums(path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"{", "no JSON object"), (b"[]", "no JSON object"), (b"\xff", "no JSON object"), (b"{}", "no 'kind'")],
+    [
+        (b"{", "it is not a JSON object"),
+        (b"[]", "it is not a JSON object"),
+        (b"\xff", "it is not a JSON object"),
+        (b"{}", "'kind' is missing"),
+    ],
 )
 def test_a_broken_json_is_an_error(path, content, message):
     path.with_name(path.name + ".json").write_bytes(content)
@@ -131,10 +136,10 @@ def test_columns_of_npy_files(tmp_path):
     for name, column in (("two.npy", "2"), ("two.npy", "x"), ("fields.npy", "x")):
         with pytest.raises(LabelFileError, match=f"{name} has no column {column}; it has "):
             read_labels(tmp_path / name, column)
-    with pytest.raises(LabelFileError, match="should hold one row of integers; it holds 2x2 of int32"):
+    with pytest.raises(LabelFileError, match=r"should contain one row of integers\. Found 2x2 of int32"):
         read_labels(tmp_path / "two.npy")
     np.save(tmp_path / "one.npy", np.array([1, 2]))
-    with pytest.raises(LabelFileError, match="has no columns, so none of the name x"):
+    with pytest.raises(LabelFileError, match=r"has no columns, so `column` should be left out\. Found x"):
         read_labels(tmp_path / "one.npy", "x")
 
 
@@ -148,7 +153,7 @@ def test_columns_of_npy_files(tmp_path):
         (b"a,label\n1,2\n3\n", "line 3: column label should be an integer, found nothing"),
         (b"index,given_label\n0,1\n2,1\n", "line 3: the index should be 1, found 2"),
         (b"label\n99999999999999999999\n", "too large for a label"),
-        (b"label\n\xff\n", "no CSV file in UTF-8"),
+        (b"label\n\xff\n", "is not a CSV file in UTF-8"),
         (b"label\n1\x00\n", "a.csv"),
     ],
 )
@@ -186,11 +191,11 @@ def test_broken_npy_files_and_an_evil_one(tmp_path):
     ]
     for content in [path.read_bytes(), huge, *broken]:
         path.write_bytes(content)
-        with pytest.raises(LabelFileError, match=r"is damaged, or no \.npy file of numbers"):
+        with pytest.raises(LabelFileError, match=r"is damaged, or is not a \.npy file of numbers"):
             read_labels(path)
     assert not (tmp_path / "hacked").exists()
     np.save(path, GIVEN.astype(float))
-    with pytest.raises(LabelFileError, match="should hold one row of integers; it holds 200 of float64"):
+    with pytest.raises(LabelFileError, match=r"should contain one row of integers\. Found 200 of float64"):
         read_labels(path)
 
 
@@ -199,7 +204,7 @@ def test_wrong_arguments(tmp_path):
         write_labels(tmp_path / "a.txt", GIVEN, INFO)
     with pytest.raises(ValueError, match=r"`path` should be a \.npy or \.csv file"):
         read_labels(tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match="`info` should be about the labels given"):
+    with pytest.raises(ValueError, match="`info` should be the info of these labels"):
         write_labels(tmp_path / "a.npy", TRUE, INFO)
     with pytest.raises(ValueError, match=r"`given` should be \(N,\) integers"):
         write_labels(tmp_path / "a.npy", GIVEN.astype(float), INFO)

@@ -171,7 +171,7 @@ def test_no_images():
 @pytest.mark.parametrize(
     ("images", "rate", "message"),
     [
-        (np.zeros((3, 4), np.uint8), 0.4, "`images` should be 2 in number, like the labels. Found `images = 3`"),
+        (np.zeros((3, 4), np.uint8), 0.4, "`images` should be 2 images, one per label. Found `images = 3`"),
         (np.zeros((2, 4), np.float32), 0.4, "`images` should be raw pixels, uint8. Found `images = torch.float32`"),
         (np.zeros((2, 4), np.uint8), -0.1, r"`rate` should be in \[0, 1\]"),
     ],

@@ -220,7 +220,7 @@ def test_a_bad_value_gets_one_sentence_before_any_work(calls, arguments, code, m
 
 def test_data_that_cannot_be_read_is_trouble_with_a_file(calls):
     Path("rows.csv").write_text("a,label\n1,x\n2,y\n")
-    assert fails(train("rows.csv", "--label", "z"), 1, "has no column `z`, but `a`, `label`.")
+    assert fails(train("rows.csv", "--label", "z"), 1, "has no column `z`. Found `a`, `label`.")
     Path("broken").mkdir()
     Path("broken/run.json").write_text("{")
     assert fails(train("--resume", "broken"), 1, "broken")

@@ -178,7 +178,7 @@ def test_a_folder_is_decoded_once_if_it_fits(monkeypatch):
     (train, sets), _ = load(source, recipe("folder", size=8))
     assert isinstance(train.inputs, ImageFiles)
     assert isinstance(sets["val"].inputs, torch.Tensor)  # ten images still fit
-    with pytest.raises(ValueError, match="Instance noise needs images, raw pixels in memory"):
+    with pytest.raises(ValueError, match="Instance noise needs images, as raw pixels in memory"):
         load(source, recipe("folder", size=8, noise="instance:0.5"))
 
 

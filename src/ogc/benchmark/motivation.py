@@ -160,7 +160,7 @@ def train(
     moments, snapshots = [], []
     for epoch in range(1, settings.epochs[-1] + 1):
         order = torch.randperm(len(task.inputs), generator=batches)
-        for batch in order.split(settings.batch_size):
+        for batch in torch.split(order, settings.batch_size):
             loss = criterion(model(task.inputs[batch]), task.given[batch])
             optimizer.zero_grad()
             loss.backward()

@@ -1,4 +1,4 @@
-"""Data sets. Every loader gives the training set and the sets to evaluate on by name, all of one type."""
+"""Data sets. Every loader returns the training set and a dictionary of evaluation sets, all of one type."""
 
 from __future__ import annotations
 

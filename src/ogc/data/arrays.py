@@ -32,11 +32,12 @@ def arrays(
     val: float = 0.2,
     seed: int = 0,
 ) -> Loaded:
-    """The training set and ``val``, from one ``.npz`` with features and labels, or from ``.npy`` files.
+    """Load the training set and ``val`` from one ``.npz`` with features and labels, or from ``.npy`` files.
 
-    Features are (N, F), kept as they are in float32, or uint8 images, (N, 3, height, width) or (N, height, width, 3).
-    Labels are integers or text, (N,); their sorted values name the classes. In an ``.npz`` the arrays are
-    `X`, `features` or `embeddings`, `y` or `labels`, and, if there, `true`, `true_labels` or `y_true`.
+    Features are (N, F), used as they are in float32, or uint8 images, (N, 3, height, width) or (N, height, width, 3).
+    Labels are integers or strings, (N,); their sorted values name the classes. In an ``.npz`` file, the features are
+    named `X`, `features` or `embeddings`, the labels `y` or `labels`, and the optional true labels `true`,
+    `true_labels` or `y_true`.
     """
     path = Path(features)
     found = _load(path)
@@ -72,7 +73,7 @@ def _load(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
     except ImportError as error:
         raise ImportError('NumPy is missing: pip install "torch-ogc[cli]"') from error
     if not path.is_file():
-        raise FileNotFoundError(f"The file `{path}` is not there.")
+        raise FileNotFoundError(f"The file `{path}` is missing.")
     try:
         with path.open("rb") as file:
             found = np.load(file, allow_pickle=False)
@@ -127,5 +128,5 @@ def _indices(labels: NDArray[Any], class_names: Sequence[str], samples: int, wha
     index = {name: i for i, name in enumerate(class_names)}
     names = [str(value) for value in labels.tolist()]
     if unknown := [name for name in names if name not in index]:
-        raise ValueError(f"The {what} hold {few(sorted(set(unknown)))}, which no given label is.")
+        raise ValueError(f"The {what} hold {few(sorted(set(unknown)))}, which do not occur among the given labels.")
     return torch.tensor([index[name] for name in names], dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch on the device: ``Cifar`` for small images that live there, ``Large`` for 224 pixels.
+"""Augmentation of a whole batch on the device: ``Cifar`` for small images stored there, ``Large`` for 224 pixels.
 
 All random numbers come from ``draw``; the call itself is a function of its arguments with static shapes and no host
 read, so both can be captured in a CUDA graph (whose generator the caller registers) and compiled.
@@ -34,15 +34,15 @@ IMAGENET = Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 FIXED_POINT = 16  # binary digits after the point in Pillow's nearest sampling
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow's "L"
-ATTEMPTS = 10  # at a box that fits, as in torchvision
+ATTEMPTS = 10  # to find a box that fits, as in torchvision
 
 
 def normalise(
     images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, *, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """(pixel / 255 - mean) / std, worked out in float32: (N, C, H, W) uint8 -> (N, C, H, W) ``dtype``.
+    """Compute (pixel / 255 - mean) / std in float32: (N, C, H, W) uint8 -> (N, C, H, W) ``dtype``.
 
-    In a CUDA graph ``mean`` and ``std`` have to be tensors on the device.
+    In a CUDA graph, ``mean`` and ``std`` must be tensors on the device.
     """
     require(images.dtype == torch.uint8, "images", "uint8", images.dtype)
     return _standardise(images / 255, mean, std, dtype)
@@ -56,7 +56,7 @@ def _standardise(
 
 
 class CifarDraws(NamedTuple):
-    """What is random in ``Cifar``, one number an image: (n,) each."""
+    """Random numbers of ``Cifar``, one per image: (n,) each."""
 
     top: Tensor  # int64 in [0, 2 padding], the crop's first row in the padded image
     left: Tensor  # int64 in [0, 2 padding]
@@ -65,17 +65,16 @@ class CifarDraws(NamedTuple):
 
 
 class Cifar(nn.Module):
-    """Crop from the zero-padded image, flip, rotate (nearest, zero fill), normalise: the released code's order.
+    """Crop from the zero-padded image, flip, rotate (nearest, zero fill), normalise, in the order of the released code.
 
-    The training set stays on the device as uint8, and all three moves are one integer gather from it: each output pixel
-    is followed back through the rotation, the flip and the crop. Pixel for pixel what Pillow gives, image by image.
-    What the rotation asks for outside of the crop is zero, even where the image has more. The batch lies channels-last
-    in memory.
+    The training set stays on the device as uint8. Crop, flip and rotation are one integer gather: each output pixel is
+    traced back through all three. The result equals Pillow's pixel for pixel. Pixels that the rotation takes from
+    outside of the crop are zero, even if the image has more there. The batch is channels-last in memory.
 
-    :param images: the training set, (N, C, H, W) uint8, on the device to work on.
-    :param padding: zeros on each side, from which the crop of the old size is taken.
+    :param images: the training set, (N, C, H, W) uint8, on the target device.
+    :param padding: zeros added on each side before the crop.
     :param degrees: the angle is uniform in [-degrees, degrees].
-    :param flip: mirror every other image, by chance.
+    :param flip: mirror each image with probability 1/2.
     """
 
     pixels: Tensor
@@ -103,7 +102,7 @@ class Cifar(nn.Module):
         self.height, self.width = images.shape[2:]
         self.padding, self.degrees, self.flip, self.dtype = padding, degrees, flip, dtype
         padded = F.pad(images, (padding,) * 4).flatten(2).transpose(1, 2)
-        # One zero pixel after each image's own is what the rotation fills with: (N, padded H W + 1, C).
+        # The rotation fills with the one zero pixel after those of each image: (N, padded H W + 1, C).
         self.register_buffer("pixels", F.pad(padded, (0, 0, 0, 1)).contiguous(), persistent=False)
         _register_statistics(self, mean, std, images.device)
 
@@ -114,7 +113,7 @@ class Cifar(nn.Module):
         return CifarDraws(top, left, (flip < 0.5) & self.flip, self.degrees * (2 * angle - 1))
 
     def moved(self, index: Tensor, draws: CifarDraws) -> Tensor:
-        """The images at ``index`` after crop, flip and rotation, not normalised: (n,) int64 -> (n, C, H, W) uint8."""
+        """Return the images at ``index`` after crop, flip and rotation, not normalised: (n,) -> (n, C, H, W) uint8."""
         require(index.ndim == 1, "index", "of shape (n,)", tuple(index.shape))
         require(index.dtype in (torch.int64, torch.int32), "index", "int64", index.dtype)
         for name, part in draws._asdict().items():
@@ -132,14 +131,14 @@ class Cifar(nn.Module):
 
 
 def rotation_source(angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """The pixel that each one of an image turned about its centre comes from, (n,) -> y, x of (n, height, width) int64.
+    """Return the source of each pixel of an image rotated about its centre: (n,) -> y, x of (n, height, width) int64.
 
-    With u = x + 1/2 - width/2 and v = y + 1/2 - height/2, a pixel centre seen from the image's, the source is
+    With u = x + 1/2 - width/2 and v = y + 1/2 - height/2, the position relative to the centre, the source is
 
         x' = floor(u cos(angle) - v sin(angle) + width/2),  y' = floor(u sin(angle) + v cos(angle) + height/2)
 
-    in Pillow's arithmetic: the map's six numbers are rounded to 16 binary digits, all else is in integers. So there
-    is one answer, whatever the device and the compiler. It may lie outside of the image.
+    in Pillow's arithmetic: the six coefficients are rounded to 16 binary digits, and the rest is computed in integers.
+    So the result does not depend on the device or the compiler. It may be outside of the image.
     """
     radians = torch.deg2rad(angle.double())[:, None, None]  # float64: the rounding below is then the same everywhere
     cos, sin = radians.cos(), radians.sin()
@@ -156,14 +155,14 @@ def _fixed(number: Tensor) -> Tensor:
 
 
 class LargeDraws(NamedTuple):
-    """What is random in ``Large``, one number an image: (n,) each. The box is in parts of the image's sides."""
+    """Random numbers of ``Large``, one per image: (n,) each. The box is relative to the sides of the image."""
 
     top: Tensor
     left: Tensor
     height: Tensor
     width: Tensor
     flip: Tensor  # bool
-    brightness: Tensor  # a factor, as the next two
+    brightness: Tensor  # a factor, like the next two
     contrast: Tensor
     saturation: Tensor
     hue: Tensor  # in turns of the colour circle
@@ -172,14 +171,15 @@ class LargeDraws(NamedTuple):
 class Large(nn.Module):
     """Resized crop, flip, colour jitter (brightness, contrast, saturation, hue, in this order), normalise.
 
-    The jitter's formulas, ``scale`` and ``ratio`` are torchvision's, whose order is random. The box is not rounded to
-    whole pixels, and is sampled bilinearly without a low-pass filter: store images not much larger than ``size``
-    (shorter side 256, say).
+    The formulas of the jitter, ``scale`` and ``ratio`` are those of torchvision, which applies the jitter in random
+    order. The box is not rounded to whole pixels and is sampled bilinearly without a low-pass filter, so store images
+    that are not much larger than ``size`` (for example, with a shorter side of 256).
 
     :param size: height and width of the output.
-    :param scale: range of the box's share of the area, uniform.
-    :param ratio: range of the box's width over height, in pixels, uniform in its logarithm.
-    :param brightness: the factor is uniform in [1 - brightness, 1 + brightness]; so for contrast and saturation.
+    :param scale: range of the area of the box, relative to the image, uniform.
+    :param ratio: range of the width of the box divided by its height, in pixels, uniform in its logarithm.
+    :param brightness: the factor is uniform in [1 - brightness, 1 + brightness]. The same holds for contrast and
+        saturation.
     :param hue: the shift is uniform in [-hue, hue], in turns.
     """
 
@@ -216,7 +216,7 @@ class Large(nn.Module):
         _register_statistics(self, mean, std, None)
 
     def draw(self, n: int, height: int, width: int, generator: Generator | None = None) -> LargeDraws:
-        """For n images of one size. The first of ten boxes that fits is taken; the first, cut off, if none does."""
+        """Draw for n images of one size. Take the first of ten boxes that fits, or crop the first if none does."""
 
         device = self.mean.device if generator is None else generator.device
 
@@ -255,7 +255,7 @@ class Large(nn.Module):
 
 
 def resized_crop(images: Tensor, draws: LargeDraws, size: int) -> Tensor:
-    """The boxes, bilinearly, mirrored where ``flip``: (n, C, H, W) -> (n, C, size, size). Edge pixels go on outside."""
+    """Sample the boxes bilinearly, mirrored if ``flip``, with repeated edges: (n, C, H, W) -> (n, C, size, size)."""
     steps = (torch.arange(size, device=images.device) + 0.5) / size
     across = torch.where(draws.flip[:, None], 1 - steps, steps)
     x = draws.left[:, None] + draws.width[:, None] * across
@@ -265,22 +265,22 @@ def resized_crop(images: Tensor, draws: LargeDraws, size: int) -> Tensor:
 
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """Towards black, or away: (n, 3, H, W) in [0, 1], (n,) -> (n, 3, H, W) in [0, 1]; so the next three."""
+    """Blend with black: (n, 3, H, W) in [0, 1], (n,) -> (n, 3, H, W) in [0, 1]. The next three have the same shapes."""
     return _blend(images, torch.zeros_like(images[:, :1]), factor)
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Towards the image's mean grey, or away."""
+    """Blend with the mean grey of the image."""
     return _blend(images, _grey(images).mean((2, 3), keepdim=True), factor)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Towards each pixel's grey, or away."""
+    """Blend with the grey of each pixel."""
     return _blend(images, _grey(images), factor)
 
 
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Round the colour circle by ``shift`` turns; each pixel's HSV value and saturation stay."""
+    """Rotate the hue by ``shift`` turns. HSV value and saturation stay the same."""
     red, green, blue = images.unbind(1)
     value = images.amax(1)
     chroma = value - images.amin(1)
@@ -309,8 +309,8 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _require_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
-    require(len(mean) == channels, "mean", f"{channels} numbers, one a channel", mean)
-    require(len(std) == channels, "std", f"{channels} numbers, one a channel", std)
+    require(len(mean) == channels, "mean", f"{channels} numbers, one per channel", mean)
+    require(len(std) == channels, "std", f"{channels} numbers, one per channel", std)
     require(all(part > 0 for part in std), "std", "above 0", std)
 
 

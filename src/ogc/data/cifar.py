@@ -24,7 +24,7 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Version:
-    """One of the two forms in which a CIFAR is published."""
+    """One of the two published formats of a data set."""
 
     archive: str
     md5: str
@@ -41,7 +41,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Cifar:
-    """What there is to know about the files of CIFAR-10 or CIFAR-100."""
+    """The files of CIFAR-10 or CIFAR-100."""
 
     title: str
     classes: int
@@ -110,12 +110,12 @@ URLS = {
 
 
 def cifar10(root: str | Path, *, download: bool = False, progress: Progress | None = None) -> Loaded:
-    """The training set and ``test`` of CIFAR-10, from a folder that has it, or from one of its archives."""
+    """Load the training set and ``test`` of CIFAR-10, from a folder or from one of the archives."""
     return load(CIFAR10, Path(root), fetch=download, progress=progress)
 
 
 def cifar100(root: str | Path, *, download: bool = False, progress: Progress | None = None) -> Loaded:
-    """The training set and ``test`` of CIFAR-100 with its hundred fine labels, as ``cifar10`` reads CIFAR-10."""
+    """Load the training set and ``test`` of CIFAR-100 with its 100 fine labels, like ``cifar10``."""
     return load(CIFAR100, Path(root), fetch=download, progress=progress)
 
 
@@ -133,19 +133,19 @@ def load(cifar: Cifar, root: Path, *, fetch: bool = False, progress: Progress | 
 
 
 def look_for(cifar: Cifar, root: Path) -> tuple[Version, Path]:
-    """Where it is, as ``_find``; nothing is read. Raises ``FileNotFoundError`` if it is not there."""
+    """Find the files without reading them. Raise ``FileNotFoundError`` if they are missing."""
     found = _find(cifar, root)
     if found is None:
         looked = [name for version in (cifar.binary, cifar.python) for name in (version.folder, version.archive)]
         raise FileNotFoundError(
-            f"{cifar.title} is not in `{root}`, where {', '.join(looked[:-1])} and {looked[-1]} were looked for: "
-            f"get one of the archives from {SITE}cifar.html, or have it fetched by --download, in Python download=True."
+            f"{cifar.title} was not found in `{root}`. Expected one of {', '.join(looked[:-1])} and {looked[-1]}. "
+            f"Get one of the archives from {SITE}cifar.html, or use --download (download=True in Python)."
         )
     return found
 
 
 def _find(cifar: Cifar, root: Path) -> tuple[Version, Path] | None:
-    """The first version there is and where: ``root`` may be the folder, the folder above it, or the archive."""
+    """Return the first version found and its path. ``root`` may be the folder, its parent, or the archive."""
     versions = (cifar.binary, cifar.python)
     for version in versions:
         if root.is_dir() and (root.name == version.folder or all((root / file).is_file() for file in version.files)):
@@ -155,7 +155,7 @@ def _find(cifar: Cifar, root: Path) -> tuple[Version, Path] | None:
     folders = [(version, root / version.folder) for version in versions if (root / version.folder).is_dir()]
     whole = [(v, path) for v, path in folders if all((path / file).is_file() for file in v.files)]
     archives = [(version, root / version.archive) for version in versions if (root / version.archive).is_file()]
-    return next(iter(whole + archives + folders), None)  # a folder with a file missing says so, if there is no other
+    return next(iter(whole + archives + folders), None)  # an incomplete folder comes last, to report the missing file
 
 
 def _from_folder(cifar: Cifar, version: Version, folder: Path) -> dict[str, bytes]:
@@ -170,16 +170,18 @@ def _from_folder(cifar: Cifar, version: Version, folder: Path) -> dict[str, byte
 
 
 def _from_archive(cifar: Cifar, version: Version, archive: Path) -> dict[str, bytes]:
-    """The files by their exact names, read into memory: nothing is extracted."""
+    """Read the files by their exact names into memory, without extracting them."""
     if (found := md5_of(archive)) != version.md5:
-        raise ValueError(f"`{archive}` should have the md5 sum {version.md5}. Found {found}: download it again.")
+        raise ValueError(f"`{archive}` should have the md5 sum {version.md5}. Found {found}. Download it again.")
     wanted = {f"{version.folder}/{name}": name for name in version.files}
     files = {}
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 if member.name.startswith("/") or ".." in PurePosixPath(member.name).parts:
-                    raise ValueError(f"`{archive}` has a member that climbs out of it, `{member.name}`: not read.")
+                    raise ValueError(
+                        f"`{archive}` has a member outside of its folder, `{member.name}`. Get the official archive."
+                    )
                 if member.name in wanted and (content := tar.extractfile(member)) is not None:
                     name = wanted[member.name]
                     _check_size(cifar, version, name, member.size, f"{archive}: {member.name}")
@@ -192,7 +194,7 @@ def _from_archive(cifar: Cifar, version: Version, archive: Path) -> dict[str, by
 
 
 def _records(cifar: Cifar, version: Version, name: str) -> int:
-    """How many images a file has."""
+    """Return the number of images in a file."""
     return cifar.test_size if name == version.test else cifar.train_size // len(version.train)
 
 
@@ -203,7 +205,7 @@ def _check_size(cifar: Cifar, version: Version, name: str, found: int, where: st
     size = records * PIXELS if version.pickled else records * (cifar.coarse + 1 + PIXELS)
     if found < size if version.pickled else found != size:
         least = "at least " if version.pickled else ""
-        raise ValueError(f"`{where}` should have {least}{size:,} bytes. Found {found:,}: get it again.")
+        raise ValueError(f"`{where}` should have {least}{size:,} bytes. Found {found:,}. Download it again.")
 
 
 def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, ...]:

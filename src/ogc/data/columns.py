@@ -25,7 +25,7 @@ Cell = str | None  # None: missing
 Table = Mapping[str, Sequence[Cell]]  # by column
 MOST_CATEGORIES = 100
 MOST_WORDS = 500
-TEXT_SCALE = 3.0  # norm of a text's features: with 1 other columns drown them out, see docs/log.md
+TEXT_SCALE = 3.0  # norm of the features of a text: with 1 they are too weak next to other columns, see docs/log.md
 LARGEST = 1e6  # standard deviations: what float32 and a network can still take
 MISSING = frozenset({"na", "n/a", "null", "none", "?"})
 WORDS_OF_TEXT = 3  # mean words per cell, from which varied strings are text
@@ -152,7 +152,7 @@ class Encoder:
     columns: Mapping[str, Column]
     dropped: Mapping[str, str]  # column to reason
     labels: tuple[str, ...] = ()  # columns of given and true labels
-    id: str | None = None  # the column to find rows by
+    id: str | None = None  # the column that identifies rows
 
     @classmethod
     def fit(cls, table: Table, *, labels: tuple[str, ...] = (), id: str | None = None) -> Self:
@@ -170,7 +170,7 @@ class Encoder:
 
     @property
     def use(self) -> str:
-        """How each column is used, in one line.
+        """Describe how each column is used, in one line.
 
         >>> Encoder.fit({"age": ["30", "41"], "city": ["Bern", "Rome"], "unit": ["kg", "kg"]}).use
         'age: number; city: 2 categories; unit: dropped, constant'

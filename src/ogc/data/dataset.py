@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Inputs(Protocol):
-    """What a data set's inputs can do: a tensor, or images that are decoded when asked for."""
+    """Interface of the inputs: a tensor, or images that are decoded on demand."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Tensor, /) -> Tensor:
-        """The inputs at some indices, (n,) int64 -> (n, ...)."""
+        """Return the inputs at some indices, (n,) int64 -> (n, ...)."""
         ...
 
 
@@ -31,15 +31,15 @@ class Inputs(Protocol):
 class Dataset:
     """N samples. Images are uint8 (N, 3, height, width) until they are on the device, features float32 (N, F).
 
-    ``true`` is for measuring only: nothing trains on it.
+    ``true`` is for evaluation only and never used for training.
     """
 
     inputs: Inputs
     given: Tensor  # (N,) int64, the labels to train on
     class_names: tuple[str, ...]
-    ids: Sequence[str]  # what a person finds a sample by: a path, a row's key, an index
+    ids: Sequence[str]  # identify a sample: a path, the key of a row, an index
     true: Tensor | None = None  # (N,) int64
-    encoder: Encoder | None = None  # of a table's training set: encodes new rows as it did these
+    encoder: Encoder | None = None  # only of the training set of a table: encodes new rows in the same way
 
     def __post_init__(self) -> None:
         for name, labels in (("given", self.given), ("true", self.true)):
@@ -60,17 +60,17 @@ class Dataset:
 
     @property
     def wrong(self) -> Tensor | None:
-        """Where the given label is not the true one, if that is known: (N,) bool."""
+        """True where the given label is not the true one, or ``None`` if that is unknown: (N,) bool."""
         return None if self.true is None else self.given != self.true
 
     def with_given(self, given: ArrayLike) -> Dataset:
-        """The same samples under other given labels; the present ones become the true ones, if none are known.
+        """Return the same samples with other given labels. The old ones become the true labels, if those are unknown.
 
-        ``given`` may be what ``ogc.noise`` returns.
+        ``given`` may be an array from ``ogc.noise``.
         """
         true = self.given.clone() if self.true is None else self.true
         return replace(self, given=torch.as_tensor(given, dtype=torch.int64), true=true)
 
 
 Loaded = tuple[Dataset, dict[str, Dataset]]
-"""What every loader gives: the training set, and the sets to evaluate on by name (``test``, or ``val``)."""
+"""Return type of every loader: the training set, and the evaluation sets by name (``test`` or ``val``)."""

@@ -1,4 +1,4 @@
-"""Scikit-learn's handwritten digits: 1,797 images of 8x8 pixels, part of the package, so nothing is downloaded."""
+"""Scikit-learn's handwritten digits: 1,797 images of 8x8 pixels, included in the package, without a download."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASS_NAMES = tuple(str(digit) for digit in range(10))
 
 
 def load_digits() -> Loaded:
-    """Flattened images with pixels in [0, 1], (N, 64), in a fixed split: the same share of every class in ``test``."""
+    """Load flattened images with pixels in [0, 1], (N, 64), in a fixed stratified split."""
     try:
         from sklearn import datasets
         from sklearn.model_selection import train_test_split

@@ -1,4 +1,4 @@
-"""Fetching one file: in parts that can be continued, checked, and whole or not there."""
+"""Download of one file: resumable, verified by its checksum, and atomic."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .._require import require
 
 CHUNK = 1 << 18
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes there are and the bytes there will be, if the server says."""
+"""Called with the number of bytes received, and the total if the server reports it."""
 
 
 def download(url: str, destination: Path, *, md5: str, progress: Progress | None = None, timeout: float = 30.0) -> Path:
-    """Fetch ``url``; what arrives is kept beside the destination as ``.part``, so that a second call goes on there."""
+    """Download ``url``. An interrupted download is kept as ``.part``, and the next call resumes it."""
     require(url.startswith(("http://", "https://")), "url", "http:// or https://", url)
     if destination.exists():
         _check(destination, md5, "Move it away to download it again.")
@@ -31,10 +31,12 @@ def download(url: str, destination: Path, *, md5: str, progress: Progress | None
         _fetch(url, part, progress, timeout)
     except (OSError, http.client.HTTPException) as error:
         there = part.stat().st_size if part.exists() else 0
-        kept = f"{there:,} bytes are kept in `{part}`: run it again to continue." if there else "Nothing was kept."
+        kept = (
+            f"{there:,} bytes are kept in `{part}`. Run the command again to resume." if there else "Nothing was kept."
+        )
         raise ConnectionError(f"The download of {url} stopped: {_reason(error)}. {kept}") from error
     try:
-        _check(part, md5, "It was deleted: run it again.")
+        _check(part, md5, "It was deleted. Run the command again.")
     except ValueError:
         part.unlink()
         raise
@@ -55,9 +57,9 @@ def _check(path: Path, md5: str, advice: str) -> None:
 
 
 def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
-    """Append what is missing to ``part``, or start over where the server cannot continue."""
+    """Append the missing bytes to ``part``, or start over if the server cannot resume."""
     if part.is_symlink():
-        raise OSError(f"`{part}` is a link, and is not written through")
+        raise OSError(f"`{part}` is a link; delete it")
     there = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "ogc", "Accept-Encoding": "identity"} | ({"Range": f"bytes={there}-"} if there else {})
     try:
@@ -83,11 +85,11 @@ def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> N
                 if progress is not None:
                     progress(there, total)
     if total is not None and there != total:
-        raise ConnectionError(f"{there:,} of {total:,} bytes came")
+        raise ConnectionError(f"{there:,} of {total:,} bytes received")
 
 
 def _start(response: Any) -> int:
-    """The byte that the answer starts with."""
+    """Return the first byte of the response within the file."""
     found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     return int(found[1]) if response.status == http.HTTPStatus.PARTIAL_CONTENT and found else 0
 
@@ -95,12 +97,12 @@ def _start(response: Any) -> int:
 class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if not newurl.startswith(("http://", "https://")):
-            raise urllib.error.URLError(f"it leads on to {newurl}, which is neither http nor https")
+            raise urllib.error.URLError(f"it redirects to {newurl}, which is neither http nor https")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Http and https alone: urllib's own opener would read file:// and ftp:// too."""
+    """Build an opener for http and https only. The default one also reads file:// and ftp://."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),

@@ -1,4 +1,4 @@
-"""A folder of images, one sub-folder a class: ``cats/1.jpg``, or ``train/cats/1.jpg`` beside ``val/cats/7.jpg``."""
+"""A folder of images, one sub-folder per class: ``cats/1.jpg``, or ``train/cats/1.jpg`` and ``val/cats/7.jpg``."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def folder(
     skip_bad: bool = False,
     true_labels: str | Path | None = None,
 ) -> Loaded:
-    """Images by the name of their folder: the training set, and ``val`` (and ``test``, where there is such a folder).
+    """Load the training set and ``val`` (and ``test``, if there is such a folder), labelled by the name of the folder.
 
-    Without a folder ``val`` or ``test`` the share ``val`` of each class is split off. Every image is decoded once to
-    see that it can be; those that cannot are named, and left out with ``skip_bad``. Links that lead out of ``root``
-    count as unreadable. ``true_labels`` is a CSV file with the columns ``path`` (from the root) and ``label``.
+    Without a folder ``val`` or ``test``, a share ``val`` of each class is split off. Every image is decoded once.
+    Unreadable images raise an error, or are skipped with ``skip_bad``. Links that point outside of ``root`` count as
+    unreadable. ``true_labels`` is a CSV file with the columns ``path`` (relative to ``root``) and ``label``.
     """
     root = Path(root)
     if not root.is_dir():
-        raise FileNotFoundError(f"The folder `{root}` is not there.")
+        raise FileNotFoundError(f"The folder `{root}` is missing.")
     own = any(path.is_dir() for path in (root / "train").glob("*"))  # a class named train has images there instead
     class_names, samples = _samples(root, root / "train" if own else root)
     held_out = {name: root / name for name in ("val", "test") if own and (root / name).is_dir()}
@@ -49,13 +49,16 @@ def folder(
     bad = set(_unreadable(root, everything))
     if bad and not skip_bad:
         names = few([path for path in everything if path in bad])
-        raise ValueError(f"{len(bad)} of {len(everything)} images cannot be read: {names}. skip_bad leaves them out.")
+        raise ValueError(
+            f"{len(bad)} of {len(everything)} images cannot be read: {names}. To skip them, use --skip-bad "
+            "(skip_bad=True in Python)."
+        )
     if bad:
-        warnings.warn(f"{len(bad)} images that cannot be read are left out: {few(sorted(bad))}.", stacklevel=2)
+        warnings.warn(f"Skipped {len(bad)} images that cannot be read: {few(sorted(bad))}.", stacklevel=2)
     samples = [sample for sample in samples if sample[0] not in bad]
     others = {name: [sample for sample in found if sample[0] not in bad] for name, found in others.items()}
     if empty := sorted(set(class_names) - {label for _, label in samples}):
-        raise ValueError(f"There is no image to train on of the classes {few(empty)} in `{root}`.")
+        raise ValueError(f"The classes {few(empty)} in `{root}` have no training images.")
 
     truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
 
@@ -72,10 +75,12 @@ def folder(
 
 
 def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
-    """The classes in a folder and their images, both sorted."""
+    """Return the classes in a folder and their images, both sorted."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if outside := [path for path in classes if not inside(root, path)]:
-        raise ValueError(f"The folder `{outside[0]}` is a link that leads out of `{root}`: not followed.")
+        raise ValueError(
+            f"The folder `{outside[0]}` is a link that points outside of `{root}`. Replace it by a folder."
+        )
     samples = [(path.relative_to(root).as_posix(), label.name) for label in classes for path in images_in(label)]
     if not samples:
         raise ValueError(f"`{folder}` should have one sub-folder of images for each class. Found no image in any.")
@@ -92,7 +97,7 @@ def images_in(folder: Path) -> Iterator[Path]:
 
 
 def _unreadable(root: Path, paths: Sequence[str]) -> list[str]:
-    """Of paths from the root, those that lead out of it or hold no image."""
+    """Return the paths that point outside of the root or are not readable images."""
     within = [path for path in paths if not (root / path).is_symlink() or inside(root, root / path)]
     broken = set(ImageFiles([root / path for path in within], 1).check())
     readable = {path for path in within if str(root / path) not in broken}
@@ -113,7 +118,9 @@ def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:
         truth = {}
         for number, row in enumerate(reader, 1):
             if row["label"] not in index:
-                raise ValueError(f"The label `{row['label']}` in row {number} of `{path}` is no class of the folder.")
+                raise ValueError(
+                    f"The label `{row['label']}` in row {number} of `{path}` is not a class of the folder."
+                )
             truth[row["path"]] = index[row["label"]]
         return truth
 

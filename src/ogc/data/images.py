@@ -1,4 +1,4 @@
-"""Image files that are decoded when asked for, into uint8."""
+"""Image files that are decoded to uint8 on demand."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SUFFIXES = frozenset(
 
 
 class ImageFiles:
-    """Files as the inputs of a data set: indices in, uint8 images out, (n,) -> (n, 3, size, size).
+    """Image files as the inputs of a data set: indices (n,) -> images (n, 3, size, size) uint8.
 
-    An image is turned as its camera says (EXIF), made RGB, scaled until its shorter side is ``size`` (bilinear,
-    antialiased), and cut to the square in its middle. Transparent pixels are laid on white, grey is repeated,
-    16 bits are cut to 8; of an animation the first frame counts.
+    An image is rotated by its EXIF orientation, converted to RGB, scaled to a shorter side of ``size`` (bilinear,
+    antialiased), and cropped to the central square. Transparent pixels become white, and 16 bits are reduced to 8. Of
+    an animation the first frame is used.
     """
 
     def __init__(self, paths: Sequence[str | Path], size: int, *, workers: int | None = None) -> None:
@@ -44,15 +44,15 @@ class ImageFiles:
         chosen = [self.paths[i] for i in index.tolist()]
         if not chosen:
             return torch.empty(0, 3, self.size, self.size, dtype=torch.uint8)
-        with ThreadPoolExecutor(self.workers) as pool:  # Pillow decodes and resizes without holding Python's lock
+        with ThreadPoolExecutor(self.workers) as pool:  # Pillow releases the GIL while it decodes and resizes
             return torch.stack(list(pool.map(self._decode, chosen)))
 
     def decoded(self) -> Tensor:
-        """All of them at once, for a data set that fits in memory: (N, 3, size, size)."""
+        """Decode all images, for a data set that fits in memory: -> (N, 3, size, size)."""
         return self[torch.arange(len(self))]
 
     def check(self) -> list[str]:
-        """The names of the files that cannot be read, each one decoded to the end."""
+        """Decode every file, and return the names of those that cannot be read."""
         with ThreadPoolExecutor(self.workers) as pool:
             readable = pool.map(self._readable, self.paths)
             return [str(path) for path, good in zip(self.paths, readable, strict=True) if not good]
@@ -65,7 +65,7 @@ class ImageFiles:
         return True
 
     def _decode(self, path: Path) -> Tensor:
-        """(3, size, size)."""
+        """Decode one file: -> (3, size, size)."""
         try:
             from PIL import Image, ImageOps
         except ImportError as error:
@@ -82,7 +82,7 @@ class ImageFiles:
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
-        raise ValueError("its pixels are floating-point numbers, of no known range")
+        raise ValueError("its pixels are floating-point numbers of unknown range")
     if image.mode.startswith("I"):  # grey of 16 bits or more, which `convert` would clip at 255
         grey = image.convert("I")
         brightest = grey.getextrema()[1]

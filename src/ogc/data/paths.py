@@ -1,4 +1,4 @@
-"""Paths that stay inside their folder, and a few names out of many."""
+"""Paths that stay inside a folder, and lists of names for messages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def inside(root: Path, path: Path) -> bool:
-    """Whether a path stays in a folder once every link and ``..`` is followed."""
+    """Return True if a path is inside a folder after resolving every link and ``..``."""
     return path.resolve().is_relative_to(root.resolve())
 
 
 def few(names: Sequence[object], most: int = 5) -> str:
-    """The first names and how many more there are.
+    """List the first names, and the number of the others.
 
     >>> few(["a", "b", "c"], most=2)
     '`a`, `b` and 1 more'

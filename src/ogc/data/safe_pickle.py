@@ -1,4 +1,4 @@
-"""Reading the Python version of CIFAR without giving the file any power: no name in it is ever looked up."""
+"""A reader for the Python version of CIFAR that cannot run code: no name in the pickle is ever imported."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from torch import Tensor
 
 
 class _Refused(pickle.UnpicklingError):
-    """Something that the official files do not hold."""
+    """The pickle contains something that the official files do not."""
 
 
 class _Dtype:
-    """Stands in for ``numpy.dtype``: remembers its code."""
+    """Replacement for ``numpy.dtype`` that stores its code."""
 
     def __init__(self, code: object = None, *_: object) -> None:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and alignment, which single bytes do not have."""
+        """Ignore byte order and alignment, which single bytes do not have."""
 
 
 class _Array:
-    """Stands in for ``numpy.ndarray``: takes the shape, the type and the raw bytes out of its state."""
+    """Replacement for ``numpy.ndarray`` that reads the shape, the type and the raw bytes from its state."""
 
     pixels: Tensor | None = None
 
     def __init__(self, *_: object) -> None:
-        """Called as ``numpy``'s ``_reconstruct`` is, with a type, a shape and a code: the state has them all again."""
+        """Accept the arguments of numpy's ``_reconstruct``: a type, a shape and a code. The state repeats them."""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, columns_first, raw = state
         if not isinstance(dtype, _Dtype) or dtype.code not in ("u1", "|u1", "uint8"):
             raise _Refused(f"an array of type {getattr(dtype, 'code', dtype)!r} instead of uint8")
         if not isinstance(raw, bytes) or len(raw) != math.prod(shape) or columns_first:
-            raise _Refused(f"an array of shape {shape} that has not as many bytes, row by row")
+            raise _Refused(f"an array of shape {shape} whose bytes do not match, in C order")
         self.pixels = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(shape)
 
 
@@ -58,7 +58,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(content: bytes, name: str) -> dict[str, Any]:
-    """A pickled dict of uint8 arrays (as tensors), lists, strings and numbers; anything else is refused, not run."""
+    """Read a pickled dict of uint8 arrays (as tensors), lists, strings and numbers. Anything else raises an error."""
     try:
         found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except _Refused as error:

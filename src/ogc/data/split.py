@@ -1,4 +1,4 @@
-"""One split for all data that come without one: training and validation, classes in proportion."""
+"""Stratified split into training and validation samples, for data without a validation set."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .paths import few
 
 
 def stratified_split(labels: Tensor, class_names: Sequence[str], *, val: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Which samples train and which validate, (N,) -> (T,), (V,), both in their first order.
+    """Return the indices of training and validation samples, in order: (N,) -> (T,), (V,).
 
-    Each class gives the share ``val`` of its samples, rounded, but at least one and never its last: a class with a
-    single sample stays in training, and a warning names it. Python's own random numbers make the split the same on
-    every machine.
+    A share ``val`` of each class is used for validation, rounded: at least one sample, but never the last one. A class
+    with a single sample stays in the training set, with a warning. The split uses Python's random numbers, which are
+    the same on every machine.
     """
     require(0 <= val < 1, "val", "in [0, 1)", val)
     number = random.Random(seed).random
@@ -33,5 +33,5 @@ def stratified_split(labels: Tensor, class_names: Sequence[str], *, val: float, 
     validates = rank < share[labels]
 
     if val and (alone := [class_names[c] for c in (size == 1).nonzero().flatten().tolist()]):
-        warnings.warn(f"Classes with one sample have none to validate on: {few(alone)}.", stacklevel=3)
+        warnings.warn(f"Classes with a single sample have no validation sample: {few(alone)}.", stacklevel=3)
     return (~validates).nonzero().flatten(), validates.nonzero().flatten()

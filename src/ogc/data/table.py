@@ -44,14 +44,14 @@ def table(
     """Load the training set, ``val`` (a share of the rows that keeps classes in proportion, or a file) and ``test``.
 
     CSV files may be separated by commas, semicolons, tabs or bars. Numbers are standardised, dates become year, month
-    and weekday, free text becomes TF-IDF, other strings become one-hot; constant columns and identifiers are dropped.
-    All this is fitted on the training rows alone and kept in the training set's ``encoder``; ``encoder.use`` says how
-    each column is used.
+    and weekday, free text becomes TF-IDF, and other strings become one-hot. Constant columns and identifiers are
+    dropped. The encoding is fitted on the training rows only and stored in the ``encoder`` of the training set;
+    ``encoder.use`` describes each column.
 
-    :param label: the column of labels, whose sorted values are the class names.
-    :param true: a column of true labels, for measuring only.
-    :param id: a column to find rows by; without it, the numbers of the rows, the first below the header being 1.
-    :param skip_bad: leave out rows without a label.
+    :param label: column of labels. Its sorted values are the class names.
+    :param true: column of true labels, for evaluation only.
+    :param id: column that identifies rows. By default the row number, starting at 1 below the header.
+    :param skip_bad: skip rows without a label.
     """
     path = Path(path)
     aside = tuple(name for name in (label, true, id) if name is not None)
@@ -59,7 +59,7 @@ def table(
     for column in aside:
         if column not in rows:
             raise ValueError(
-                f"`{path}` has no column `{column}`, but {few(list(rows), 20)}.{did_you_mean(column, rows)}"
+                f"`{path}` has no column `{column}`. Found {few(list(rows), 20)}.{did_you_mean(column, rows)}"
             )
     rows, numbers = _labelled(rows, label, path, skip_bad)
     ids = _ids(rows, id, numbers)
@@ -74,7 +74,7 @@ def table(
     encoder = Encoder.fit(known, labels=(label,) if true is None else (label, true), id=id)
     if not encoder.columns:
         raise ValueError(
-            f"`{path}` has no column to learn from. Expected numbers, categories, dates or text beside `{label}`. "
+            f"`{path}` has no column to learn from. Expected numbers, categories, dates or text besides `{label}`. "
             f"Found {encoder.use or 'no other column'}."
         )
 
@@ -99,21 +99,21 @@ def table(
 
 
 def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, list[int]]:
-    """Return the rows with a label and their numbers, from 1; the others are refused unless they may be skipped."""
+    """Return the rows with a label and their numbers, from 1; raise ``ValueError`` if others may not be skipped."""
     numbers = [number for number, cell in enumerate(rows[label], 1) if cell is not None]
     missing, total = len(rows[label]) - len(numbers), len(rows[label])
     if missing and not skip:
         raise ValueError(
             f"{missing:,} of {total:,} rows of `{path}` have no label in the column `{label}`, the first is row "
-            f"{rows[label].index(None) + 1}. Fill them in, or leave them out with --skip-bad (skip_bad=True in Python)."
+            f"{rows[label].index(None) + 1}. Fill them in, or skip them with --skip-bad (skip_bad=True in Python)."
         )
     if missing:
-        warnings.warn(f"Left out {missing:,} of {total:,} rows of `{path}`: they have no label.", stacklevel=3)
+        warnings.warn(f"Skipped {missing:,} of {total:,} rows of `{path}` without a label.", stacklevel=3)
     return {name: [cells[number - 1] for number in numbers] for name, cells in rows.items()}, numbers
 
 
 def _class_names(cells: Sequence[Cell], label: str, path: Path) -> tuple[str, ...]:
-    """Sorted as numbers if all are numbers, as text otherwise."""
+    """Return the class names, sorted as numbers if all are numbers, otherwise as text."""
     names = {cell for cell in cells if cell is not None}
     if len(names) < 2:
         raise ValueError(f"The column `{label}` of `{path}` should have two classes or more. Found {len(names)}.")
@@ -144,10 +144,10 @@ def read(path: Path, *, as_found: Collection[str | None] = ()) -> Table:
 
     Numbers with a decimal comma, which only files separated by semicolons may have, get a decimal point.
 
-    :param as_found: columns to leave as they are in the file.
+    :param as_found: columns to keep unchanged.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"The table `{path}` is not there.")
+        raise FileNotFoundError(f"The table `{path}` is missing.")
     delimiter = None if path.suffix.lower() in PARQUET else delimiter_of(path)
     found = _read_parquet(path) if delimiter is None else _read_csv(path, delimiter)
     if not found or not next(iter(found.values())):
@@ -168,7 +168,7 @@ def _cell(value: object) -> Cell:
 
 
 def _with_points(cells: list[Cell]) -> list[Cell]:
-    """Replace decimal commas, if all values of the column are numbers then."""
+    """Replace decimal commas, if all values of the column are then numbers."""
     if not any(cell is not None and COMMA_NUMBER.fullmatch(cell) for cell in cells):
         return cells
     replaced = [cell.replace(",", ".") if cell and COMMA_NUMBER.fullmatch(cell) else cell for cell in cells]
@@ -177,7 +177,7 @@ def _with_points(cells: list[Cell]) -> list[Cell]:
 
 @contextmanager
 def any_length() -> Iterator[None]:
-    """Cells of more than 131,072 characters, which the csv module refuses to read otherwise."""
+    """Allow cells of more than 131,072 characters, the default limit of the csv module."""
     before = csv.field_size_limit(2**31 - 1)
     try:
         yield
@@ -186,9 +186,9 @@ def any_length() -> Iterator[None]:
 
 
 def delimiter_of(path: Path) -> str:
-    """Find the delimiter of a CSV file: the one that makes most columns, as many in each of the first rows.
+    """Find the delimiter of a CSV file: the one that gives the most columns, the same number in each of the first rows.
 
-    If no delimiter does, it is the one that is most frequent in the header. A ``.tsv`` file has tabs.
+    If there is none, it is the most frequent one in the header. A ``.tsv`` file has tabs.
     """
     if path.suffix.lower() == ".tsv":
         return "\t"
@@ -218,8 +218,8 @@ def _read_csv(path: Path, delimiter: str) -> Mapping[str, Sequence[object]]:
     names = [name.strip() for name in header]
     if "" in names:
         raise ValueError(
-            f"Column {names.index('') + 1} of `{path}` has no name. An index that was saved along would be a feature "
-            "that gives the order away: name it, or leave it out."
+            f"Column {names.index('') + 1} of `{path}` has no name. If it is an index, remove it, because the "
+            "order of the rows is not a feature. Otherwise name it."
         )
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"The header of `{path}` has {few(doubled)} more than once.")

@@ -1,7 +1,7 @@
 """mini-WebVision: the first 50 classes of the Google images of WebVision 1.0 (Li et al., 2017).
 
-Trained on as the web labelled them; validated on WebVision's own validation set and on that of ILSVRC-12. Both share
-the thousand classes and their order, that of the sorted WordNet ids.
+The training labels come from the web. The evaluation sets are the validation sets of WebVision and of ILSVRC-12. Both
+have the same 1000 classes, ordered by WordNet id.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Sample = tuple[str, int]  # a path from the root, and the class
 
 
 def webvision(root: str | Path, *, classes: int = 50, size: int = 224, ilsvrc: str | Path | None = None) -> Loaded:
-    """The training set, ``val`` (WebVision's), and ``ilsvrc`` if its folder is given.
+    """Load the training set, ``val`` (of WebVision), and ``ilsvrc`` if its folder is given.
 
     Under ``root``: ``info/train_filelist_google.txt`` (or ``info/queries_synsets_map.txt`` and the extracted tree),
     ``info/val_filelist.txt``, ``info/synsets.txt``, and the images in ``google/q0001/`` and ``val_images_256/``.
-    ``ilsvrc`` has a folder for each class, ``n01440764/``, or the images beside ``val.txt`` (name, class or WordNet id)
-    or ``LOC_val_solution.csv``. Images are not decoded here; that all are there is checked.
+    ``ilsvrc`` has one folder per class, ``n01440764/``, or all images in one folder with ``val.txt`` (name, class or
+    WordNet id) or ``LOC_val_solution.csv``. Missing images raise an error. Images are decoded on demand.
     """
     require(1 <= classes <= 1000, "classes", "in [1, 1000]", classes)
     root = Path(root)
@@ -53,7 +53,7 @@ def webvision(root: str | Path, *, classes: int = 50, size: int = 224, ilsvrc: s
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, numbered from 1."""
+    """Yield the lines that are not empty, numbered from 1."""
     if not path.is_file():
         raise FileNotFoundError(f"The file `{path}` is missing: it is part of WebVision's info.tar.")
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -62,7 +62,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _synsets(path: Path) -> list[tuple[str, str]]:
-    """WordNet ids and names in the order of the classes, from "n01440764 tench, Tinca tinca"; each name once."""
+    """Read WordNet ids and unique names in the order of the classes, from "n01440764 tench, Tinca tinca"."""
     found = [line.partition(" ") for _, line in _lines(path)]
     names = [name.split(",")[0].strip() or wnid for wnid, _, name in found]
     return [
@@ -72,7 +72,7 @@ def _synsets(path: Path) -> list[tuple[str, str]]:
 
 
 def _listed(path: Path, classes: int) -> Iterator[Sample]:
-    """The first classes' lines of a list, "google/q0001/abc.jpg 0"."""
+    """Yield the samples of the first classes from a list, "google/q0001/abc.jpg 0"."""
     for number, line in _lines(path):
         name, _, label = line.rpartition(" ")
         if not name or not label.isdecimal():
@@ -82,11 +82,11 @@ def _listed(path: Path, classes: int) -> Iterator[Sample]:
 
 
 def _tree(root: Path, classes: int) -> Iterator[Sample]:
-    """The images in ``google/q0001`` and so on, by the query's class, which the map counts from 1: "1 1"."""
+    """Yield the images in ``google/q0001`` and so on, by the class of the query, from 1 in the map: "1 1"."""
     path = root / "info" / "queries_synsets_map.txt"
     if not path.is_file():
         raise FileNotFoundError(
-            f"Neither `{root / 'info' / 'train_filelist_google.txt'}` nor `{path}` is there: they come with info.tar."
+            f"Neither `{root / 'info' / 'train_filelist_google.txt'}` nor `{path}` exists. They are part of info.tar."
         )
     for number, line in _lines(path):
         cells = line.split()
@@ -106,24 +106,24 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _ilsvrc(folder: Path, wnids: Sequence[str], classes: int) -> Iterator[Sample]:
-    """ILSVRC-12's validation images of the first classes."""
+    """Yield the validation images of ILSVRC-12 of the first classes."""
     solution, listed = folder / "LOC_val_solution.csv", folder / "val.txt"
     if solution.is_file():
         with solution.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
         if bad := [row for row in rows if not (row.get("ImageId") and (row.get("PredictionString") or "").split())]:
-            raise ValueError(f"`{solution}` should have an ImageId and a PredictionString a row. Found {bad[0]}.")
+            raise ValueError(f"`{solution}` should have an ImageId and a PredictionString in each row. Found {bad[0]}.")
         pairs = [(f"{row['ImageId']}.JPEG", row["PredictionString"].split()[0]) for row in rows]
     elif listed.is_file():
         pairs = [(name, label) for _, line in _lines(listed) for name, label in ((*line.split(maxsplit=1), "")[:2],)]
     else:
         if not wnids:
-            raise FileNotFoundError("`info/synsets.txt` is missing: it says which ILSVRC-12 folders are which classes.")
+            raise FileNotFoundError("`info/synsets.txt` is missing. It maps the folders of ILSVRC-12 to classes.")
         for label, wnid in enumerate(wnids[:classes]):
             if not (folder / wnid).is_dir():
                 raise FileNotFoundError(
                     f"`{folder}` has neither val.txt nor LOC_val_solution.csv nor the folder `{wnid}` of a class. "
-                    "(The devkit's ground-truth list alone does not do: its classes are in another order.)"
+                    "(The ground-truth list of the devkit does not work, because its classes are in a different order.)"
                 )
             for image in _images(folder / wnid):
                 yield image.relative_to(folder).as_posix(), label
@@ -131,7 +131,7 @@ def _ilsvrc(folder: Path, wnids: Sequence[str], classes: int) -> Iterator[Sample
     index = {wnid: label for label, wnid in enumerate(wnids)} | {str(label): label for label in range(1000)}
     for name, text in pairs:
         if text.strip() not in index:
-            raise ValueError(f"The class `{text.strip()}` of `{name}` in `{folder}` is not among the thousand.")
+            raise ValueError(f"The class `{text.strip()}` of `{name}` in `{folder}` is not one of the 1000 classes.")
         if (label := index[text.strip()]) < classes:
             yield name, label
 
@@ -142,4 +142,4 @@ def _check(folder: Path, paths: Sequence[str]) -> None:
     if missing := [path for path in paths if not (folder / path).is_file()]:
         raise FileNotFoundError(f"{len(missing)} of {len(paths)} images are missing in `{folder}`: {few(missing)}.")
     if not paths:
-        raise ValueError(f"There are no images of these classes in `{folder}`.")
+        raise ValueError(f"Found no images of these classes in `{folder}`.")

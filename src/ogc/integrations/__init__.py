@@ -1,4 +1,4 @@
-"""Adapters for where people already train; docs/integrations.md. Each needs its library, an extra of the same name."""
+"""Adapters for other libraries (docs/integrations.md). Each needs its library, an extra of the same name."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def never_fitted(criterion: OGC) -> str | None:
-    """What to tell after a training that was too short for OGC to clip anything; ``None`` where it was not."""
+    """Return a warning if training was too short for OGC to clip anything, or ``None``."""
     if criterion.threshold is not None or not bool(criterion.mixture.noisy_weight.isnan()):
         return None
     return (
         f"OGC clipped nothing: it saw {int(criterion.seen):,} samples in {int(criterion.steps):,} steps. It fits "
-        f"once its queue of {criterion.queue_size:,} samples is full, at a step that is a multiple of "
-        f"{criterion.every}. Lower `queue_size` and `every`, or train for longer."
+        f"once its queue has {criterion._fewest:,} samples, at a step that is a multiple of {criterion.every} (with "
+        "the default rule, of 4 at first). Lower `queue_size` and `every`, or train for longer."
     )

@@ -1,11 +1,13 @@
-"""Rows with weights, for fitting on them: a weight is a number of repetitions, and the order of rows means nothing.
+"""Training on weighted rows: a weight of 2 means that the row occurs twice, and the order of rows does not matter.
 
-Rows are sorted by a digest, equal ones with equal labels become one with the sum of their weights, and the weights are
-laid end to end as a line. A batch is places on that line, spread evenly over it as fractions of its length; batch size
-and number of batches follow the number of *different* rows. So repeated rows and weighted ones give the same batches to
-the bit, weight 0 is absence, only the weights' proportions count, and with equal weights a pass is an ordinary epoch:
-each row about once, some twice so that batches are of one size (and all several times where there are fewer than
-``SMALLEST_BATCH``).
+Rows are sorted by a digest. Equal rows with equal labels become one row with the sum of their weights. The weights are
+laid end to end on a line, and batches are taken at evenly spaced positions on it. Batch size and number of batches
+depend on the number of *distinct* rows. So
+
+- repeated and weighted rows give the same batches, bit for bit;
+- a weight of 0 removes a row, and only the ratios of weights matter;
+- with equal weights, a pass is an ordinary epoch: each row occurs about once, some twice so that batches have one size
+  (and all several times if there are fewer than ``SMALLEST_BATCH``).
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ import torch
 from torch import Tensor
 
 SMALLEST_BATCH = 64
-"""Places, also where there are fewer different rows; unless ``at_most`` is smaller."""
+"""Positions per batch, even with fewer distinct rows, unless ``at_most`` is smaller."""
 CHUNK = 8192
-"""Rows that are looked at together."""
+"""Rows that are processed together."""
 
 
 class Rows(NamedTuple):
-    """Different rows, in an order of their own, with their labels and weights."""
+    """Distinct rows, sorted by digest, with their labels and weights."""
 
     X: Tensor  # (n, features) float64
     y: Tensor  # (n,) int64
@@ -37,7 +39,7 @@ class Rows(NamedTuple):
 
 
 def different(X: Any, labels: Any, weight: Any) -> Rows:
-    """Rows of weight 0 left out, equal ones with equal labels as one, sorted by a digest of their bytes."""
+    """Drop rows of weight 0, merge equal rows with equal labels, and sort by a digest of their bytes."""
     there = np.flatnonzero(weight > 0)
     digests = bytearray()
     for part in np.split(there, range(CHUNK, len(there), CHUNK)):
@@ -53,7 +55,7 @@ def different(X: Any, labels: Any, weight: Any) -> Rows:
 
 
 def batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """A pass: rows by places that are evenly spread over the line of weights, shuffled; batches of one size."""
+    """Return the batches of a pass: shuffled, evenly spaced positions on the line of weights, in equal sizes."""
     number = math.ceil(len(weight) / at_most)
     places = number * max(math.ceil(len(weight) / number), min(SMALLEST_BATCH, at_most))
     line = weight.cumsum(0)

@@ -1,7 +1,7 @@
-"""Hugging Face's Trainer: one object that is its loss function and, as a callback, keeps OGC's state in checkpoints.
+"""Hugging Face's Trainer: one object is its loss function and a callback that saves OGC's state in checkpoints.
 
-The Trainer tells no callback which checkpoint it resumes from, but writes what callbacks export to
-``trainer_state.json`` itself, rank 0 alone, and hands it back. That is where the criterion's state is.
+Callbacks do not learn which checkpoint the Trainer resumes from. But the Trainer itself writes their exported state to
+``trainer_state.json``, on rank 0, and restores it. The criterion's state is stored there.
 """
 
 from __future__ import annotations
@@ -33,28 +33,29 @@ except ModuleNotFoundError as error:
 
 
 def loss(criterion: Loss) -> TrainerLoss:
-    """The criterion as the Trainer wants it. Hand it over twice, as the loss function and as a callback.
+    """Wrap a criterion for the Trainer. Pass the result both as the loss function and as a callback.
 
-    As a callback it attaches the criterion to the Trainer's optimizer, keeps its state in every checkpoint, restores it
-    with ``resume_from_checkpoint`` and ``load_best_model_at_end``, and logs tau and the estimated noise. Several GPUs
-    must bring as many labels each: pad tokens to one length, or give OGC ``process_group=False``.
+    The callback attaches the criterion to the Trainer's optimizer, saves its state in every checkpoint, restores it
+    with ``resume_from_checkpoint`` and ``load_best_model_at_end``, and logs tau and the weight of the noisy normal. On
+    several GPUs all batches need the same number of labels: pad tokens to one length, or pass ``process_group=False``
+    to OGC.
 
     >>> from ogc import OGC
     >>> from transformers import Trainer  # doctest: +SKIP
     >>> criterion = OGC("ce")
-    >>> of_trainer = loss(criterion)
-    >>> trainer = Trainer(..., compute_loss_func=of_trainer, callbacks=[of_trainer])  # doctest: +SKIP
+    >>> loss_function = loss(criterion)
+    >>> trainer = Trainer(..., compute_loss_func=loss_function, callbacks=[loss_function])  # doctest: +SKIP
 
-    :param criterion: an ``OGC``, or another of ogc's losses; ``reduction="mean"`` and ``ignore_index=-100``, by which
-        the Trainer counts labels. With ``weight`` and gradient accumulation, what is averaged over the labels is each
-        micro-batch's weighted mean.
+    :param criterion: an ``OGC`` or another loss of ogc, with ``reduction="mean"`` and ``ignore_index=-100``, as the
+        Trainer counts labels. With ``weight`` and gradient accumulation, the weighted means of the micro-batches are
+        averaged, in proportion to their labels.
     """
     require(isinstance(criterion, Loss), "criterion", "an OGC or another of ogc.losses", criterion)
-    require(criterion.reduction == "mean", "reduction", "mean: the Trainer's loss is one number", criterion.reduction)
-    require(criterion.ignore_index == -100, "ignore_index", "-100, which the Trainer counts by", criterion.ignore_index)
+    require(criterion.reduction == "mean", "reduction", "mean, since the Trainer needs one number", criterion.reduction)
+    require(criterion.ignore_index == -100, "ignore_index", "-100, as in the Trainer", criterion.ignore_index)
 
     class OGCLoss(TrainerLoss):
-        """A type of its own: ``restore_callback_states_from_checkpoint`` makes callbacks anew from their types."""
+        """A class for this criterion: ``restore_callback_states_from_checkpoint`` builds callbacks from their class."""
 
         def __init__(self) -> None:
             self.criterion = criterion
@@ -64,32 +65,32 @@ def loss(criterion: Loss) -> TrainerLoss:
 
 
 class TrainerLoss(TrainerCallback, ExportableState):
-    """What :func:`loss` makes."""
+    """The result of :func:`loss`."""
 
     criterion: Loss
     fresh: dict[str, Any]
-    is_known = False  # of the type, so that one made anew counts for the one that is the loss function
+    is_known = False  # on the class, because the Trainer may rebuild the callback from its class
 
     # --- the loss function -------------------------------------------------------------------------------------------
 
     def __call__(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The sum over this micro-batch, divided by the labels of all micro-batches that make up a step."""
+        """Return the sum over this micro-batch, divided by the number of labels in the whole step."""
         if labels is None:
-            raise ValueError("The Trainer found no `labels` in the batch, and ogc's loss needs a given label a sample.")
+            raise ValueError("The loss of ogc needs one given label per sample. Found no `labels` in the batch.")
         if torch.is_grad_enabled() and not self.is_known:
-            type(self).is_known = True  # said once
+            type(self).is_known = True  # warn once
             warnings.warn(
-                "The Trainer's checkpoints will lack the state of ogc's criterion, and nothing attached its optimizer: "
-                "give what ogc.integrations.huggingface.loss returned to `callbacks=[...]` too.",
+                "The criterion of ogc is not attached to the optimizer, and checkpoints will not contain its state. To "
+                "fix this, also pass the result of ogc.integrations.huggingface.loss in `callbacks=[...]`.",
                 stacklevel=3,
             )
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-        if labels.dim() == 2:  # a label a token
+        if labels.dim() == 2:  # one label per token
             logits = logits.movedim(-1, 1)
         mean: Tensor = self.criterion(logits, labels)
         if num_items_in_batch is None:
             return mean
-        items = torch.as_tensor(num_items_in_batch, device=mean.device).sum()  # DataParallel brings a share a device
+        items = torch.as_tensor(num_items_in_batch, device=mean.device).sum()  # with DataParallel one number per device
         return mean * ((labels != -100).sum().to(mean.dtype) / items.clamp(min=1))
 
     # --- the callback ------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class TrainerLoss(TrainerCallback, ExportableState):
     ) -> None:
         type(self).is_known = True
         smoothing = args.label_smoothing_factor
-        require(smoothing == 0, "label_smoothing_factor", "0: ogc's losses judge single labels", smoothing)
+        require(smoothing == 0, "label_smoothing_factor", "0, since the losses of ogc need hard labels", smoothing)
         _refuse_shifted_labels(kwargs["model"])
         if isinstance(self.criterion, OGC):
             self.criterion.attach(kwargs["optimizer"])
@@ -109,21 +110,23 @@ class TrainerLoss(TrainerCallback, ExportableState):
         elif state.is_hyper_param_search:
             self._load(self.fresh)
         exported = cast("dict[str, Any]", state.stateful_callbacks)
-        exported[type(self).__name__] = self.state()  # where there was none, the Trainer's next save would fail
+        exported[type(self).__name__] = self.state()  # without it, the next save of the Trainer would fail
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Into the Trainer's history, and on to the callbacks that come later."""
+        """Add tau and the noisy weight to the Trainer's history and to the logs of later callbacks."""
         logs: dict[str, float] = kwargs["logs"]
         if isinstance(self.criterion, OGC) and "loss" in logs:
             now = {"tau": float(self.criterion.tau), "noisy_weight": float(self.criterion.mixture.noisy_weight)}
-            now = {name: value for name, value in now.items() if not math.isnan(value)}  # no JSON, before the first fit
+            now = {
+                name: value for name, value in now.items() if not math.isnan(value)
+            }  # NaN before the first fit, which is not valid JSON
             logs.update(now)
             state.log_history[-1].update(now)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The mixture that goes with the best weights, if those are what the Trainer loaded last."""
+        """Restore the state of the best checkpoint, if the Trainer loaded its weights."""
         if isinstance(self.criterion, OGC) and (why := never_fitted(self.criterion)) is not None:
             warnings.warn(why, stacklevel=2)
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
@@ -132,7 +135,7 @@ class TrainerLoss(TrainerCallback, ExportableState):
             self._restore(best, state.best_model_checkpoint)
 
     def state(self) -> dict[str, Any]:
-        """For ``trainer_state.json``: the tensors as safetensors in base64, the rest as it is."""
+        """Return the state for ``trainer_state.json``, with tensors as safetensors in base64."""
         state = self.criterion.state_dict()
         tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
         saved = {name: value for name, value in state.items() if name not in tensors}
@@ -143,7 +146,7 @@ class TrainerLoss(TrainerCallback, ExportableState):
         own = cast("dict[str, Any]", state.stateful_callbacks).get(type(self).__name__)
         if own is None:
             warnings.warn(
-                f"{where} has no state of ogc's criterion, whose queue, clock and tau stay as they are now. Was the "
+                f"{where} has no state of the criterion of ogc. Its queue, clock and tau stay as they are. Was the "
                 "loss missing from `callbacks` when it was saved?",
                 stacklevel=2,
             )
@@ -157,7 +160,7 @@ class TrainerLoss(TrainerCallback, ExportableState):
 
 
 def _refuse_shifted_labels(model: Any) -> None:
-    """By the model's own loss, as the Trainer does, and by name: GPT-2's loss has no type."""
+    """Raise ``ValueError`` for causal language models, by their loss type or, as for GPT-2, by their name."""
     from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -167,6 +170,6 @@ def _refuse_shifted_labels(model: Any) -> None:
     shifts = shifts and not getattr(config, "is_encoder_decoder", False)
     if shifts or name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         raise ValueError(
-            "ogc's loss judges the label given at each position, and those of a causal language model are of the next: "
-            f"shift logits and labels in a loss function of your own. Found {name}."
+            "The loss of ogc expects the label of each position, but the labels of a causal language model are "
+            f"shifted by one. To fix this, shift logits and labels in your own loss function. Found {name}."
         )

@@ -1,4 +1,4 @@
-"""Lightning: OGC as a submodule is saved, resumed and shared by the ranks; the callback attaches, logs and draws it."""
+"""Lightning: a callback that attaches, logs and draws the OGC of a module. Lightning itself saves and restores it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["OGCCallback"]
 
 
 class OGCCallback(Callback):
-    """For a module with an OGC in it: ``Trainer(callbacks=[OGCCallback()])``.
+    """Attach, log and draw the OGC of a module: ``Trainer(callbacks=[OGCCallback()])``.
 
     >>> class Classifier(LightningModule):
     ...     def __init__(self):
@@ -45,18 +45,18 @@ class OGCCallback(Callback):
     ...         return torch.optim.SGD(self.parameters(), lr=0.1)
     >>> trainer = Trainer(callbacks=[OGCCallback()], accelerator="cpu", logger=False, enable_checkpointing=False)
 
-    When fitting starts, each OGC gets the trainer's optimizer, whose first group's lr it follows. One that you attached
-    in ``configure_optimizers`` keeps yours; where there are several optimizers you must, and for Lightning's
-    ``Tuner`` and ``LearningRateFinder``, which train without callbacks.
+    When fitting starts, each OGC is attached to the trainer's optimizer and follows the learning rate of its first
+    group. An optimizer that you attached in ``configure_optimizers`` is kept. This is required with several optimizers,
+    and for Lightning's ``Tuner`` and ``LearningRateFinder``, which train without callbacks.
 
-    At the steps that Lightning logs (``log_every_n_steps``), and only then, it reads ``ogc/tau``, and once there is a
-    fit ``ogc/noisy_weight`` and the two normals' ``ogc/clean_mean``, ``clean_std``, ``noisy_mean``, ``noisy_std``.
-    Of several OGCs each has its name in the module before these: ``ogc/criterion/tau``.
+    At the steps that Lightning logs (``log_every_n_steps``), it logs ``ogc/tau`` and, after the first fit,
+    ``ogc/noisy_weight`` and the two normals: ``ogc/clean_mean``, ``clean_std``, ``noisy_mean``, ``noisy_std``. If there
+    are several OGCs, their names are added: ``ogc/criterion/tau``.
 
-    At the end it draws the queue with the two normals: ``ogc.png`` in the trainer's ``log_dir``, and to TensorBoard.
+    At the end it draws the queue with the two normals to ``ogc.png`` in the trainer's ``log_dir``, and to TensorBoard.
 
-    Lightning's weight averaging averages buffers, unless told otherwise: after ``fit`` the module's OGC is then none of
-    any moment.
+    By default, Lightning's weight averaging also averages buffers. The OGC of the module is then meaningless after
+    ``fit``.
 
     :param picture: ``False`` draws nothing.
     """
@@ -68,8 +68,8 @@ class OGCCallback(Callback):
         criteria = _criteria(pl_module)
         if not criteria:
             raise ValueError(
-                f"OGCCallback found no OGC in {type(pl_module).__name__}. Make it a submodule, "
-                '`self.criterion = OGC("ce")` in `__init__`: then it is saved with the module, too.'
+                f"OGCCallback found no OGC in {type(pl_module).__name__}. To fix this, make it a "
+                'submodule: `self.criterion = OGC("ce")` in `__init__`. Then it is also saved with the module.'
             )
         for name, criterion in criteria.items():
             _attach(criterion, name, trainer.optimizers)
@@ -77,10 +77,10 @@ class OGCCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for name, criterion in _criteria(pl_module).items():
             if not criterion.training:  # Lightning leaves a module in the mode that it was in
-                rank_zero_warn(f"`{name}` is in evaluation mode, where OGC learns nothing: call train() before fit.")
+                rank_zero_warn(f"`{name}` is in evaluation mode, so OGC does not learn. Call train() before fit.")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        due = trainer._logger_connector.should_update_logs  # as Lightning's own monitors ask
+        due = trainer._logger_connector.should_update_logs  # as in Lightning's own monitors
         if due and not trainer.fit_loop._should_accumulate():
             for prefix, criterion in _prefixed(pl_module, "/").items():
                 pl_module.log_dict({prefix + name: value for name, value in _numbers(criterion).items()})
@@ -93,11 +93,11 @@ class OGCCallback(Callback):
                 rank_zero_warn(why)
         if not self.picture:
             return
-        folder = trainer.log_dir or trainer.default_root_dir  # asked on every rank: rank 0 tells the others
+        folder = trainer.log_dir or trainer.default_root_dir  # on every rank, since rank 0 broadcasts it
         if not trainer.is_global_zero:
             return
         if importlib.util.find_spec("matplotlib") is None:
-            rank_zero_info("OGCCallback draws no picture of the queue: matplotlib is missing, pip install matplotlib")
+            rank_zero_info("OGCCallback draws no picture, because matplotlib is missing: pip install matplotlib")
             return
         for prefix, criterion in _prefixed(pl_module, "-").items():
             if int(criterion.seen):
@@ -105,13 +105,13 @@ class OGCCallback(Callback):
 
 
 def _criteria(module: LightningModule) -> dict[str, OGC]:
-    """Every OGC by its name in the module, compiled ones included."""
+    """Return every OGC by its name in the module, including compiled ones."""
     found = {name: part for name, part in module.named_modules() if isinstance(part, OGC)}
     return {name.removesuffix("._orig_mod"): criterion for name, criterion in found.items()}
 
 
 def _prefixed(module: LightningModule, separator: str) -> dict[str, OGC]:
-    """The same by what its numbers' names begin with: "ogc/", or of several "ogc/criterion/"."""
+    """Return every OGC by the prefix of its logged names: "ogc/", or "ogc/criterion/" if there are several."""
     criteria = _criteria(module)
     if len(criteria) == 1:
         return {f"ogc{separator}": criterion for criterion in criteria.values()}
@@ -119,7 +119,7 @@ def _prefixed(module: LightningModule, separator: str) -> dict[str, OGC]:
 
 
 def _attach(criterion: OGC, name: str, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Unless one of them is attached already, wrapped or not. One of an earlier ``fit`` is not among them."""
+    """Attach the optimizer, unless one of them is attached already. One from an earlier ``fit`` does not count."""
     attached = criterion._optimizer()
     if not optimizers or any(attached is not None and attached.param_groups is o.param_groups for o in optimizers):
         return
@@ -133,7 +133,7 @@ def _attach(criterion: OGC, name: str, optimizers: list[torch.optim.Optimizer]) 
 
 
 def _numbers(criterion: OGC) -> dict[str, float]:
-    """tau, and the mixture once there is one; one read of the device."""
+    """Return tau and, after the first fit, the mixture, with one read from the device."""
     solved = Solution.unpack(criterion.solution.cpu())
     tau, mixture = float(solved.tau), solved.mixture
     if math.isnan(mixture.noisy_weight):
@@ -149,7 +149,7 @@ def _numbers(criterion: OGC) -> dict[str, float]:
 
 
 def _draw(criterion: OGC, name: str, folder: str, trainer: Trainer) -> None:
-    """To ``folder`` where that is a local one, and to the loggers that take figures. It never ends a training."""
+    """Draw to ``folder``, if it is local, and to loggers that accept figures. Errors only cause a warning."""
     try:
         figure = figure_of(lambda axes: draw_queue(axes, criterion))
         if "://" not in folder:

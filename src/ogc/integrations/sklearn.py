@@ -1,9 +1,9 @@
 """scikit-learn: :class:`OGCClassifier`, a small multi-layer perceptron trained with OGC, for features and embeddings.
 
-``_weighted_rows.py`` has what ``sample_weight`` means, and how rows become batches.
+``_weighted_rows.py`` defines ``sample_weight`` and the batches.
 
-What is not given follows the number of different rows. With few rows wrong labels are memorised early, so below 1,000
-there is one small hidden layer, and the learning rate is lower the fewer rows there are per feature. From 1,000 rows on
+Defaults depend on the number of distinct rows. With few rows wrong labels are memorised early. So below 1,000 rows
+there is one small hidden layer, and the learning rate is lower if there are fewer rows per feature. From 1,000 rows on
 there are two layers, and training stops early.
 """
 
@@ -49,15 +49,15 @@ except ModuleNotFoundError as error:
 
 MANY = 1_000
 WIDTHS = ((100,), (200, 200))
-"""Hidden layers where they are not given: below ``MANY`` different rows, and from there on."""
+"""Default hidden layers: below ``MANY`` distinct rows, and from there on."""
 LOWEST_LR, MANY_LR, HIGHEST_LR = 1e-3, 2e-3, 3e-3
 ROWS_A_FEATURE = 10
-"""Below ``MANY`` rows the lowest learning rate is for these, and it grows with them up to the highest."""
+"""Rows per feature at which the lowest learning rate is used, below ``MANY`` rows. It grows in proportion."""
 PASSES = 60
 STEPS = (200, 20_000)
-"""No fewer and no more, where ``max_iter`` is not given."""
+"""Minimum and maximum number of steps, if ``max_iter`` is not given."""
 STEPS_AN_ITERATION = 10
-"""At least. Where a pass has fewer, an iteration is several passes."""
+"""Minimum. If a pass has fewer steps, an iteration is several passes."""
 SURVEYS = 10
 QUEUE = (256, 4096)
 FORMAT = 2
@@ -69,7 +69,7 @@ ARRAYS = ("mean_", "scale_", "_deviation", "label_quality_")
 
 
 class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A multi-layer perceptron for training labels that are partly wrong. It standardises the features itself.
+    """A multi-layer perceptron for noisy training labels. It standardises the features itself.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -77,35 +77,37 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> classifier.predict_proba(X).shape, classifier.label_quality_.shape
     ((150, 3), (150,))
 
-    Parameters have the names of ``MLPClassifier``'s where they mean the same.
+    Parameters that ``MLPClassifier`` has too are named as there.
 
-    :param hidden_layer_sizes: the widths of the hidden layers; () is a linear classifier. ``None`` is one of 100, or
-        from 1,000 different rows on two of 200.
-    :param base: the loss that OGC clips: its name in ``ogc.losses.LOSSES``, or a pointwise loss.
-    :param epsilon: bound the pull of wrong labels at 1 + epsilon times that of right ones, at the highest learning
-        rate. ``None`` is OGC's default rule, which needs no such number.
-    :param learning_rate_init: of AdamW; ``fit`` lets it fall along a cosine, ``partial_fit`` keeps it. ``None`` is
-        0.002, but below 1,000 different rows 0.001 for ten a feature, and in proportion up to 0.003.
-    :param weight_decay: of AdamW.
-    :param batch_size: at most.
-    :param max_iter: iterations of ``fit``. One is a pass over the data, or as many passes as make ten steps. ``None``
-        is 60 passes, but 200 steps at least and 20,000 at most. For some hundred rows that is set for many wrong
-        labels; where most are right, more (``max_iter=100``) can serve better.
-    :param early_stopping: stop when the accuracy on held-out rows, whose labels are as wrong as all others, has not
-        risen for ``n_iter_no_change`` iterations, and go back to the best one. "auto": from 1,000 different rows on.
-    :param validation_fraction: how many of the different rows are held out, the classes about in proportion; one of
-        each class is always trained on.
-    :param random_state: with the same integer ``fit`` gives the same bits.
+    :param hidden_layer_sizes: widths of the hidden layers; () is a linear classifier. ``None`` is one layer of 100, or
+        two of 200 from 1,000 distinct rows on.
+    :param base: the loss that OGC clips: a name in ``ogc.losses.LOSSES``, or a pointwise loss.
+    :param epsilon: limit the gradients of noisy samples to 1 + epsilon times those of clean ones, at the highest
+        learning rate. ``None`` is OGC's default rule, which needs no parameter.
+    :param learning_rate_init: learning rate of AdamW. ``fit`` decays it along a cosine, ``partial_fit`` keeps it
+        constant. ``None`` is 0.002. Below 1,000 distinct rows it is 0.001 for ten rows per feature, and grows in
+        proportion up to 0.003.
+    :param weight_decay: weight decay of AdamW.
+    :param batch_size: maximum batch size.
+    :param max_iter: iterations of ``fit``. An iteration is a pass over the data, or several passes if one has fewer
+        than ten steps. ``None`` is 60 passes, but at least 200 and at most 20,000 steps. For a few hundred rows this
+        suits many wrong labels; if most labels are right, more iterations (``max_iter=100``) can be better.
+    :param early_stopping: stop if the accuracy on held-out rows, with their given labels, has not improved for
+        ``n_iter_no_change`` iterations, and restore the best iteration. "auto": from 1,000 distinct rows on.
+    :param validation_fraction: share of the distinct rows that is held out, stratified by class. One row of each class
+        is always used for training.
+    :param random_state: an integer makes ``fit`` reproducible, bit for bit.
 
-    :ivar classes_: (C,) the labels, sorted; those that only rows of weight 0 have are left out.
-    :ivar label_quality_: (N,) how right each label looks, in the order of ``fit``'s X: in [0, 1], lower is worse, and
-        below 0.5 another label is likelier; 0 if it is not in ``classes_``. From what the network said at ten moments
-        of its training, as in ``ogc.audit``; with early stopping at those that it came to.
-    :ivar noise_rate_: how many are below 0.5, by weight. With few rows that includes right labels not learnt yet.
-    :ivar n_iter_: iterations run; ``loss_curve_`` has the mean loss of each, ``loss_`` the last one.
-    :ivar validation_scores_: with early stopping the accuracy after each, else ``None``; ``best_validation_score_``.
-    :ivar network_: logits of ``(X - mean_) / scale_``; with early stopping the best iteration's.
-    :ivar criterion_: the OGC, with its tau and its mixture; with early stopping the best iteration's.
+    :ivar classes_: (C,) the labels, sorted, without those that occur only in rows of weight 0.
+    :ivar label_quality_: (N,) label quality scores in the order of the rows of ``fit``: in [0, 1], lower is worse, and
+        below 0.5 another label is more likely; 0 for labels that are not in ``classes_``. Computed from ten surveys
+        during training, as in ``ogc.audit``, or fewer with early stopping.
+    :ivar noise_rate_: weighted share of rows below 0.5. With few rows it includes right labels not learned yet.
+    :ivar n_iter_: number of iterations; ``loss_curve_`` has the mean loss of each, ``loss_`` the last one.
+    :ivar validation_scores_: with early stopping, the accuracy after each iteration, otherwise ``None``;
+        ``best_validation_score_`` is the best one.
+    :ivar network_: maps ``(X - mean_) / scale_`` to logits; with early stopping, of the best iteration.
+    :ivar criterion_: the OGC with its tau and its mixture; with early stopping, of the best iteration.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # --- fitting -----------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train anew: (N, features), (N,), (N,). A weight of 2 is a row that is there twice."""
+        """Train from scratch: (N, features), (N,), (N,). A weight of 2 means that a row occurs twice."""
         self._check_parameters()
         with _apart(self):
             X, y, weight = self._checked(X, y, sample_weight, reset=True)
@@ -164,13 +166,13 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """One pass over these rows, from where training stands: (N, features), (N,), (C,), (N,).
+        """Continue training with one pass over these rows: (N, features), (N,), (C,), (N,).
 
-        Features are standardised by all rows so far. ``hidden_layer_sizes`` and ``base`` are those of the first call,
-        and what follows the number of rows follows that call's; the other parameters may change from call to call.
-        ``label_quality_`` is ``fit``'s alone.
+        Features are standardised by all rows so far. ``hidden_layer_sizes``, ``base`` and defaults that depend on the
+        number of rows are those of the first call. The other parameters may change between calls. ``label_quality_`` is
+        set by ``fit`` only.
 
-        :param classes: all labels that will ever come. Needed at the first call, unless ``fit`` was before it.
+        :param classes: all labels that will ever occur. Required at the first call, unless ``fit`` was called before.
         """
         self._check_parameters()
         first = not hasattr(self, "network_")
@@ -237,13 +239,13 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return X, y, weight
 
     def _widths(self, different: int) -> list[int]:
-        """Of the hidden layers."""
+        """Return the widths of the hidden layers."""
         widths: Any = self.hidden_layer_sizes
         widths = WIDTHS[different >= MANY] if widths is None else widths
         return [widths] if _whole(widths) else list(widths)
 
     def _lr(self) -> float:
-        """The highest."""
+        """Return the peak learning rate."""
         if self.learning_rate_init is not None:
             return self.learning_rate_init
         if self._different >= MANY:
@@ -252,7 +254,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return min(max(LOWEST_LR * times, LOWEST_LR), HIGHEST_LR)
 
     def _begin(self) -> None:
-        """Nothing learnt, nothing seen."""
+        """Reset the training state."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._rng = torch.Generator().manual_seed(seed).get_state()
         nothing = np.zeros(self.n_features_in_)
@@ -268,30 +270,30 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return generator
 
     def _standardise(self, rows: Rows) -> None:
-        """Mean and deviation of the features, these rows added to all before them."""
+        """Update the mean and deviation of the features with these rows."""
         X, weight = rows.X.numpy(), rows.weight.numpy()
         new = float(weight.sum())
         total = self._weight_seen + new
         of_old, of_new, share = self._weight_seen / total, new / total, weight / new
-        with np.errstate(over="ignore", invalid="ignore"):  # said below
+        with np.errstate(over="ignore", invalid="ignore"):  # reported below
             mean = share @ X
             apart, X = mean - self.mean_, X - mean
-            largest = np.abs(X).max(0)  # squares of what is large or small would not be finite, or 0
+            largest = np.abs(X).max(0)  # avoids overflow and underflow of the squares
             X /= np.where(largest > 0, largest, 1.0)
             deviation = largest * np.sqrt(share @ np.square(X, out=X))
             between = np.hypot(self._deviation * math.sqrt(of_old), apart * math.sqrt(of_old * of_new))
             deviation = np.hypot(between, deviation * math.sqrt(of_new))
         far = np.flatnonzero(~np.isfinite(deviation))
-        require(not len(far), "X", "of features whose deviation is finite in float64", f"others in columns {far[:5]}")
+        require(not len(far), "X", "features with a finite deviation in float64", f"others in columns {far[:5]}")
         self._deviation, self._weight_seen, self.mean_ = deviation, total, self.mean_ + apart * of_new
         self.scale_ = np.where(deviation > 10 * np.finfo(float).eps * np.abs(self.mean_), deviation, 1.0)
 
     def _inputs(self, X: Tensor) -> Tensor:
-        """Standardised: (N, features) float64 -> float32."""
+        """Standardise: (N, features) float64 -> float32."""
         return ((X - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)).float()
 
     def _split(self, rows: Rows) -> tuple[Rows, Rows]:
-        """To train on, and held out."""
+        """Return the rows to train on and the held-out rows."""
         n = len(rows.y)
         generator = self._generator()
         order = torch.randperm(n, generator=generator)
@@ -306,7 +308,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return rows.at(~held_out), rows.at(held_out)
 
     def _build(self, widths: Sequence[int], base: str | Pointwise, *, queue_size: int) -> None:
-        """Network, optimizer and loss. Torch's own generator is not touched."""
+        """Build network, optimizer and loss, without using torch's global generator."""
         with torch.device("meta"):
             network = mlp(self.n_features_in_, len(self.classes_), hidden=widths)
         self.network_ = network.float().to_empty(device="cpu")
@@ -324,7 +326,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.criterion_ = OGC(base, epsilon=self.epsilon, queue_size=queue_size, process_group=False)
 
     def _hold_together(self) -> None:
-        """What the criterion does not keep when it is copied, and parameters that may have changed."""
+        """Restore the links that a copy of the criterion loses, and apply changed parameters."""
         self.criterion_.attach(self._optimizer)
         self.criterion_.epsilon, self._optimizer.param_groups[0]["weight_decay"] = self.epsilon, self.weight_decay
         self.criterion_._has_warned = (
@@ -340,7 +342,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return loss.detach()
 
     def _count(self, losses: list[Tensor]) -> None:
-        """An iteration is over."""
+        """Record the end of an iteration."""
         self.loss_ = float(torch.stack(losses).mean())
         self.loss_curve_.append(self.loss_)
         self.n_iter_ += 1
@@ -375,7 +377,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             survey.take(self.network_)
 
     def _judge(self, held_out: Rows) -> bool:
-        """Note the accuracy on held-out rows: whether it is the best so far."""
+        """Record the accuracy on held-out rows. Return True if it is the best so far."""
         with torch.no_grad():
             right = self.network_(self._inputs(held_out.X)).argmax(1) == held_out.y
         score = float((right * held_out.weight).sum() / held_out.weight.sum())
@@ -385,13 +387,13 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return is_best
 
     def _learnt(self) -> list[dict[str, Any]]:
-        """All that training changes, as it is now."""
+        """Copy everything that training changes."""
         return [copy.deepcopy(part.state_dict()) for part in (self.network_, self.criterion_, self._optimizer)]
 
     # --- predicting --------------------------------------------------------------------------------------------------
 
     def predict_proba(self, X: Any) -> Any:
-        """(N, features) -> (N, C), by the classes in ``classes_``."""
+        """Return the probabilities in the order of ``classes_``: (N, features) -> (N, C)."""
         check_is_fitted(self, "network_")
         X = torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", reset=False, copy=True))
         weights = {name: value.double() for name, value in self.network_.state_dict().items()}  # a row by itself ...
@@ -402,17 +404,17 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return torch.cat([functional_call(self.network_, weights, part).softmax(1) for part in standard]).numpy()
 
     def predict(self, X: Any) -> Any:
-        """(N, features) -> (N,), the likeliest label of each."""
+        """Return the most likely label of each row: (N, features) -> (N,)."""
         likeliest = self.predict_proba(X).argmax(1)
         return self.classes_[likeliest]
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """All of it in one safetensors file, with what is not a tensor as JSON in its header. It needs no pickle.
+        """Save everything in one safetensors file, with JSON in its header. It needs no pickle.
 
-        ``partial_fit`` after :meth:`load` goes on to the same bits. A ``random_state`` that is no integer is left out,
-        and ``base`` must be one of ogc's own.
+        ``partial_fit`` after :meth:`load` gives the same bits as without saving. A ``random_state`` that is not an
+        integer is not saved, and ``base`` must be a loss of ogc.
         """
         check_is_fitted(self, "network_")
         parameters = self.get_params()
@@ -445,12 +447,12 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         try:
             header = json.dumps(facts, default=_plain)
         except TypeError as error:
-            raise ValueError(f"Labels and parameters should be numbers or text, to be saved: {error}.") from None
+            raise ValueError(f"To be saved, labels and parameters should be numbers or text: {error}.") from None
         write_tensors(Path(path), tensors, header)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """What :meth:`save` wrote."""
+        """Load a file written by :meth:`save`."""
         try:
             with _apart():
                 tensors, facts = read_tensors(Path(path), error=ValueError, fix="Fit and save the classifier again.")
@@ -478,7 +480,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._build(facts["widths"], _loss(facts["base"]), queue_size=facts["criterion"]["queue_size"])
         self.criterion_.epsilon = facts["epsilon"]
         self._optimizer.param_groups[0]["weight_decay"] = facts["weight_decay"]
-        self._rng = tensors["rng"]  # where it was, and not where building has left it
+        self._rng = tensors["rng"]  # building the network has advanced it
         self.network_.load_state_dict(part_of(tensors, "network"))
         self.criterion_.load_state_dict(part_of(tensors, "criterion") | {"_extra_state": facts["criterion"]})
         slots: dict[int, dict[str, Tensor]] = {}
@@ -490,7 +492,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _Survey:
-    """What the network says of all rows as they were given, summed over moments of its training."""
+    """Predictions for all rows of ``fit``, summed over the surveys during training."""
 
     def __init__(self, inputs: Tensor, given: Tensor) -> None:
         self.inputs, self.given, self.count = inputs, given, 0
@@ -509,7 +511,7 @@ class _Survey:
 
 @contextmanager
 def _apart(estimator: object = None) -> Iterator[None]:
-    """Whatever modes of torch are switched on around it. Where it fails, the estimator is what it was."""
+    """Isolate training from torch's global modes, and restore the estimator if it fails."""
     before = dict(vars(estimator)) if estimator is not None else {}
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
@@ -534,7 +536,7 @@ def _between(low: float, value: Any, high: float) -> bool:
 
 
 def _described(base: str | Pointwise) -> str | dict[str, Any]:
-    """A loss for JSON."""
+    """Describe a loss for JSON."""
     if isinstance(base, str):
         return base
     name = next((name for name in CLIPPABLE if LOSSES[name] is type(base)), None)
@@ -543,14 +545,14 @@ def _described(base: str | Pointwise) -> str | dict[str, Any]:
 
 
 def _loss(found: str | dict[str, Any]) -> Any:
-    """What :func:`_described` made of it."""
+    """Build the loss that :func:`_described` described."""
     if isinstance(found, str):
         return found
     return LOSSES[found["name"]](**{name: value for name, value in found.items() if name != "name"})
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as Python's."""
+    """Convert NumPy numbers and arrays for JSON."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{value!r} is neither")

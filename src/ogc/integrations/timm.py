@@ -1,4 +1,4 @@
-"""timm: its classification task, with the criterion's state in its checkpoints."""
+"""timm: a classification task whose checkpoints contain the state of the criterion."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ __all__ = ["OGCTask"]
 
 
 class OGCTask(ClassificationTask):  # type: ignore[misc]
-    """timm's ``ClassificationTask`` for an ``OGC``: in place of that one, in its train script or in a loop of yours.
+    """A ``ClassificationTask`` for ``OGC``, for timm's training script or your own loop.
 
-    ``CheckpointSaver(..., task=task)`` saves the criterion's state with the rest, and ``resume_task_checkpoint`` brings
-    it back. The criterion stays outside of DDP, of ``torch.compile`` and of the EMA.
+    ``CheckpointSaver(..., task=task)`` saves the state of the criterion, and ``resume_task_checkpoint`` restores it.
+    The criterion is not part of DDP, ``torch.compile`` or the EMA.
 
     >>> criterion = OGC("ce", optimizer)  # doctest: +SKIP
     >>> task = OGCTask(model, criterion)  # doctest: +SKIP
     >>> task(images, labels)["loss"].backward()  # doctest: +SKIP
 
-    Mixup and CutMix are refused: an image that is part cat, part dog is likely neither, so that all labels, right ones
-    too, would look like wrong ones to the queue.
+    Mixup and CutMix raise an error. Mixed images fit neither of their labels, so every label would look wrong.
     """
 
     def forward(self, input: Tensor, target: Tensor) -> dict[str, Tensor]:
         if target.is_floating_point():
             raise ValueError(
-                "Mixup and CutMix leave no given label that OGC could judge: train without them, --mixup 0 --cutmix 0 "
-                f"in timm's script. Found targets of type {target.dtype} and shape {tuple(target.shape)}."
+                "OGC needs integer labels, so Mixup and CutMix should be off: --mixup 0 --cutmix 0 in timm's script. "
+                f"Found targets of type {target.dtype} and shape {tuple(target.shape)}."
             )
         result: dict[str, Tensor] = super().forward(input, target)
         return result
 
     def get_task_state(self, module: Any = None, ema: bool = False) -> dict[str, Any]:
-        """For timm's checkpoint; the criterion goes with the trained weights, not with their average."""
+        """Return the state for timm's checkpoint. The criterion belongs to the raw weights, not to their average."""
         return {} if ema else {"criterion": self.criterion.state_dict()}
 
     def load_task_state(
@@ -55,7 +54,7 @@ class OGCTask(ClassificationTask):  # type: ignore[misc]
             self.criterion.load_state_dict(state["criterion"], strict=strict)
         else:
             warnings.warn(
-                "The checkpoint has no state of ogc's criterion, whose queue, clock and tau stay as they are now. Was "
+                "The checkpoint has no state of the criterion of ogc. Its queue, clock and tau stay as they are. Was "
                 "it saved by another task, or by a CheckpointSaver without task=...?",
                 stacklevel=2,
             )

@@ -1,6 +1,6 @@
 """The eleven losses that the paper compares, by name.
 
-To add one: write a subclass of :class:`Pointwise` (or :class:`Loss`) in a small file here and give it a row in LOSSES.
+To add one: write a subclass of :class:`Pointwise` (or :class:`Loss`) in a small file here and add it to LOSSES.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLIPPABLE = ("ce", "fl", "gce", "sce", "taylor_ce", "js")  # those that OGC acce
 
 
 def by_name(name: str) -> type[Loss]:
-    """The class of a loss by its name in LOSSES; an unknown name lists the known ones."""
+    """Return the class of a loss by its name in LOSSES. Raise ``ValueError`` for an unknown name."""
     if name not in LOSSES:
         raise ValueError(f"There is no loss named {name!r}. There are {', '.join(LOSSES)}.")
     return LOSSES[name]

@@ -1,4 +1,4 @@
-"""Sums of a normalised (active) loss and a passive one: NCE+RCE and NCE+NNCE. They look at every class."""
+"""Sums of a normalised (active) loss and a passive one: NCE+RCE and NCE+NNCE. They depend on every class."""
 
 from __future__ import annotations
 

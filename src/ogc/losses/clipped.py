@@ -69,7 +69,7 @@ class PHuberCE(Pointwise):
 
     -log p where p > 1/tau, and 1 - tau p + log tau otherwise.
 
-    :param tau: the largest gradient.
+    :param tau: upper bound of the gradient with respect to p.
     """
 
     def __init__(

@@ -17,10 +17,10 @@ class JSDivergence(Pointwise):
 
     With m = pi1 e_y + (1 - pi1) p and Z = -(1 - pi1) log(1 - pi1):
     JS = [pi1 KL(e_y || m) + (1 - pi1) KL(p || m)] / Z.
-    The classes besides y meet in m with the same factor, so their part is (1 - p(y)) log 1/(1 - pi1),
-    and the loss depends on p(y) alone.
+    The other classes enter m with the same factor, so their terms add up to (1 - p(y)) log 1/(1 - pi1),
+    and the loss depends only on p(y).
 
-    :param pi1: weight of the label, in (0, 1); towards 0 it is CE, towards 1 MAE.
+    :param pi1: weight of the label, in (0, 1). The limit at 0 is CE, at 1 MAE.
     """
 
     def __init__(

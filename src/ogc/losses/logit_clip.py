@@ -1,4 +1,4 @@
-"""LogitClip: bound the logits' norm, then any loss."""
+"""LogitClip: clip the norm of the logits, then apply any loss."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .pointwise import CrossEntropy
 
 
 class LogitClip(Loss):
-    """LC-CE: logits of norm above tau are rescaled to norm tau, then ``base`` (Wei et al., 2023).
+    """LC-CE: rescale logits of norm above tau to norm tau, then apply ``base`` (Wei et al., 2023).
 
-    :param base: the loss of the clipped logits; CE unless given.
-    :param tau: the largest norm.
+    :param base: loss of the clipped logits. CE by default.
+    :param tau: upper bound of the norm.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class LogitClip(Loss):
         self.tau = tau
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
-        masked = logits == -math.inf  # a masked class has no length, and stays masked
+        masked = logits == -math.inf  # a masked class does not count, and stays masked
         finite = logits.masked_fill(masked, 0.0)
         norm = torch.linalg.vector_norm(finite, dim=1, keepdim=True)
         clipped = finite * (self.tau / norm.clamp(min=self.tau))

@@ -1,4 +1,4 @@
-"""What every loss shares: arguments like ``nn.CrossEntropyLoss``'s, input checks, weighting and reduction."""
+"""Base class of all losses: arguments as in ``nn.CrossEntropyLoss``, input checks, weighting and reduction."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Reduction = Literal["none", "mean", "sum"]
 class Loss(nn.Module, ABC):
     """A loss of logits (N, C, d1, ...) and given labels (N, d1, ...), called like ``nn.CrossEntropyLoss``.
 
-    The result is float32, or float64 for float64 logits. Where every label is ignored it is 0.
+    The result is float32, or float64 for float64 logits. It is 0 if every label is ignored.
 
-    :param weight: a weight per class, (C,); ``mean`` divides by the sum of the weights used.
-    :param ignore_index: the label that marks samples to leave out.
+    :param weight: one weight per class, (C,). ``mean`` divides by the sum of the weights used.
+    :param ignore_index: label of samples to skip.
     :param reduction: ``none``, ``mean`` or ``sum``.
     """
 
@@ -41,18 +41,18 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each sample; ignored ones may hold any finite number: (N, C, ...), (N, ...) -> (N, ...)."""
+        """Return the loss of each sample, and any number for ignored ones: (N, C, ...), (N, ...) -> (N, ...)."""
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         logits, labels = check_input(logits, labels)
         return self.reduce(self.per_sample(logits, labels), labels, num_classes=logits.shape[1])
 
     def reduce(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-        """Leave out ignored samples, weight the rest by class, and reduce: (N, ...) -> () or (N, ...)."""
+        """Drop ignored samples, weight the others by class, and reduce: (N, ...) -> () or (N, ...)."""
         return self.combine(losses, self.shares(labels, num_classes, losses.dtype))
 
     def shares(self, labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor | float:
-        """The factor of each sample in the reduced loss, 0 where ignored; one number where all are alike: (N, ...)."""
+        """Return the factor of each sample in the reduced loss, 0 if ignored: (N, ...), or one number for all."""
         kept = labels != self.ignore_index
         if self.weight is None and can_read(labels) and bool(kept.all()):
             return 1 / max(labels.numel(), 1) if self.reduction == "mean" else 1.0
@@ -61,11 +61,11 @@ class Loss(nn.Module, ABC):
             require(len(self.weight) == num_classes, "weight", f"of length C = {num_classes}", tuple(self.weight.shape))
             share = share * self.weight.to(dtype)[labels.clamp(0, num_classes - 1)]
         if self.reduction == "mean":
-            share = share / share.sum().clamp(min=torch.finfo(dtype).tiny)  # 0 / tiny where all are left out
+            share = share / share.sum().clamp(min=torch.finfo(dtype).tiny)  # 0 / tiny if all are ignored
         return share
 
     def combine(self, losses: Tensor, share: Tensor | float) -> Tensor:
-        """The reduced loss: (N, ...), (N, ...) -> () or (N, ...). A share of 0 leaves out even what is not finite."""
+        """Reduce the losses: (N, ...), (N, ...) -> () or (N, ...). A share of 0 drops even a non-finite loss."""
         if isinstance(share, Tensor):
             losses = torch.where(share > 0, losses * share, 0.0)
         elif self.reduction == "mean":
@@ -73,7 +73,7 @@ class Loss(nn.Module, ABC):
         return losses if self.reduction == "none" else losses.sum()
 
     def require_plain(self, wrapper: str) -> Self:
-        """Refuse arguments on the inner loss of a wrapper that the wrapper would not heed."""
+        """Raise ``ValueError`` if the inner loss of a wrapper has arguments that the wrapper would ignore."""
         if self.weight is not None or self.ignore_index != -100 or self.reduction != "mean":
             raise ValueError(
                 f"Give `weight`, `ignore_index` and `reduction` to {wrapper}, not to the loss inside it. "
@@ -83,7 +83,7 @@ class Loss(nn.Module, ABC):
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """The parameters of the formula by name, as given: what identifies the loss in a saved state."""
+        """Parameters of the formula by name. They identify the loss in a saved state."""
         names = inspect.signature(type(self).__init__).parameters.keys() - {"weight", "ignore_index", "reduction"}
         return {n: v for n in sorted(names) if isinstance(v := getattr(self, n, None), int | float)}
 

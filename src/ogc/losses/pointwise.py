@@ -1,4 +1,4 @@
-"""Losses of p = p(y|x) alone, the assumption under which Ye et al., 2025, solve for a threshold (section "Method").
+"""Losses of p = p(y|x) alone, as assumed by Ye et al., 2025, to solve for a threshold (section "Method").
 
 To add one, subclass :class:`Pointwise` and write ``value(p)``.
 """
@@ -17,7 +17,7 @@ from .loss import Loss, Reduction
 
 
 class Pointwise(Loss):
-    """A loss that depends on the probability p of the given label alone.
+    """A loss that depends only on the probability p of the given label.
 
     >>> class Brier(Pointwise):
     ...     def value(self, p):
@@ -28,7 +28,7 @@ class Pointwise(Loss):
 
     @abstractmethod
     def value(self, p: Tensor) -> Tensor:
-        """The loss at p, elementwise, for p in (0, 1 - P_MIN]."""
+        """Return the loss at p, elementwise, for p in (0, 1 - P_MIN]."""
 
     def slope(self, p: Tensor) -> Tensor:
         """\\|d value / dp\\|, the norm of g_p in Eq. 5 of Ye et al., 2025. Derived from ``value`` unless overridden."""
@@ -38,7 +38,7 @@ class Pointwise(Loss):
             return -torch.autograd.grad(value.sum(), p)[0] if value.requires_grad else torch.zeros_like(p)
 
     def at(self, H: Tensor) -> Tensor:
-        """The loss at H = -log p. Override where p = e^-H would round to 0 and the loss is not finite there."""
+        """Return the loss at H = -log p. Override it if the loss is not finite when p = e^-H rounds to 0."""
         return self.value(torch.exp(-H).clamp(torch.finfo(H.dtype).tiny, 1 - P_MIN))
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class CrossEntropy(Pointwise):
 class Focal(Pointwise):
     """FL: -(1 - p)^gamma log p (Focal Loss for Dense Object Detection, Lin et al., 2017).
 
-    :param gamma: how strongly well-fitted samples are played down; 0 is CE.
+    :param gamma: how strongly to reduce the weight of well-fitted samples. 0 is CE.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Focal(Pointwise):
         return (1 - p) ** self.gamma / p - self.gamma * (1 - p) ** (self.gamma - 1) * torch.log(p)
 
     def at(self, H: Tensor) -> Tensor:
-        H = H.clamp(max=torch.finfo(H.dtype).max)  # p H is 0 x inf at p = 0 otherwise, in the gradient
+        H = H.clamp(max=torch.finfo(H.dtype).max)  # otherwise the gradient of p H is 0 x inf at p = 0
         return (1 - torch.exp(-H).clamp(max=1 - P_MIN)) ** self.gamma * H
 
 
 class GCE(Pointwise):
     """GCE: (1 - p^q) / q (Generalized Cross Entropy Loss, Zhang and Sabuncu, 2018). CE as q -> 0, MAE at q = 1.
 
-    :param q: between CE and MAE, in (0, 1].
+    :param q: position between CE and MAE, in (0, 1].
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class MAE(Pointwise):
 class TaylorCE(Pointwise):
     """Taylor-CE: sum_{i=1..t} (1 - p)^i / i (Can Cross Entropy Loss Be Robust to Label Noise?, Feng et al., 2020).
 
-    :param t: the number of terms; 1 is MAE, infinitely many are CE.
+    :param t: number of terms. 1 is MAE, the limit is CE.
     """
 
     def __init__(

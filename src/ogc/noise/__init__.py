@@ -1,4 +1,4 @@
-"""Label noise: true labels in, given labels out, by recipe or from a file."""
+"""Label noise: functions that turn true labels into given ones, and label files."""
 
 from __future__ import annotations
 

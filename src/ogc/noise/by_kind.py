@@ -1,4 +1,4 @@
-"""Noise by its name, ``symmetric:0.5`` or ``human:worse``: what commands and recipes ask for, in one place."""
+"""Label noise by name, ``symmetric:0.5`` or ``human:worse``, for commands and recipes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAIRS = {
 
 @dataclass(frozen=True)
 class Truth:
-    """True labels, and what else is known of the data."""
+    """True labels of a data set, with its classes and images."""
 
     name: str
     labels: Labels
@@ -39,14 +39,14 @@ class Truth:
 
 
 class Kind(NamedTuple):
-    """A kind of noise: by a rate (``symmetric``), or as found in a file (``human:worse``, ``file``)."""
+    """A kind of noise: generated with a rate (``symmetric``), or read from a file (``human:worse``, ``file``)."""
 
     name: str
     rate: float | None = None
 
     @classmethod
     def parse(cls, text: str) -> Kind:
-        """A kind from one word.
+        """Parse a kind of noise.
 
         >>> Kind.parse("symmetric:0.5"), Kind.parse("human:worse")
         (Kind(name='symmetric', rate=0.5), Kind(name='human:worse', rate=None))
@@ -65,7 +65,7 @@ class Kind(NamedTuple):
         return self.name == "file" or self.name.startswith("human:")
 
     def checked(self) -> Kind:
-        """Itself, if there is such a noise."""
+        """Return the kind itself. Raise ``ValueError`` if it does not exist."""
         if not (self.in_file or self.name in RATED):
             raise ValueError(
                 f"Parameter `kind` should be one of {', '.join(RATED)}, human:KIND, file. "
@@ -75,14 +75,14 @@ class Kind(NamedTuple):
             human = self.name.removeprefix("human:")
             require(human in KINDS, "kind", f"human: and one of {', '.join(KINDS)}", self.name)
         if self.in_file:
-            require(self.rate is None, "rate", f"left out with {self.name}: it is what it is", self.rate)
+            require(self.rate is None, "rate", f"left out with {self.name}, which has a fixed rate", self.rate)
         else:
             require(self.rate is not None, "rate", f"given with {self.name}, in [0, 1]", None)
             require(0 <= (self.rate or 0) <= 1, "rate", "in [0, 1]", self.rate)
         return self
 
     def check_source(self, source: str, *, with_images: Sequence[str]) -> None:
-        """Refuse data that this noise is not defined on."""
+        """Raise ``ValueError`` if this noise is not defined for a data source."""
         if self.name in ("asymmetric", "blocks"):
             known = [name for name, kind in PAIRS if kind == self.name]
             require(source in known, "source", f"{' or '.join(known)} with {self.name}; see pairflip", source)
@@ -94,7 +94,7 @@ class Kind(NamedTuple):
     def make(
         self, truth: Truth, *, seed: int, file: Path | None = None, column: str | None = None
     ) -> tuple[Labels, LabelInfo]:
-        """Given labels and what they are; ``file``, and its ``column``, are for the kinds that read one."""
+        """Return given labels and their info. ``file`` and ``column`` are for the kinds that are read from a file."""
         if self.in_file:
             assert file is not None
             given = imported(file, self.name, column, truth)
@@ -111,7 +111,7 @@ class Kind(NamedTuple):
 
 
 def imported(path: Path, kind: str, column: str | None, truth: Truth) -> Labels:
-    """Given labels of the same samples, in their order, from a file."""
+    """Read given labels from a file, in the order of the samples."""
     if kind != "file":
         return cifar_n(path, kind.removeprefix("human:"), clean=truth.labels)
     given = read_labels(path, column)
@@ -129,7 +129,7 @@ def _by_pairs(kind: str) -> Callable[[Truth, float, int], Labels]:
 
 def _by_image(truth: Truth, rate: float, seed: int) -> Labels:
     if truth.images is None:
-        raise ValueError(f"Instance noise needs images, raw pixels in memory: {truth.name} has none.")
+        raise ValueError(f"Instance noise needs images, as raw pixels in memory. {truth.name} has none.")
     return instance_dependent(truth.images, truth.labels, rate, num_classes=truth.num_classes, seed=seed)
 
 

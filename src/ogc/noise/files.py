@@ -1,6 +1,6 @@
-"""Label files: given labels as .npy or .csv, and beside them a small JSON that says where they come from.
+"""Label files: given labels as .npy or .csv, with their provenance in a JSON file of the same name.
 
-The same labels give the same bytes, on every machine.
+The same labels give the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .._files import json_lines, write_whole
 from .._require import require
 
 SUFFIXES = (".npy", ".csv")
-COLUMNS = ("given_label", "label", "noisy_label")  # of a CSV file, the first that is there
+COLUMNS = ("given_label", "label", "noisy_label")  # of a CSV file; the first that exists is read
 
 
 class LabelFileError(ValueError):
-    """A label file that is broken, or not what it should be: one sentence that names it."""
+    """A label file is damaged, or does not have the expected contents."""
 
 
 @dataclass(frozen=True)
 class LabelInfo:
-    """Where given labels come from. ``confusion[i][j]`` counts samples of true class i with given label j."""
+    """Provenance of given labels. ``confusion[i][j]`` counts samples of true class i with given label j."""
 
     kind: str
     rate_asked: float | None
@@ -53,7 +53,7 @@ class LabelInfo:
         rate: float | None = None,
         seed: int | None = None,
     ) -> LabelInfo:
-        """The info of given labels, by comparison with the true ones: (N,), (N,) -> info."""
+        """Compare given labels with the true ones: (N,), (N,) -> info."""
         require(given.shape == true.shape, "given", f"of shape {true.shape}, like the true labels", given.shape)
         confusion = confusion_matrix(true, given, num_classes=num_classes)
         got = float((true != given).mean()) if len(true) else 0.0
@@ -68,7 +68,7 @@ class LabelInfo:
 
 
 def confusion_matrix(true: NDArray[Any], given: NDArray[Any], *, num_classes: int) -> NDArray[np.int64]:
-    """How many samples of true class i have given label j: (N,), (N,) -> (C, C).
+    """Count the samples of true class i with given label j: (N,), (N,) -> (C, C).
 
     >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), num_classes=2)
     array([[1, 1],
@@ -82,32 +82,33 @@ def confusion_matrix(true: NDArray[Any], given: NDArray[Any], *, num_classes: in
 
 
 def labels_sha256(labels: NDArray[Any]) -> str:
-    """Of the labels as little-endian int64, whatever their type and the machine's byte order."""
+    """Return the SHA-256 of the labels as little-endian int64, independent of their type and the byte order."""
     return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
 
 
 def info_path(path: str | Path) -> Path:
-    """The JSON beside a label file: its name with .json added."""
+    """Return the path of the JSON file that belongs to a label file: its name with .json added."""
     return Path(f"{path}.json")
 
 
 def write_labels(path: str | Path, given: NDArray[Any], info: LabelInfo) -> None:
-    """Write given labels, (N,), as .npy or .csv, and their info beside them. Folders are made as needed."""
+    """Write given labels, (N,), as .npy or .csv, and their info next to them. Create folders as needed."""
     path = Path(path)
     require(path.suffix in SUFFIXES, "path", "a .npy or .csv file", str(path))
     require(given.ndim == 1 and np.issubdtype(given.dtype, np.integer), "given", "(N,) integers", given.shape)
-    require(info.sha256 == labels_sha256(given), "info", "about the labels given, with their checksum", info.sha256)
+    require(info.sha256 == labels_sha256(given), "info", "the info of these labels, with their checksum", info.sha256)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, _npy(given) if path.suffix == ".npy" else _csv(given))
     write_whole(info_path(path), json_lines(asdict(info), ("confusion",)))
 
 
 def read_labels(path: str | Path, column: str | None = None) -> NDArray[np.int64]:
-    """Labels from a .npy file, or from a column of a .csv file: -> (N,).
+    """Read labels from a .npy file, or from a column of a .csv file: -> (N,).
 
-    Without ``column`` it is the first of given_label, label, noisy_label in the header. A .npy file may also have
-    fields, which are named, or columns, which are counted from 0. With a JSON beside it as ``write_labels`` makes it,
-    the labels must have the checksum in it.
+    If there is a JSON file from ``write_labels``, the labels must match its checksum.
+
+    :param column: name of a column of a .csv file or of a field of a .npy file, or index of a column of a .npy file,
+        from 0. By default the first of given_label, label and noisy_label in the header.
     """
     path = Path(path)
     require(path.suffix in SUFFIXES, "path", "a .npy or .csv file", str(path))
@@ -121,7 +122,7 @@ def read_labels(path: str | Path, column: str | None = None) -> NDArray[np.int64
 
 
 def read_info(path: str | Path) -> LabelInfo:
-    """What the JSON beside a label file says."""
+    """Read the info of a label file."""
     beside = info_path(path)
     try:
         record = json.loads(beside.read_bytes())
@@ -130,8 +131,8 @@ def read_info(path: str | Path) -> LabelInfo:
             if not isinstance(getattr(info, name), kinds):
                 raise TypeError(name)
         return info
-    except (ValueError, TypeError, KeyError) as error:  # no JSON, no dict, a part missing
-        reason = f"no {error}" if isinstance(error, KeyError) else "no JSON object"
+    except (ValueError, TypeError, KeyError) as error:  # not JSON, not a dict, or a field is missing
+        reason = f"{error} is missing" if isinstance(error, KeyError) else "it is not a JSON object"
         raise LabelFileError(f"{beside} does not describe labels: {reason}.") from None
 
 
@@ -150,7 +151,7 @@ def _from_npy(path: Path, content: bytes, column: str | None) -> NDArray[np.int6
     try:
         array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     except Exception:  # a damaged header fails in many ways: TokenError, SyntaxError, MemoryError, ...
-        raise LabelFileError(f"{path} is damaged, or no .npy file of numbers.") from None
+        raise LabelFileError(f"{path} is damaged, or is not a .npy file of numbers.") from None
     if column is not None and array.dtype.names:
         _has(path, column, array.dtype.names)
         array = array[column]
@@ -158,10 +159,10 @@ def _from_npy(path: Path, content: bytes, column: str | None) -> NDArray[np.int6
         _has(path, column, [str(i) for i in range(array.shape[1])])
         array = array[:, int(column)]
     elif column is not None:
-        raise LabelFileError(f"{path} has no columns, so none of the name {column}.")
+        raise LabelFileError(f"{path} has no columns, so `column` should be left out. Found {column}.")
     if array.ndim != 1 or array.dtype.names or not np.issubdtype(array.dtype, np.integer):
         shape = "x".join(map(str, array.shape))
-        raise LabelFileError(f"{path} should hold one row of integers; it holds {shape} of {array.dtype}.")
+        raise LabelFileError(f"{path} should contain one row of integers. Found {shape} of {array.dtype}.")
     return array.astype(np.int64)
 
 
@@ -169,7 +170,7 @@ def _from_csv(path: Path, content: bytes, column: str | None) -> NDArray[np.int6
     try:
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error):
-        raise LabelFileError(f"{path} is damaged, or no CSV file in UTF-8.") from None
+        raise LabelFileError(f"{path} is damaged, or is not a CSV file in UTF-8.") from None
     if not rows:
         raise LabelFileError(f"{path} is empty.")
     header = [name.strip() for name in rows[0]]

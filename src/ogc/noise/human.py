@@ -1,7 +1,7 @@
 """Human noise: CIFAR-10N and CIFAR-100N, the labels that people gave to CIFAR's training images.
 
 *Learning with Noisy Labels Revisited: A Study Using Real-World Human Annotations*, Wei et al., ICLR 2022,
-https://arxiv.org/abs/2110.12088. The files are at ``SITE``, under CC BY-NC 4.0; they are no part of this package.
+https://arxiv.org/abs/2110.12088. The files are at ``SITE``, under CC BY-NC 4.0. They are not part of this package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SITE = "https://github.com/UCSC-REAL/cifar-10-100n"
 
 @dataclass(frozen=True)
 class Published:
-    """A published file: its name, its checksum, its classes, and the key of each kind of labels in it."""
+    """A published file: its name, checksum and classes, and the key of each kind of labels in it."""
 
     name: str
     sha256: str
@@ -58,11 +58,11 @@ KINDS = tuple(dict.fromkeys(kind for file in PUBLISHED for kind in file.keys))
 
 
 def cifar_n(path: str | Path, kind: str, *, clean: ArrayLike | None = None, check: bool = True) -> NDArray[np.int64]:
-    """Given labels of CIFAR's training images, in the order of the official files: -> (N,).
+    """Read the given labels of CIFAR's training images, in the order of the official files: -> (N,).
 
     ``kind`` is clean, aggregate, random1, random2, random3 or worse for CIFAR-10, clean or noisy for CIFAR-100.
-    The file must be a published one, byte for byte, unless ``check=False``; nothing in it is executed in either case.
-    With ``clean``, the true labels that the images came with, the order is checked.
+    The file must equal the published one byte for byte, unless ``check=False``. Nothing in it is ever executed.
+    ``clean`` are the true labels of the images; if given, the order of the labels is checked against them.
     """
     require(kind in KINDS, "kind", f"one of {', '.join(KINDS)}", kind)
     path = Path(path)
@@ -89,7 +89,7 @@ def _check_published(path: Path, content: bytes, kind: str) -> None:
 
 
 def _load(path: Path, content: bytes) -> dict[str, Any]:
-    """What is in the file: arrays by name. Only what an integer array is made of can be unpickled."""
+    """Load the arrays of the file by name. Only the parts of integer arrays can be unpickled."""
     reconstruct = np.zeros(0).__reduce__()[0]
     needed: list[Any] = [
         (reconstruct, "numpy.core.multiarray._reconstruct"),  # as NumPy 1 wrote it, and as NumPy 2 does
@@ -105,7 +105,7 @@ def _load(path: Path, content: bytes) -> dict[str, Any]:
         reason = str(error).split("GLOBAL ")[-1].split(" was not")[0] if "GLOBAL " in str(error) else "a broken pickle"
         raise LabelFileError(f"{path} was not loaded: it holds more than arrays of labels ({reason}).") from None
     except Exception as error:  # a damaged archive fails in many ways
-        raise LabelFileError(f"{path} is damaged, or no PyTorch file ({type(error).__name__}).") from None
+        raise LabelFileError(f"{path} is damaged, or is not a PyTorch file ({type(error).__name__}).") from None
     if not isinstance(labels, dict):
         raise LabelFileError(f"{path} should hold a dict of label arrays, not a {type(labels).__name__}.")
     return labels

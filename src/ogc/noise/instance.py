@@ -39,8 +39,8 @@ def instance_dependent(
     one uniform per sample.
 
     x are raw pixels from 0 to 255, so x W_y is in the thousands: the softmax is nearly always a single class, and each
-    image has one wrong class that it can be mistaken for. Pixels are all positive, so that class is mostly the one
-    that W_y happens to favour, and another seed is another noise. Truncation moves the mean of q near the ends of
+    image can be confused with one other class only. Pixels are all positive, so this is mostly the class that W_y
+    happens to favour, and the noise differs from seed to seed. Truncation moves the mean of q near the ends of
     [0, 1]: it is 0.08 for a rate of 0.
 
     :param images: uint8, on any device. (N, 3, H, W) is read in the authors' order, channels last; every other shape,
@@ -48,7 +48,7 @@ def instance_dependent(
         device: random numbers are drawn on the CPU and the projection is exact.
     """
     _check(labels, rate, num_classes, seed)
-    require(len(images) == len(labels), "images", f"{len(labels)} in number, like the labels", len(images))
+    require(len(images) == len(labels), "images", f"{len(labels)} images, one per label", len(images))
     pixels = _flat(torch.as_tensor(images))
     require(pixels.dtype == torch.uint8, "images", "raw pixels, uint8", pixels.dtype)
 

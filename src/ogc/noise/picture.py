@@ -13,11 +13,11 @@ from .files import LabelInfo
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_WITH_NUMBERS = 20  # classes, beyond which a cell is too small for its number
+MOST_WITH_NUMBERS = 20  # classes; with more, a cell is too small for its number
 
 
 def draw_confusion(info: LabelInfo, name: str, class_names: Sequence[str] = ()) -> Figure:
-    """Of each true class, a row, the share that has each given label, a column; with few classes, the counts, too."""
+    """Draw the share of each given label (columns) for each true class (rows), with counts if there are few classes."""
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
@@ -46,7 +46,7 @@ def draw_confusion(info: LabelInfo, name: str, class_names: Sequence[str] = ()) 
 
 
 def title(info: LabelInfo, name: str) -> str:
-    asked = "" if info.rate_asked is None else f" ({100 * info.rate_asked:g} % asked)"
+    asked = "" if info.rate_asked is None else f" ({100 * info.rate_asked:g} % requested)"
     seed = "" if info.seed is None else f", seed {info.seed}"
     total = int(np.sum(info.confusion or 0))
     return f"{name}, {info.kind}{seed}: {100 * (info.rate_got or 0):.2f} % of {total:,} labels are wrong{asked}"

@@ -1,9 +1,9 @@
-"""Noise that depends on the true class alone: P(given label | true label).
+"""Noise that depends only on the true class: P(given label | true label).
 
-``symmetric``, ``asymmetric`` and ``pair_flip`` flip exact counts, truncated to integers class by class; which samples
-are flipped is random. With seed 0 they draw the labels behind the paper's tables: they use the released code's random
-stream (NumPy's legacy one) in the same order. ``by_matrix`` draws each label independently. Labels are never changed in
-place, and the given labels have their type.
+``symmetric``, ``asymmetric`` and ``pair_flip`` flip exact counts, truncated to integers per class; the choice of
+samples is random. With seed 0 they reproduce the labels of the paper's tables, because they use the random stream of
+the released code (NumPy's legacy stream) in the same order. ``by_matrix`` draws each label independently. Labels are
+never changed in place, and the given labels have the same type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Label = TypeVar("Label", bound=np.integer[Any])
 
 
 def _circles(groups: Iterable[Iterable[int]]) -> dict[int, int]:
-    """In each group, every class to the next by number, and the last to the first."""
+    """Map every class of a group to the next one by number, and the last to the first."""
     pairs: dict[int, int] = {}
     for group in groups:
         ring = sorted(group)
@@ -39,19 +39,19 @@ CIFAR100_SUPERCLASSES = (  # the fine labels of each coarse label, in its order,
 )
 
 CIFAR100_PAIRS = _circles(CIFAR100_SUPERCLASSES)
-"""The next class within the super-class, in a circle: what the paper says."""
+"""The next class within the super-class, in a circle, as in the paper."""
 
 CIFAR100_BLOCKS = _circles(range(first, first + 5) for first in range(0, 100, 5))
-"""The next class within a block of five consecutive fine labels, in a circle: what the released code does. Fine labels
+"""The next class within a block of five consecutive fine labels, in a circle, as in the released code. Fine labels
 are in alphabetical order, so these blocks are not the super-classes."""
 
 
 def symmetric(labels: NDArray[Label], rate: float, *, num_classes: int, seed: int = 0) -> NDArray[Label]:
     """Move int(rate * size / (C - 1)) samples of each class to each other class: (N,) -> (N,).
 
-    These are the released code's counts. A rate of 0.5 moves 9 x 277 of the 5,000 samples of a class on CIFAR-10,
-    49.9 %, and 99 x 2 of 500 on CIFAR-100, 39.6 %: the smaller the classes, the more of the rate is lost to truncation,
-    and a class of fewer than (C - 1) / rate samples keeps all its labels. ``by_matrix`` has the full rate, on average.
+    The counts are those of the released code. A rate of 0.5 moves 9 x 277 of the 5,000 samples of a class on CIFAR-10,
+    49.9 %, and 99 x 2 of 500 on CIFAR-100, 39.6 %. The smaller the classes, the more of the rate is lost to truncation.
+    A class with fewer than (C - 1) / rate samples keeps all its labels. ``by_matrix`` has the full rate on average.
 
     >>> symmetric(np.array([0, 0, 1, 1]), 0.5, num_classes=2)
     array([0, 1, 0, 1])
@@ -106,7 +106,7 @@ def by_matrix(labels: NDArray[Label], matrix: ArrayLike, *, seed: int = 0) -> ND
             )
     _check(labels, 0, len(T), seed)
     up_to = T.cumsum(1)
-    up_to /= up_to[:, -1:]  # so that the last class with any probability is at 1, and none beyond it is drawn
+    up_to /= up_to[:, -1:]  # exactly 1 for the last class with any probability, so that no class after it is drawn
     draws, given = np.random.default_rng(seed).random(len(labels)), labels.copy()
     for c in np.unique(labels):
         given[labels == c] = up_to[c].searchsorted(draws[labels == c], side="right")
