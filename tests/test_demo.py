@@ -10,6 +10,8 @@ from ogc import demo
 from ogc._files import write_whole
 from ogc.demo import METHODS, Settings, run, training
 
+pytestmark = pytest.mark.pictures
+
 FILES = ["demo.png", "accuracy.png", "tau.png", "histogram.png", "result.json"]
 SHORT = Settings(epochs=7, hidden=(32,))  # the first fit comes in epoch 6
 

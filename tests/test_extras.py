@@ -277,6 +277,6 @@ def test_ctrl_c_while_torch_is_imported_is_no_traceback(arguments, tmp_path):
     (tmp_path / "torch.py").write_text(swallowed)
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from ogc.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (130, False), done.stderr

@@ -17,7 +17,7 @@ from ogc.given_label import H_MAX, H_MIN, P_MIN
 from ogc.losses import PHuberCE, clipped, clipped_slope
 from samples import CRITERIA, logits_with, same_bits, state_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.hypothesis]
 
 Q = 16
 BASES = {"ce": losses.CrossEntropy(), "fl": losses.Focal(), "gce": losses.GCE(q=0.7)}

@@ -29,6 +29,8 @@ from ogc.training.history import summary
 from ogc.training.run_folder import read, write_part, write_run, write_tensors
 from ogc.training.source import Source
 
+pytestmark = pytest.mark.pictures
+
 MIXTURE = {"clean_mean": 0.4, "clean_var": 0.2, "noisy_mean": 4.0, "noisy_var": 2.0, "noisy_weight": 0.46}
 ALL = ["accuracy.png", "labels.png", "noise.png", "tau.png", "ratio.png", "histogram.png", "report.html"]
 NAMES = ("<script>alert(1)</script>", '"quoted" & co', "x" * 300, "plain")
