@@ -1,46 +1,61 @@
 # `make demo` is the first thing to run. Every target sets up what it needs in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+MINUTES ?= 0
+SEED ?=
 
-.PHONY: demo test test-all check lint format bench docs clean
+.PHONY: demo test test-all check fuzz browser lint format bench docs clean help
 
-demo: .venv/cli
+demo: .venv/cli  ## train on digits with wrong labels and draw what OGC does
 	$(BIN)/ogc demo
 
-test: lint .venv/aside  ## everything CI runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not kill"
+test: lint .venv/aside browser  ## lint, types and all tests but the long ones; CI runs this
+	$(PYTEST) -m "not kill"
 
-test-all: lint .venv/aside  ## and a hundred kills, a thousand damaged files, every resumed run
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+test-all: lint .venv/aside browser  ## all tests, with 100 kills, 1,000 damaged files and every resumed run
+	$(PYTEST)
 
-check: lint .venv/aside  ## format, lint, types and the fast tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not kill"
+check: lint .venv/aside  ## lint, types and the fast tests
+	$(PYTEST) -m "not slow and not kill"
 
-lint: .venv/dev
+fuzz: .venv/dev  ## property tests with fresh seeds until Ctrl-C; MINUTES=10 to limit, SEED=7 to reproduce
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(MINUTES) $(SEED)
+
+browser: .venv/dev  ## find Chromium for the page tests; as root, install it with apt-get if it is missing
+	@$(BIN)/python tests/browser.py
+
+lint: .venv/dev  ## formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: .venv/dev
+format: .venv/dev  ## format the code and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: .venv/dev  ## the site, in site/
+docs: .venv/dev  ## build the documentation in site/
 	$(BIN)/python -m zensical build --strict --clean
 	@echo "Open site/index.html; it needs no server and no network."
 
-bench: .venv/dev
+bench: .venv/dev  ## time per training step with and without OGC
 	$(BIN)/python benchmarks/overhead.py
 
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
+
+# pip is told not to compile: half of its time, for files of which few are ever imported.
 .venv/cli .venv/dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Setting up .venv (a minute or two the first time) ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(notdir $@)]"
+	$(PIP) -e ".[$(notdir $@)]"
 	touch $@
 
-.venv/aside: .venv/dev  # timm, apart: with its torchvision installed, nothing imports that looks for one
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade --target $@ timm torchvision
+# timm is kept apart: it needs torchvision, and other libraries change what they do when torchvision is installed.
+.venv/aside: .venv/dev
+	$(PIP) --no-deps --upgrade --target $@ timm torchvision
 	touch $@
 
-clean:
+clean:  ## delete .venv and everything that the other targets made
 	rm -rf .venv runs site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

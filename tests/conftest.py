@@ -1,21 +1,50 @@
-"""Settings of the whole suite: hypothesis draws the same examples everywhere, and shared asserts explain themselves."""
+"""Settings of the whole suite: hypothesis profiles, the source tree for child processes, pictures, the browser."""
 
+import io
+import os
 import signal
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from PIL import Image
+
+from browser import find_browser
 
 pytest.register_assert_rewrite("asserts", "samples")
 
 torch.set_num_threads(1)  # pytest-xdist's workers share the cores
 
-settings.register_profile(
-    "ogc", deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False
-)
+SOURCE = str(Path(__file__).parent.parent / "src")
+NO_BROWSER = "no browser found"
+
+# `make test` draws the same examples everywhere. `make fuzz` loads the other profile, with a fresh seed per round.
+common = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "print_blob": False}
+settings.register_profile("ogc", derandomize=True, **common)
+settings.register_profile("fuzz", derandomize=False, **common)
 settings.load_profile("ogc")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us in the background has it ignored
+
+# Child processes import ogc from this source tree, even if another one is installed.
+paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+if SOURCE not in paths:
+    os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, paths)])
+
+
+def pytest_collection_modifyitems(items):
+    """Run files with slow tests first, so that the workers of `make test` finish at about the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print one line in capitals if tests were skipped for want of a browser."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if NO_BROWSER in str(report.longrepr)]
+    if skipped:
+        line = f"{len(skipped)} PAGE TESTS WERE SKIPPED: NO BROWSER FOUND. TO RUN THEM: apt-get install chromium"
+        terminalreporter.write_line(f"{line} (OR .venv/bin/playwright install chromium)", red=True, bold=True)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +54,42 @@ def seed():
 
 @pytest.fixture
 def fresh_compiler():
-    """No graphs left over from another test, before or after."""
+    """Drop the compiled graphs of other tests, before and after."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_pictures(request):
+    """Replace matplotlib's rendering, 95 % of the time of a small training, in modules not marked ``pictures``.
+
+    The figures are still built; only ``savefig`` writes a fixed picture.
+    """
+    if request.node.get_closest_marker("pictures"):
+        yield
+        return
+    png = io.BytesIO()
+    Image.new("L", (1, 1)).save(png, "PNG")
+
+    def savefig(figure, file, *, format=None, **options):
+        svg = '<svg viewBox="0 0 1 1"></svg>'
+        content = {"png": png.getvalue(), "svg": svg if isinstance(file, io.StringIO) else svg.encode()}
+        file.write(content[format])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", savefig)
+        yield
+
+
+@pytest.fixture(scope="module")  # a session's would leave playwright's event loop running in other modules
+def chromium():
+    """Launch the browser, or skip."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install 'torch-ogc[test]'")
+    path = find_browser()
+    if path is None:
+        pytest.skip(f"{NO_BROWSER}: apt-get install chromium")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -11,6 +11,8 @@ from ogc._files import write_whole
 from ogc.demo import Settings, train_all
 from ogc.training import history
 
+pytestmark = pytest.mark.pictures
+
 FILES = ["demo.png", "accuracy.png", "tau.png", "histogram.png", "result.json"]
 
 

@@ -208,13 +208,24 @@ def test_an_extra_is_enough_for_what_it_is_for(extra, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sklearn", "lightning", "huggingface", "timm"])
-def test_a_missing_library_is_told_in_one_sentence(name, tmp_path):
-    done = run(f"import ogc.integrations.{name}", tmp_path, environment(tmp_path / "site"))
-    *_, last = done.stderr.splitlines()
-    assert last.startswith("ImportError: ")
-    assert f'pip install "torch-ogc[{name}]"' in last
-    assert "During handling" not in done.stderr
+def test_a_missing_library_is_told_in_one_sentence(tmp_path):
+    names = ["sklearn", "lightning", "huggingface", "timm"]
+    code = f"""
+        import importlib, traceback
+        for name in {names}:
+            try:
+                importlib.import_module(f"ogc.integrations.{{name}}")
+            except ImportError:
+                print(traceback.format_exc(), end="---")
+        """
+    done = run(code, tmp_path, environment(tmp_path / "site"))
+    *errors, rest = done.stdout.split("---")
+    assert (len(errors), rest) == (len(names), ""), done.stderr
+    for name, error in zip(names, errors, strict=True):
+        *_, last = error.splitlines()
+        assert last.startswith("ImportError: ")
+        assert f'pip install "torch-ogc[{name}]"' in last
+        assert "During handling" not in error
 
 
 def test_importing_ogc_is_cheap_beside_torch():
@@ -223,8 +234,8 @@ def test_importing_ogc_is_cheap_beside_torch():
     So a busy machine changes nothing. On 2026-11-15 it was 1.3 s and 0.02 s.
     """
     command = [sys.executable, "-X", "importtime", "-c", "import torch; import ogc.clipping, ogc.losses, ogc.theory"]
-    best = min(_share(subprocess.run(command, capture_output=True, text=True, check=True).stderr) for _ in range(3))
-    assert best < 0.05
+    tries = (_share(subprocess.run(command, capture_output=True, text=True, check=True).stderr) for _ in range(3))
+    assert any(share < 0.05 for share in tries)
 
 
 def _share(told):
@@ -277,6 +288,6 @@ def test_ctrl_c_while_torch_is_imported_is_no_traceback(arguments, tmp_path):
     (tmp_path / "torch.py").write_text(swallowed)
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from ogc.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
     done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (130, False), done.stderr

@@ -13,6 +13,8 @@ import ogc
 from ogc import OGC, plot
 from ogc.clipping import EMA
 
+pytestmark = pytest.mark.pictures
+
 STARTS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
 
 

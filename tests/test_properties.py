@@ -1,4 +1,7 @@
-"""The promises, on whatever hypothesis can think of: more than 10,000 drawn queues and batches, and no NaN."""
+"""Properties of losses, queues and OGC on drawn inputs: none gives NaN, and every promise holds.
+
+One round of `make fuzz` draws more than 10,000 examples. `make test` draws a quarter, the same ones every time.
+"""
 
 import math
 
@@ -17,7 +20,13 @@ from ogc.given_label import H_MAX, H_MIN, P_MIN
 from ogc.losses import PHuberCE, clipped, clipped_slope
 from samples import CRITERIA, logits_with, same_bits, state_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.hypothesis]
+
+
+def examples(number):
+    """Draw ``number`` examples with a fresh seed, a quarter of them if the seed is fixed."""
+    return settings(max_examples=number // 4 if settings().derandomize else number)
+
 
 Q = 16
 BASES = {"ce": losses.CrossEntropy(), "fl": losses.Focal(), "gce": losses.GCE(q=0.7)}
@@ -101,7 +110,7 @@ def criteria():
 
 @pytest.mark.parametrize("name", CRITERIA)
 def test_no_logits_give_nan(name, criteria):
-    @settings(max_examples=400)
+    @examples(400)
     @given(batches(), st.sampled_from(["none", "mean", "sum"]))
     @example((torch.tensor([[0.0, -math.inf]]), torch.tensor([1])), "mean")
     @example((torch.tensor([[0.0, -math.inf]]), torch.tensor([0])), "mean")
@@ -128,7 +137,7 @@ def test_no_logits_give_nan(name, criteria):
 # --- any queue -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=2000)
+@examples(2000)
 @given(queues())
 def test_every_queue_has_a_mixture(queue):
     mixture = fit_mixture(queue)
@@ -147,7 +156,7 @@ def test_every_queue_has_a_mixture(queue):
 def test_every_queue_has_a_threshold(name, started):
     base, slopes = BASES[name], started[name][0].slopes
 
-    @settings(max_examples=800)
+    @examples(800)
     @given(queues(), epsilons)
     def check(queue, epsilon):
         mixture, degenerate = fit(queue)
@@ -169,7 +178,7 @@ def test_gradient_with_respect_to_p_is_at_most_tau(name, started):
     """By both ways to it: autograd through the clipped loss, and the slope written by hand."""
     base, slopes = BASES[name], started[name][0].slopes
 
-    @settings(max_examples=400)
+    @examples(400)
     @given(queues(), epsilons, st.lists(st.floats(1e-6, 17), min_size=1, max_size=8))
     def check(queue, epsilon, entropies):
         mixture, degenerate = fit(queue)
@@ -186,7 +195,7 @@ def test_gradient_with_respect_to_p_is_at_most_tau(name, started):
     check()
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(queue=queues(), epsilon=epsilons)
 def test_the_public_functions_are_those_of_ogc(queue, epsilon, started):
     criterion, _ = started["ce"]
@@ -195,7 +204,7 @@ def test_the_public_functions_are_those_of_ogc(queue, epsilon, started):
     assert_close(solve_threshold(criterion.base, fit_mixture(queue), 1 + epsilon).item(), p0, rtol=1e-9, atol=0)
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(queues(), st.permutations(range(Q)))
 def test_order_of_the_queue_does_not_matter(queue, order):
     mixture, degenerate = fit(queue)
@@ -204,7 +213,7 @@ def test_order_of_the_queue_does_not_matter(queue, order):
     assert degenerate or torch.stack(again).tolist() == pytest.approx(torch.stack(mixture).tolist(), rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(st.lists(st.lists(wild, max_size=40), max_size=6), st.integers(4, 16))
 def test_both_ways_to_push_agree(pushes, size):
     queue, seen = torch.zeros(size + 1), torch.zeros((), dtype=torch.int64)
@@ -228,7 +237,7 @@ def test_both_ways_to_push_agree(pushes, size):
 @pytest.mark.filterwarnings("ignore:OGC. for:UserWarning")
 @pytest.mark.parametrize("name", BASES)
 def test_steps(name, started):
-    @settings(max_examples=500)
+    @examples(500)
     @given(
         st.lists(queues() | st.lists(entropy, min_size=1, max_size=3 * Q).map(torch.tensor), min_size=1, max_size=5),
         epsilons,
@@ -263,7 +272,7 @@ def test_steps(name, started):
 def test_any_batches_of_logits(started):
     """Training on them: nothing that is not finite gets in, and nothing that is not finite gets out."""
 
-    @settings(max_examples=500)
+    @examples(500)
     @given(st.lists(batches(), min_size=1, max_size=8))
     def check(drawn):
         criterion = restart(*started["fl"])
@@ -279,7 +288,7 @@ def test_any_batches_of_logits(started):
 
 
 @pytest.mark.filterwarnings("ignore:OGC. for:UserWarning")
-@settings(max_examples=500)
+@examples(500)
 @given(queue=queues(), drawn=batches())
 def test_evaluation_changes_nothing(queue, drawn, started):
     criterion = restart(*started["ce"])
@@ -297,7 +306,7 @@ def test_evaluation_changes_nothing(queue, drawn, started):
 
 
 @pytest.mark.filterwarnings("ignore:OGC. for:UserWarning")
-@settings(max_examples=300)
+@examples(300)
 @given(steps=st.lists(queues(), min_size=2, max_size=6), data=st.data())
 def test_save_anywhere_and_continue(steps, data, started):
     """The same bits as without the break."""
@@ -319,7 +328,7 @@ def test_save_anywhere_and_continue(steps, data, started):
 # --- theory ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(st.floats(1, 1e6), st.lists(st.floats(1e-7, 1 - 1e-7), min_size=1, max_size=8))
 def test_proposition_1(tau, probabilities):
     p = torch.tensor(probabilities, dtype=torch.float64)

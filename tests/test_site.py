@@ -247,18 +247,6 @@ def test_the_versions_on_the_page_of_integrations_are_those_tested():
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install 'torch-ogc[test]'")
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
-    if not any(found):
-        pytest.skip("no Chromium on this machine: the site is opened where one is installed")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=next(filter(None, found)), args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture(scope="module", params=["disk", "server"])
 def address(request, site):
     if request.param == "disk":

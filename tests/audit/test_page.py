@@ -8,7 +8,6 @@ import html.parser
 import io
 import json
 import re
-import shutil
 
 import pytest
 import torch
@@ -213,18 +212,6 @@ def test_the_headline():
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install 'torch-ogc[test]'")
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
-    if not any(found):
-        pytest.skip("no Chromium on this machine: the page is opened where one is installed")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=next(filter(None, found)), args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Runs over a Ray cluster of several nodes, all on this machine and its loopback."""
 
+import contextlib
 import io
 import json
 import re
@@ -63,16 +64,36 @@ def ray():
         )
 
 
-@pytest.fixture
-def cluster(ray):
-    """A head without a processor; nodes are to be added."""
+@contextlib.contextmanager
+def started(nodes):
+    """Start a cluster of a head without a processor and ``nodes`` with one each."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": MEMORY}
     made = Cluster(initialize_head=True, head_node_args=head)
     assert made.address.startswith("127.0.0.1:")
+    for _ in range(nodes):
+        add_node(made)
     yield made
     made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(ray):
+    """A cluster with one node, for all tests that take no node away."""
+    with started(1) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(request):
+    """The shared cluster, or an empty one for a test marked ``kill``."""
+    if not request.node.get_closest_marker("kill"):
+        yield request.getfixturevalue("shared_cluster")
+        return
+    request.getfixturevalue("ray")
+    with started(0) as made:
+        yield made
 
 
 def add_node(cluster):
@@ -93,14 +114,14 @@ def file(tmp_path):
 
 
 def test_nodes_share_the_work_and_their_results_are_the_same(cluster, over, tmp_path):
-    for _ in range(2):
-        add_node(cluster)
+    second = add_node(cluster)
     four = (*DIGITS, "--methods", "ce,ce+ogc", "--seeds", "1,2")
     process = start(*four, *over)
     said = process.communicate()[0]
     assert process.returncode == 0, said
     assert "4 of 4 runs are done, 4 of them new." in said
     assert len(set(re.findall(r"process (\d+)", said))) == 2
+    cluster.remove_node(second)
     assert "ce+ogc  epoch 6/6" in said  # progress is told
     assert bench(*four, "--out", tmp_path / "here")[0] == 0
     assert results(tmp_path / "out") == results(tmp_path / "here")
@@ -127,7 +148,6 @@ def test_a_node_is_killed_and_another_comes(cluster, over, file, tmp_path):
 
 
 def test_what_ends_its_worker_is_tried_three_times(cluster, over, file, tmp_path):
-    add_node(cluster)
     process = start(*DIGITS, "--methods", "ce", "--method", f"{file}:Deadly", *over)
     said = process.communicate()[0]
     assert process.returncode == 1, said
@@ -138,7 +158,6 @@ def test_what_ends_its_worker_is_tried_three_times(cluster, over, file, tmp_path
 
 def test_stopped_in_the_middle_workers_save(cluster, over, file, tmp_path):
     """And the runs go on without Ray, too. It takes a second or two until a worker is told."""
-    add_node(cluster)
     out = tmp_path / "out"
     slow = ("bench", "run", "digits", "--noises", "symmetric:0.5", *SMALL, "--method", f"{file}:Slow", "--epochs", 40)
     process = start(*slow, *over)
@@ -153,9 +172,8 @@ def test_stopped_in_the_middle_workers_save(cluster, over, file, tmp_path):
 
 
 def test_max_minutes(cluster, over, file, tmp_path):
-    add_node(cluster)
-    slow = (*DIGITS, "--method", f"{file}:Slow", "--seeds", "1,2,3,4")  # which sleep 13 seconds, of 12
-    process = start(*slow, *over, "--max-minutes", 0.2)
+    slow = (*DIGITS, "--method", f"{file}:Slow", "--seeds", "1,2,3,4")  # which sleep 13 seconds, of 6
+    process = start(*slow, *over, "--max-minutes", 0.1)
     said = process.communicate()[0]
     assert process.returncode == 3, said
     assert re.search(r"[1-4] left: run the same command again", said), said

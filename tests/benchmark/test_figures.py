@@ -25,6 +25,8 @@ from ogc.cli.app import build
 from ogc.cli.figures import NAMES
 from ogc.training import allow_loss
 
+pytestmark = pytest.mark.pictures
+
 ROOT = Path(__file__).parent.parent.parent
 TINY = {"samples": 60, "hidden": (16,), "batch_size": 20, "epochs": (4, 8), "look_every": 2}
 SMALL = Settings(**TINY, every=2, queue_size=64)

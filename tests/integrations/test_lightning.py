@@ -27,7 +27,7 @@ THEIRS = [
     "Be aware that when using .ckpt_path., callbacks used to create the checkpoint",
     "Checkpoint directory .* exists and is not empty",
 ]
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{message}") for message in THEIRS]
+pytestmark = [pytest.mark.pictures, *(pytest.mark.filterwarnings(f"ignore:{message}") for message in THEIRS)]
 STEEPEST = 1e7  # of CE
 
 

@@ -28,6 +28,8 @@ from ogc.noise import (
 )
 from ogc.noise.picture import draw_confusion, title
 
+pytestmark = pytest.mark.pictures
+
 DIGITS = load_digits()[0]
 TRUE = DIGITS.given.numpy()
 

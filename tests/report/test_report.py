@@ -1,13 +1,8 @@
-import fcntl
 import io
 import itertools
 import json
-import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 from dataclasses import asdict
 from html.parser import HTMLParser
 
@@ -28,6 +23,8 @@ from ogc.training import RECIPES, Epoch, Job, override, train
 from ogc.training.history import summary
 from ogc.training.run_folder import read, write_part, write_run, write_tensors
 from ogc.training.source import Source
+
+pytestmark = pytest.mark.pictures
 
 MIXTURE = {"clean_mean": 0.4, "clean_var": 0.2, "noisy_mean": 4.0, "noisy_var": 2.0, "noisy_weight": 0.46}
 ALL = ["accuracy.png", "labels.png", "noise.png", "tau.png", "ratio.png", "histogram.png", "report.html"]
@@ -496,94 +493,26 @@ def test_an_svg_does_not_depend_on_the_day():
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 
-class Browser:
-    """A headless Chromium, spoken to in its own protocol through two pipes."""
-
-    def __init__(self, binary, profile):
-        (inner_in, self.out), (self.into, inner_out) = os.pipe(), os.pipe()
-        given = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (inner_in, inner_out)]  # clear of 3 and 4
-        plumb = "import os, sys; a, b, *c = sys.argv[1:]; os.dup2(int(a), 3); os.dup2(int(b), 4); os.execv(c[0], c)"
-        flags = [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--remote-debugging-pipe",
-        ]
-        command = [sys.executable, "-c", plumb, *map(str, given), binary, *flags, f"--user-data-dir={profile}"]
-        self.process = subprocess.Popen(command, pass_fds=given, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for fd in (inner_in, inner_out, *given):
-            os.close(fd)
-        self.number, self.rest, self.events, self.session = 0, b"", [], {}
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self.session = {"sessionId": self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
-
-    def read(self):
-        while b"\0" not in self.rest:
-            more = os.read(self.into, 1 << 16)
-            assert more, "the browser is gone"
-            self.rest += more
-        message, self.rest = self.rest.split(b"\0", 1)
-        return json.loads(message)
-
-    def ask(self, method, **params):
-        self.number += 1
-        os.write(
-            self.out,
-            json.dumps({"id": self.number, "method": method, "params": params, **self.session}).encode() + b"\0",
-        )
-        while (answer := self.read()).get("id") != self.number:
-            self.events.append(answer)
-        return answer["result"]
-
-    def open(self, url, *, width, scheme):
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
-        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.events.clear()
-        self.ask("Page.navigate", url=url)
-        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
-            self.events.append(self.read())
-
-    def value(self, expression):
-        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
-
-    def close(self):
-        os.close(self.out)
-        os.close(self.into)
-        self.process.terminate()
-        self.process.wait()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")]
-    if not any(found):
-        pytest.skip("no Chromium on this machine; CI has none either: the page is opened where one is installed")
-    browser = Browser(next(filter(None, found)), tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [{}, {"done": 12, "true": False}], ids=["finished", "unfinished"])
-def test_the_page_in_a_browser(tmp_path, browser, kinds):
-    """Nothing is fetched, nothing complained of; it fits a phone, and is dark in the dark."""
+def test_the_page_in_a_browser(tmp_path, chromium, kinds):
+    """Nothing is fetched or logged; the page fits a phone, and follows the colour scheme."""
     page = write_report(run_folder(tmp_path / "run", **kinds))[-1].as_uri()
     papers = {}
     for width in (375, 1280):
         for scheme in ("light", "dark"):
-            browser.open(page, width=width, scheme=scheme)
-            told = {event["method"] for event in browser.events}
-            assert not told & {"Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"}
-            fetched = [
-                e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"
-            ]
+            context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+            tab, logged, fetched = context.new_page(), [], []
+            tab.on("console", lambda message, logged=logged: logged.append(message.text))
+            tab.on("pageerror", lambda error, logged=logged: logged.append(str(error)))
+            tab.on("request", lambda request, fetched=fetched: fetched.append(request.url))
+            tab.goto(page)
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            assert tab.evaluate("Math.min(...[...document.querySelectorAll('svg')].map(s => s.clientHeight))") > 150
+            papers[scheme] = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+            ink = tab.evaluate("getComputedStyle(document.querySelector('svg text')).fill")
+            assert ink == tab.evaluate("getComputedStyle(document.body).color")
+            context.close()
+            assert logged == []
             assert fetched == [page]
-            assert browser.value("document.documentElement.scrollWidth") <= width
-            assert browser.value("Math.min(...[...document.querySelectorAll('svg')].map(s => s.clientHeight))") > 150
-            papers[scheme] = browser.value("getComputedStyle(document.body).backgroundColor")
-            ink = browser.value("getComputedStyle(document.querySelector('svg text')).fill")
-            assert ink == browser.value("getComputedStyle(document.body).color")
     assert papers == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}

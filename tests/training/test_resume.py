@@ -12,6 +12,7 @@ from small_runs import (
     assert_equal_runs,
     assert_matrix,
     environment,
+    half_of_the_variants,
     job,
     network,
     resume_matrix,
@@ -28,8 +29,10 @@ def test_every_method_in_one_process(tmp_path):
 
 @pytest.mark.slow
 def test_every_method_in_two_processes(tmp_path):
-    two_processes("from small_runs import resume_matrix; resume_matrix(folder)", tmp_path)
-    assert_matrix(tmp_path)
+    """In one precision each; ``test_every_way_to_stop`` has both."""
+    code = "from small_runs import half_of_the_variants, resume_matrix; resume_matrix(folder, half_of_the_variants)"
+    two_processes(code, tmp_path)
+    assert_matrix(tmp_path, half_of_the_variants)
 
 
 @pytest.mark.parametrize("stops", [[(1, step) for step in (1, 2, 3, 4, None)], [(4, 4)], [(3, None), (4, 1)]])
