@@ -103,19 +103,24 @@ def jobs_of(
     :param methods: as on the command line: ``ce``, ``gce:q=0.9``, ``my_loss.py:MyLoss``.
     :param source: where ``data`` come from, if a run shall be resumed, audited or repeated by a command.
     """
-    parsed = [Method.parse(text) for text in methods]
-    labels = [method.label for method in parsed]
-    require(len(parsed) > 1, "methods", "two methods or more", list(methods))
-    require(len(set(labels)) == len(labels), "methods", "different from each other", list(methods))
-    require(len(set(seeds)) == len(seeds) > 0, "seeds", "different whole numbers", list(seeds))
     sets = {name: part for name, part in data[1].items() if len(part)}
     require(bool(sets), "val", "above 0: methods are judged on held-out samples", 0)
-    recipes = {method.label: override(recipe, {"method": method.name, **method.settings}) for method in parsed}
+    require(len(set(seeds)) == len(seeds) > 0, "seeds", "different whole numbers", list(seeds))
+    recipes = recipes_of(recipe, methods)
     return [
-        Job(override(recipes[label], {"seed": seed}), source, (data[0], sets), info, out / f"{label}-{seed}")
+        Job(override(each, {"seed": seed}), source, (data[0], sets), info, out / f"{label}-{seed}")
         for seed in seeds
-        for label in labels
+        for label, each in recipes.items()
     ]
+
+
+def recipes_of(recipe: Recipe, methods: Sequence[str]) -> dict[str, Recipe]:
+    """Make one recipe per method, by labels that can name folders."""
+    parsed = [Method.parse(text) for text in methods]
+    require(len(parsed) > 1, "methods", "two methods or more", list(methods))
+    found = {method.label: override(recipe, {"method": method.name, **method.settings}) for method in parsed}
+    require(len(found) == len(parsed), "methods", "different from each other", list(methods))
+    return found
 
 
 def compare(

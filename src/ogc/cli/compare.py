@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from ..training.run import Job
 
 AGAIN = "To continue from the last checkpoints, run the same command again."
-SHARED = ("recipe", "noise", "seeds", "epochs", "changes", "data", "label", "true", "id", "labels", "val", "test")
-SHARED += ("ilsvrc", "skip_bad", "device", "engine", "download")
+SHARED = (
+    *("recipe", "noise", "seeds", "epochs", "changes", "data", "label", "true", "id", "labels", "val", "test"),
+    *("ilsvrc", "skip_bad", "device", "engine", "download"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +138,12 @@ def compare(options: CompareOptions) -> None:
 
 def _jobs(options: CompareOptions) -> tuple[list[Job], Path]:
     """Load the data and return the jobs, and the folder of the comparison."""
-    from ..compare import jobs_of
+    from ..compare import jobs_of, recipes_of
     from ..training.source import load
 
     plan = training.Plan.of(options.train_options())
     recipe, source = plan.recipes[0], plan.source
+    recipes_of(recipe, options.chosen)  # which reports bad methods before data are read
     name = "-".join([source.name, *([] if recipe.noise is None else [recipe.noise])]).replace(":", "-")
     out = Path("compare") / name if options.out is None else options.out
     seeds = [each.seed for each in plan.recipes]
