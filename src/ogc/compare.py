@@ -22,7 +22,8 @@ from torch import Tensor
 from ._files import write_json, write_whole
 from ._require import require
 from .data.dataset import Dataset, Loaded
-from .drawing import (
+from .predict import Predictor
+from .report.drawing import (
     BLUE,
     GREEN,
     GREY,
@@ -37,13 +38,12 @@ from .drawing import (
     png,
     tidy,
 )
-from .predict import Predictor
+from .report.table import clock
 from .training.history import Watch
 from .training.recipe import Recipe, override
 from .training.run import Job
 from .training.run_folder import CheckpointError, is_saved, read_description
 from .training.session import pick_device, resolve, train
-from .training.table import clock
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

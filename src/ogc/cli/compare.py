@@ -112,7 +112,7 @@ def compare(options: CompareOptions) -> None:
     After Ctrl-C the same command continues. With more methods or seeds, it trains only what is missing.
     """
     from ..compare import compare as run
-    from ..training.progress import Progress
+    from ..report.progress import Progress
     from ..training.stopping import Interrupted
 
     console = make_console()
@@ -158,7 +158,7 @@ def _jobs(options: CompareOptions) -> tuple[list[Job], Path]:
 def _show(comparison: Comparison, jobs: Sequence[Job], out: Path, console: Console) -> None:
     """Print the table, the recommendation, and commands that use it."""
     from ..compare import PICTURE
-    from ..training.next_steps import train_command
+    from ..report.next_steps import train_command
     from ..training.recipe import override
 
     console.print(comparison.table())
