@@ -263,7 +263,7 @@ def test_importing_ogc_does_not_wait_for_torch():
         import ogc
         from ogc.cli import main
         assert set(ogc.__all__) < set(dir(ogc))
-        commands = "train predict export bench tables figures audit noise demo".split()
+        commands = "train compare predict export bench tables figures audit noise demo".split()
         for arguments in [], ["bench", "run"], *([command] for command in commands):
             sys.argv = ["ogc", *arguments, "--help"]
             try:

@@ -3,21 +3,27 @@
 import csv
 import random
 from datetime import date, timedelta
+from string import ascii_lowercase
 
 KINDS = ("billing", "delivery", "quality")
 
 
-def write_tickets(path, rows, *, seed, wrong=0.2, delimiter=",", decimal="."):
-    """Write a CSV file. The comment alone tells the kind of a ticket; ages are missing in one row of ten."""
+def write_tickets(path, rows, *, seed, wrong=0.2, delimiter=",", decimal=".", telling=4, vocabulary=8):
+    """Write a CSV file. The comment alone tells the kind of a ticket; ages are missing in one row of ten.
+
+    ``telling`` words of a comment, of ``vocabulary`` for each kind, tell it.
+    """
     draw = random.Random(seed)
-    words = {kind: [f"{kind}{letter}" for letter in "abcdefgh"] for kind in KINDS}
+    words = {kind: [f"{kind}{letter}" for letter in ascii_lowercase[:vocabulary]] for kind in KINDS}
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=delimiter)
         writer.writerow(["ticket", "customer", "opened", "city", "age", "comment", "kind", "true"])
         for number in range(rows):
             true = draw.choice(KINDS)
             given = draw.choice([kind for kind in KINDS if kind != true]) if draw.random() < wrong else true
-            text = [f"word{draw.randrange(60)}" for _ in range(draw.randint(5, 12))] + draw.choices(words[true], k=4)
+            text = [f"word{draw.randrange(60)}" for _ in range(draw.randint(5, 12))] + draw.choices(
+                words[true], k=telling
+            )
             draw.shuffle(text)
             opened = date(2023, 1, 1) + timedelta(days=draw.randrange(900))
             age = "" if draw.random() < 0.1 else f"{draw.gauss(40, 12):.1f}".replace(".", decimal)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import audit, bench, demo, export, figures, noise, predict, tables, train
+from . import audit, bench, compare, demo, export, figures, noise, predict, tables, train
 from .errors import USAGE, fail
 
 LIBRARIES = (
@@ -26,6 +26,7 @@ def build() -> typer.Typer:
     app.callback(invoke_without_command=True)(ogc)
     app.command()(demo.demo)
     app.command()(train.train)
+    app.command()(compare.compare)
     app.command()(predict.predict)
     app.command()(export.export)
     app.command()(noise.noise)

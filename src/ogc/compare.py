@@ -1,0 +1,382 @@
+"""Comparison of methods on one data set: the same data, network and seeds for each, judged on held-out samples.
+
+source = Source.parse("customers.csv", label="churned")
+data, info = load(source, RECIPES["table"])
+jobs = jobs_of(RECIPES["table"], data, Path("compare/customers"), source=source, info=info)
+comparison = compare(jobs)
+print(comparison.sentence())
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._files import write_json, write_whole
+from ._require import require
+from .data.dataset import Dataset, Loaded
+from .predict import Predictor
+from .report.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    GRID,
+    INK,
+    ORANGE,
+    RED,
+    Curve,
+    draw_curves,
+    figure_of_several,
+    percent,
+    png,
+    tidy,
+)
+from .report.table import clock
+from .training.history import Watch
+from .training.recipe import Recipe, override
+from .training.run import Job
+from .training.run_folder import CheckpointError, is_saved, read_description
+from .training.session import pick_device, resolve, train
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+    from .noise import LabelInfo
+    from .training.source import Source
+
+METHODS = ("ce", "gce", "ce+ogc")
+SEEDS = (1, 2, 3)
+SIDE_BY_SIDE = 4  # runs that share a GPU
+NUMBERS, PICTURE = "compare.json", "compare.png"
+GIVEN, TRUE = "held-out, given labels", "held-out, true labels"
+COLOURS = (BLUE, RED, GREEN, ORANGE, GREY, INK)
+STANDARD_ERRORS = 2.0  # a larger difference is not taken for chance
+
+
+class Method(NamedTuple):
+    """A method and settings of its own."""
+
+    name: str
+    settings: dict[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> Method:
+        """Parse a method as it is typed.
+
+        >>> Method.parse("gce:q=0.9")
+        Method(name='gce', settings={'q': '0.9'})
+        """
+        name, *rest = text.strip().split(":")
+        while rest and "=" not in rest[0]:  # my_loss.py:MyLoss
+            name = f"{name}:{rest.pop(0)}"
+        pairs = [part.partition("=") for part in rest]
+        require(bool(name) and all(all(pair) for pair in pairs), "methods", "as in ce or gce:q=0.9", text)
+        return cls(name, {key: value for key, _, value in pairs})
+
+    @property
+    def label(self) -> str:
+        return "-".join([Path(self.name).name, *(f"{key}-{value}" for key, value in self.settings.items())])
+
+
+def jobs_of(
+    recipe: Recipe,
+    data: Loaded,
+    out: Path,
+    *,
+    methods: Sequence[str] = METHODS,
+    seeds: Sequence[int] = SEEDS,
+    source: Source | None = None,
+    info: LabelInfo | None = None,
+) -> list[Job]:
+    """Make one job per seed and method, each with a folder in ``out``.
+
+    :param recipe: everything but method and seed.
+    :param methods: as on the command line: ``ce``, ``gce:q=0.9``, ``my_loss.py:MyLoss``.
+    :param source: where ``data`` come from, if a run shall be resumed, audited or repeated by a command.
+    """
+    sets = {name: part for name, part in data[1].items() if len(part)}
+    require(bool(sets), "val", "above 0: methods are judged on held-out samples", 0)
+    require(len(set(seeds)) == len(seeds) > 0, "seeds", "different whole numbers", list(seeds))
+    recipes = recipes_of(recipe, methods)
+    return [
+        Job(override(each, {"seed": seed}), source, (data[0], sets), info, out / f"{label}-{seed}")
+        for seed in seeds
+        for label, each in recipes.items()
+    ]
+
+
+def recipes_of(recipe: Recipe, methods: Sequence[str]) -> dict[str, Recipe]:
+    """Make one recipe per method, by labels that can name folders."""
+    parsed = [Method.parse(text) for text in methods]
+    require(len(parsed) > 1, "methods", "two methods or more", list(methods))
+    found = {method.label: override(recipe, {"method": method.name, **method.settings}) for method in parsed}
+    require(len(found) == len(parsed), "methods", "different from each other", list(methods))
+    return found
+
+
+def compare(
+    jobs: Sequence[Job],
+    *,
+    device: str = "auto",
+    engine: str = "auto",
+    side_by_side: int = SIDE_BY_SIDE,
+    progress: Callable[[Sequence[Job]], AbstractContextManager[Watch | None]] = lambda jobs: nullcontext(),
+) -> Comparison:
+    """Train what is missing in the jobs' folders, and judge all of them.
+
+    After Ctrl-C or SIGTERM, which raise ``Interrupted``, the same call continues from the last checkpoints.
+
+    :param jobs: those of :func:`jobs_of`.
+    :param engine: as in :func:`ogc.training.train`.
+    :param side_by_side: number of runs that share a GPU. On a CPU they train one after the other.
+    :param progress: makes a watch of the jobs that train together.
+    """
+    require(side_by_side >= 1, "side_by_side", "at least 1", side_by_side)
+    chosen = pick_device(device)
+    check_folders(jobs, chosen)
+    size = side_by_side if chosen.type == "cuda" else len(jobs)
+    results = []
+    for start in range(0, len(jobs), size):
+        group = jobs[start : start + size]
+        with progress(group) as watch:
+            results += train(group, device=device, engine=engine, watch=watch, resume=True)
+    return judge(jobs, results, device=device)
+
+
+def check_folders(jobs: Sequence[Job], device: torch.device) -> None:
+    """Refuse folders with runs of another comparison, before anything is trained."""
+    for job in jobs:
+        if job.out is None or not is_saved(job.out):
+            continue
+        found, fix = read_description(job.out), "To fix this, choose another --out, or remove that folder."
+        recorded, wanted = found.recipe.model_dump(), resolve(job.recipe, device).model_dump()
+        if changed := [name for name, value in wanted.items() if recorded[name] != value]:
+            name = changed[0]
+            raise CheckpointError(
+                f"{job.out} has a run with {name} = {recorded[name]!r}, and {wanted[name]!r} is asked for. {fix}"
+            )
+        if found.source != job.source:
+            raise CheckpointError(f"{job.out} has a run on other data, or with other options for reading them. {fix}")
+
+
+def judge(jobs: Sequence[Job], results: Sequence[Mapping[str, Any]], *, device: str = "auto") -> Comparison:
+    """Predict the held-out samples with the trained runs: averaged weights after the last epoch."""
+    seeds = list(dict.fromkeys(job.recipe.seed for job in jobs))
+    labels = [_label(job) for job in jobs if job.recipe.seed == seeds[0]]
+    right: dict[str, list[Tensor]] = {}
+    for job in jobs:
+        assert job.out is not None
+        predictor = Predictor.load(job.out, device=device)
+        for name, part in job.data[1].items():
+            predicted = predictor.probabilities(part.inputs).argmax(1)
+            for column, truth in _columns(name, part).items():
+                right.setdefault(column, []).append(predicted == truth)
+    by_run = {(job.recipe.seed, _label(job)): result for job, result in zip(jobs, results, strict=True)}
+    shape = (len(seeds), len(labels), -1)
+    return Comparison(
+        methods=labels,
+        seeds=seeds,
+        right={column: torch.stack(runs).view(shape).transpose(0, 1) for column, runs in right.items()},
+        results=[[by_run[seed, label] for seed in seeds] for label in labels],
+        folders=[[job.out for job in jobs if job.out is not None and _label(job) == label] for label in labels],
+    )
+
+
+def _label(job: Job) -> str:
+    assert job.out is not None
+    return job.out.name.removesuffix(f"-{job.recipe.seed}")
+
+
+def _columns(name: str, part: Dataset) -> dict[str, Tensor]:
+    """Return the labels to judge by. Those of a test set count as checked."""
+    if name != "val":
+        return {name: part.given if part.true is None else part.true}
+    return {GIVEN: part.given} | ({} if part.true is None else {TRUE: part.true})
+
+
+class Lead(NamedTuple):
+    """By how much one method is ahead of another, as shares of the samples."""
+
+    mean: float
+    spread: float  # ``STANDARD_ERRORS`` standard errors of it, over seeds and samples
+
+    @property
+    def is_clear(self) -> bool:
+        return self.mean > self.spread
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Results of M methods from S seeds."""
+
+    methods: list[str]
+    seeds: list[int]
+    right: dict[str, Tensor]  # by column: (M, S, N) bool, where a prediction equals the label
+    results: list[list[Mapping[str, Any]]]  # by method and seed: as ogc.training.train returns them
+    folders: list[list[Path]]
+
+    @property
+    def judged_by(self) -> str:
+        """The column that decides: labels that count as correct, if there are any."""
+        checked = [name for name in self.right if name not in (TRUE, GIVEN)]
+        return checked[0] if checked else TRUE if TRUE in self.right else GIVEN
+
+    def accuracy(self, column: str) -> Tensor:
+        """Return the share of right predictions: (M, S)."""
+        return self.right[column].double().mean(2)
+
+    @property
+    def ranking(self) -> list[int]:
+        """The methods' numbers, best first."""
+        return self.accuracy(self.judged_by).mean(1).argsort(descending=True, stable=True).tolist()
+
+    @property
+    def best(self) -> str:
+        return self.methods[self.ranking[0]]
+
+    def lead(self, one: int, other: int) -> Lead:
+        """Compare two methods on the same seeds and samples.
+
+        The variances of the difference over seeds and over samples are added. From one seed, the first is unknown and
+        left out.
+        """
+        right = self.right[self.judged_by].double()
+        difference = right[one] - right[other]  # (S, N)
+        error = torch.zeros((), dtype=torch.float64)
+        for means in (difference.mean(1), difference.mean(0)):
+            if len(means) > 1:
+                error = error + means.var() / len(means)
+        return Lead(float(difference.mean()), STANDARD_ERRORS * math.sqrt(float(error)))
+
+    def sentence(self) -> str:
+        """Recommend a method, and report whether its lead may be chance."""
+        first, *others = self.ranking
+        leads = {self.methods[other]: self.lead(first, other) for other in others}
+        close = {name: lead for name, lead in leads.items() if not lead.is_clear}
+        samples = self.right[self.judged_by].shape[2]
+        over = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''} and {samples:,} samples"
+        accuracy = f"{100 * float(self.accuracy(self.judged_by)[first].mean()):.1f} %"
+        known = {TRUE: "of the true held-out labels", GIVEN: "of the held-out labels as they are given"}
+        what = known.get(self.judged_by, f"of the {self.judged_by} labels")
+        one_seed = " One seed does not show the spread: use --seeds 1,2,3." if len(self.seeds) == 1 else ""
+        if not close:
+            name, lead = next(iter(leads.items()))
+            return (
+                f"Use {self.best}: it predicts {accuracy} {what}, {_points(lead)} more than the next best, {name}, and "
+                f"the difference is larger than the spread over {over} (+-{100 * lead.spread:.1f}).{one_seed}"
+            )
+        name, lead = max(close.items(), key=lambda pair: pair[1].mean)
+        return (
+            f"Use {self.best}, which predicts {accuracy} {what}, but {_either(list(close))} may do as well: the "
+            f"difference of {_points(lead)} is within the spread over {over} (+-{100 * lead.spread:.1f}).{one_seed}"
+        )
+
+    def table(self) -> Table:
+        """Make a table with one row per method, best first."""
+        from rich import box
+        from rich.table import Table
+
+        held_out = self.right[GIVEN].shape[2] if GIVEN in self.right else 0
+        over = f"mean +- standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
+        noisy = " Given labels may be wrong: they rank the methods, and are no measure of their accuracy."
+        shown = Table(
+            title=f"Right predictions in %, {over}",
+            caption=f"Averaged weights after the last epoch. One split for all runs.{noisy if held_out else ''}",
+            title_justify="left",
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
+        )
+        rows = {i: self._cells(i) for i in self.ranking}
+        headings = [name.replace(", ", "\n") for name in self.right]
+        headings = ["method", *headings, "memorised", "time"]
+        there = [i for i in range(len(headings)) if any(cells[i] != "-" for cells in rows.values())]
+        for i in there:
+            shown.add_column(headings[i], justify="right" if i else "left", no_wrap=i > 0)
+        for number, cells in rows.items():
+            shown.add_row(*(cells[i] for i in there), style="bold" if number == self.ranking[0] else "")
+        return shown
+
+    def _cells(self, method: int) -> list[str]:
+        runs = self.results[method]
+        shares = [self.accuracy(column)[method].tolist() for column in self.right]
+        shares.append([run["epochs"][-1]["memorised"] for run in runs])
+        seconds = sum(run["seconds"] for run in runs) / len(runs)
+        return [self.methods[method], *(percent(values, "+-") or "-" for values in shares), clock(seconds)]
+
+    def picture(self) -> Figure:
+        """Draw one panel per column of labels, and one of the accuracy over the epochs."""
+        panels = [self._strip(column) for column in self.right]
+        return figure_of_several([*panels, self._draw_epochs])
+
+    def _strip(self, column: str) -> Callable[[Axes], str]:
+        def draw(axes: Axes) -> str:
+            """One dot per seed, and a bar at the mean; the best method is at the top."""
+            accuracy = 100 * self.accuracy(column)
+            for place, method in enumerate(reversed(self.ranking)):
+                colour = COLOURS[method % len(COLOURS)]
+                values = accuracy[method].tolist()
+                heights = [place + 0.1 * (seed - (len(values) - 1) / 2) for seed in range(len(values))]
+                axes.plot(values, heights, "o", color=colour, alpha=0.6, markersize=7)
+                mean = sum(values) / len(values)
+                axes.plot([mean, mean], [place - 0.25, place + 0.25], color=colour, linewidth=2.5)
+                axes.annotate(f"{mean:.1f}", (mean, place + 0.28), ha="center", fontsize=9.5, color=colour)
+            names = [self.methods[method] for method in reversed(self.ranking)]
+            axes.set(yticks=range(len(names)), yticklabels=names, ylim=(-0.6, len(names) - 0.3))
+            axes.set_xlabel(f"right predictions, % of {self.right[column].shape[2]:,} samples; one dot per seed")
+            axes.margins(x=0.15)
+            tidy(axes)
+            axes.grid(axis="y", visible=False)
+            axes.grid(axis="x", color=GRID, linewidth=0.6)
+            return column[0].upper() + column[1:]
+
+        return draw
+
+    def _draw_epochs(self, axes: Axes) -> str:
+        """Draw the mean over seeds per epoch."""
+        name = "val" if self.judged_by in (GIVEN, TRUE) else self.judged_by
+        curves = []
+        for number, (method, runs) in enumerate(zip(self.methods, self.results, strict=True)):
+            epochs = zip(*(run["epochs"] for run in runs), strict=True)
+            shares = ([(epoch["averaged"] or epoch["accuracy"])[name] for epoch in same] for same in epochs)
+            values = [100 * sum(share) / len(share) for share in shares]
+            curves.append(Curve(method, values, COLOURS[number % len(COLOURS)]))
+        draw_curves(axes, curves, ylabel="right predictions, %", drops={})
+        return f"{self.judged_by[0].upper()}{self.judged_by[1:]}, over the epochs"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "methods": self.methods,
+            "seeds": self.seeds,
+            "judged_by": self.judged_by,
+            "samples": {column: right.shape[2] for column, right in self.right.items()},
+            "accuracy": {column: self.accuracy(column).tolist() for column in self.right},
+            "lead_of_best": {
+                self.methods[other]: self.lead(self.ranking[0], other)._asdict() for other in self.ranking[1:]
+            },
+            "best": self.best,
+            "sentence": self.sentence(),
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write ``compare.json`` and ``compare.png``."""
+        write_json(folder / NUMBERS, self.to_json())
+        write_whole(folder / PICTURE, png(self.picture()))
+
+
+def _points(lead: Lead) -> str:
+    return f"{100 * lead.mean:.1f} points"
+
+
+def _either(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

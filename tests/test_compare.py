@@ -1,0 +1,314 @@
+"""``ogc compare``: which method predicts held-out samples best, and whether that may be chance."""
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from ogc._files import read_json
+from ogc.cli.app import build
+from ogc.compare import GIVEN, TRUE, Comparison, Method, compare, jobs_of
+from ogc.predict import Predictor
+from ogc.training import RECIPES, Interrupted, override
+from ogc.training.run_folder import RESULT
+from small_runs import StopAt, features
+from tickets import write_tickets
+
+TABLE = ("tickets.csv", "--label", "kind", "--id", "ticket")
+SMALL = ("--epochs", "6", "--set", "hidden=16", "--set", "batch_size=16", "--device", "cpu")
+
+
+def ogc(*arguments):
+    result = CliRunner().invoke(build(), [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def works(*arguments):
+    result = ogc(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_tickets("tickets.csv", 200, seed=0)
+
+
+def made(right, **more):
+    """A comparison by what was predicted right: (M, S, N), or a dictionary of them by column."""
+    right = right if isinstance(right, dict) else {GIVEN: right}
+    methods, seeds, _ = next(iter(right.values())).shape
+    values = {"methods": ["ce", "gce", "ce+ogc"][:methods], "seeds": list(range(seeds))}
+    return Comparison(**values, right=right, results=[[]] * methods, folders=[[]] * methods, **more)
+
+
+def drawn(*rates, seeds=3, samples=400):
+    """Where methods with these accuracies are right, independently of each other."""
+    draw = torch.Generator().manual_seed(0)
+    return torch.stack([torch.rand(seeds, samples, generator=draw) < rate for rate in rates])
+
+
+# --- the judgement ---------------------------------------------------------------------------------------------------
+
+
+def test_the_lead_by_loops():
+    right = drawn(0.6, 0.7, seeds=3, samples=50)
+    lead = made(right).lead(1, 0)
+    difference = [[float(right[1, s, n]) - float(right[0, s, n]) for n in range(50)] for s in range(3)]
+    by_seed = [sum(row) / 50 for row in difference]
+    by_sample = [sum(row[n] for row in difference) / 3 for n in range(50)]
+    mean = sum(by_seed) / 3
+    variances = [sum((x - mean) ** 2 for x in xs) / (len(xs) - 1) / len(xs) for xs in (by_seed, by_sample)]
+    assert lead == pytest.approx((mean, 2 * math.sqrt(sum(variances))))
+
+
+def test_a_clear_winner_and_the_next_best():
+    comparison = made(drawn(0.5, 0.9, 0.7))
+    assert comparison.ranking == [1, 2, 0]
+    said = comparison.sentence()
+    assert said.startswith("Use gce: it predicts ")
+    assert "more than the next best, ce+ogc, and the difference is larger than the spread over 3 seeds and 400" in said
+
+
+def test_a_lead_that_may_be_chance_is_reported_as_such():
+    comparison = made(drawn(0.5, 0.71, 0.7))
+    other = {"gce": "ce+ogc", "ce+ogc": "gce"}[comparison.best]
+    said = comparison.sentence()
+    assert said.startswith(f"Use {comparison.best}, which predicts ")
+    assert f"but {other} may do as well: the difference of " in said
+    assert "is within the spread over 3 seeds and 400 samples (+-" in said
+    assert " or " not in said  # ce is clearly behind
+
+
+def test_equal_methods_are_no_clear_win():
+    same = drawn(0.8).expand(3, 3, 400)
+    comparison = made(same)
+    assert comparison.best == "ce"
+    assert "but gce or ce+ogc may do as well: the difference of 0.0 points is within" in comparison.sentence()
+
+
+def test_one_seed_does_not_show_the_spread():
+    said = made(drawn(0.5, 0.9, seeds=1)).sentence()
+    assert "the spread over 1 seed and 400 samples" in said
+    assert said.endswith(" One seed does not show the spread: use --seeds 1,2,3.")
+
+
+def test_correct_labels_decide_where_there_are_any():
+    given, true, test = drawn(0.9, 0.5), drawn(0.5, 0.9), drawn(0.9, 0.5)
+    assert made({GIVEN: given}).best == "ce"
+    assert made({GIVEN: given, TRUE: true}).best == "gce"
+    assert made({GIVEN: given, TRUE: true, "test": test}).judged_by == "test"
+    assert "of the true held-out labels" in made({GIVEN: given, TRUE: true}).sentence()
+    assert "of the test labels" in made({GIVEN: given, "test": test}).sentence()
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "label"),
+    [
+        ("ce", Method("ce", {}), "ce"),
+        (" gce:q=0.9 ", Method("gce", {"q": "0.9"}), "gce-q-0.9"),
+        ("ce+ogc:epsilon=1:every=8", Method("ce+ogc", {"epsilon": "1", "every": "8"}), "ce+ogc-epsilon-1-every-8"),
+        ("a/my.py:Mine+ogc", Method("a/my.py:Mine+ogc", {}), "my.py:Mine+ogc"),
+        ("my.py:Mine:q=1", Method("my.py:Mine", {"q": "1"}), "my.py:Mine-q-1"),
+    ],
+)
+def test_methods_with_settings_of_their_own(text, method, label):
+    assert Method.parse(text) == method
+    assert method.label == label
+
+
+# --- from Python -----------------------------------------------------------------------------------------------------
+
+
+def small_jobs(out, **options):
+    recipe = override(RECIPES["table"], {"epochs": 4, "hidden": "8", "batch_size": 16})
+    return jobs_of(recipe, (features(80), {"val": features(60, seed=1)}), out, **{"seeds": (1, 2)} | options)
+
+
+def test_accuracies_are_those_of_the_runs_predictions(tmp_path):
+    jobs = small_jobs(tmp_path / "c", methods=("ce", "ce+ogc"))
+    comparison = compare(jobs, device="cpu")
+    val = jobs[0].data[1]["val"]
+    for m, method in enumerate(("ce", "ce+ogc")):
+        for s, seed in enumerate((1, 2)):
+            folder = tmp_path / "c" / f"{method}-{seed}"
+            assert comparison.folders[m][s] == folder
+            result = read_json(folder / RESULT, error=ValueError, fix="")
+            assert (result["recipe"]["method"], result["recipe"]["seed"]) == (method, seed)
+            predicted = Predictor.load(folder).probabilities(val.inputs).argmax(1)
+            for column, labels in ((GIVEN, val.given), (TRUE, val.true)):
+                share = (predicted == labels).double().mean()
+                assert comparison.accuracy(column)[m, s] == share
+            assert comparison.accuracy(TRUE)[m, s] == pytest.approx(result["epochs"][-1]["averaged"]["val"], abs=1e-9)
+            assert comparison.results[m][s]["summary"] == result["summary"]
+
+
+def test_after_a_stop_the_same_call_continues_and_ends_alike(tmp_path):
+    whole = compare(small_jobs(tmp_path / "whole"), device="cpu")
+
+    def stopped(group):
+        class Stopping(StopAt):
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                return None
+
+        return Stopping(3, 2, signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        compare(small_jobs(tmp_path / "pieces"), device="cpu", progress=stopped)
+    assert not (tmp_path / "pieces" / "ce-1" / RESULT).exists()
+    pieces = compare(small_jobs(tmp_path / "pieces"), device="cpu")
+    for column, right in whole.right.items():
+        assert pieces.right[column].equal(right)
+
+    # Whatever is finished is not trained again: more seeds and methods are added to what there is.
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").glob("*/last.safetensors")}
+    more = compare(small_jobs(tmp_path / "pieces", seeds=(1, 2, 3), methods=("ce", "gce", "ce+ogc", "mae")))
+    assert more.right[TRUE][:3, :2].equal(whole.right[TRUE])
+    assert len(before) == 6
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_other_settings_need_another_folder(tmp_path):
+    jobs = small_jobs(tmp_path / "c", methods=("ce", "gce"), seeds=(1,))
+    compare(jobs, device="cpu")
+    other = [job._replace(recipe=override(job.recipe, {"epochs": 5})) for job in jobs]
+    with pytest.raises(ValueError, match=r"c/ce-1 has a run with epochs = 4, and 5 is asked for\. To fix this, choose"):
+        compare(other, device="cpu")
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_a_table_with_true_labels():
+    said = works("compare", *TABLE, "--true", "true", *SMALL, "--seeds", "1,2", "--method", "gce:q=0.9")
+    folder = Path("compare/tickets")
+    found = json.loads((folder / "compare.json").read_text())
+    assert found["methods"] == ["ce", "gce", "ce+ogc", "gce-q-0.9"]
+    assert found["samples"] == {GIVEN: 40, TRUE: 40}
+    assert found["judged_by"] == TRUE
+    assert found["sentence"] in said.replace("\n", " ")
+    with Image.open(folder / "compare.png") as picture:
+        assert picture.size == (1600, 440)
+    for method in found["methods"]:
+        assert f"\n {method} " in said
+    assert f"To find wrong labels with it: ogc audit {folder}/{found['best']}-1" in said
+    recorded = json.loads((folder / "gce-q-0.9-1" / "run.json").read_text())["recipe"]
+    assert recorded["parameters"] == {"q": 0.9}
+    again = works("compare", *TABLE, "--true", "true", *SMALL, "--seeds", "1,2", "--method", "gce:q=0.9")
+    assert json.loads((folder / "compare.json").read_text()) == found
+    assert "6 epochs of 10 steps, 6 of them done" in again
+
+
+def test_a_table_without_true_labels_and_one_to_test_on():
+    write_tickets("checked.csv", 50, seed=1, wrong=0)
+    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc", "--out", "a")
+    assert json.loads(Path("a/compare.json").read_text())["judged_by"] == GIVEN
+    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc", "--out", "b", "--test", "checked.csv")
+    found = json.loads(Path("b/compare.json").read_text())
+    assert (found["judged_by"], found["samples"]["test"]) == ("test", 50)
+
+
+def test_added_noise_is_in_the_training_labels_alone():
+    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,gce", "--noise", "symmetric:0.4")
+    facts = json.loads(Path("compare/tickets-symmetric-0.4/ce-1/run.json").read_text())["facts"]
+    assert facts["noise"]["rate_got"] == pytest.approx(0.4, abs=0.02)
+    found = json.loads(Path("compare/tickets-symmetric-0.4/compare.json").read_text())
+    with open("tickets.csv", newline="") as file:
+        rows = {row["ticket"]: row["kind"] for row in csv.DictReader(file)}
+    predicted = Predictor.load("compare/tickets-symmetric-0.4/ce-1").predict("tickets.csv", id="ticket")
+    agree = sum(rows[id] == name for id, name in zip(predicted.ids, predicted.predicted, strict=True))
+    assert found["samples"] == {GIVEN: 40}
+    assert 0 < found["accuracy"][GIVEN][0][0] * 40 <= agree
+
+
+def test_arrays_and_a_folder():
+    rng, labels = np.random.default_rng(0), np.arange(120) % 2
+    np.savez("x.npz", X=rng.normal(size=(120, 3)).astype("float32") + labels[:, None], y=labels)
+    works("compare", "x.npz", *SMALL, "--seeds", "1", "--methods", "ce,gce")
+    for i in range(40):
+        pixels = rng.integers(0, 90, (12, 9, 3), dtype=np.uint8)
+        pixels[:, :, i % 2] += 120
+        Path("photos", ("red", "green")[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(Path("photos", ("red", "green")[i % 2], f"{i}.png"))
+    network = ("--set", "network=mlp", "--set", "augment=none", "--set", "size=8")
+    works("compare", "photos", *SMALL, *network, "--seeds", "1", "--methods", "ce,ce+ogc")
+    for name in ("x", "photos"):
+        accuracy = json.loads(Path(f"compare/{name}/compare.json").read_text())["accuracy"][GIVEN]
+        assert max(map(max, accuracy)) > 0.7
+
+
+WRONG = [
+    ((), 2, "Missing argument"),
+    (("nowhere.csv", "--label", "kind"), 1, "There is no `nowhere.csv`."),
+    (("tickets.csv",), 2, "Parameter `label` should be given: the column of `tickets.csv` with the labels."),
+    (("tickets.csv", "--label", "kinds"), 1, "tickets.csv` has no column `kinds`, but `ticket`, "),
+    ((*TABLE, "--methods", "ce,ogc"), 2, "There is no method named 'ogc'. Did you mean ce+ogc?"),
+    ((*TABLE, "--methods", "ce"), 2, "Parameter `methods` should be two methods or more. Found"),
+    ((*TABLE, "--methods", "ce,,gce"), 2, "Parameter `methods` should be a comma-separated list, as in ce,gce,ce+ogc."),
+    ((*TABLE, "--method", "ce"), 2, "Parameter `methods` should be different from each other. Found"),
+    ((*TABLE, "--method", "gce:q"), 2, "There is no method named 'gce:q'."),
+    ((*TABLE, "--method", "gce:q=2"), 2, "Parameter `q` should be in (0, 1]. Found `q = 2"),
+    ((*TABLE, "--method", "gce:p=0.5"), 2, "There is no parameter 'p'."),
+    ((*TABLE, "--method", "mine.py:Mine"), 2, "There is no `mine.py`, the file of a loss."),
+    ((*TABLE, "--seeds", "1,1"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
+    ((*TABLE, "--seeds", "one"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
+    ((*TABLE, "--val", "0"), 2, "Parameter `val` should be above 0, because methods are judged on held-out"),
+    ((*TABLE, "--test", "no.csv"), 1, "There is no `no.csv`, given as test."),
+    ((*TABLE, "--noise", "symmetric"), 2, "Parameter `noise` cannot be 'symmetric'. Parameter `rate` should be given"),
+    ((*TABLE, "--side-by-side", "0"), 2, "Parameter `side-by-side` should be at least 1."),
+    ((*TABLE, "--device", "tpu"), 2, "Parameter `device` should be auto, cpu, cuda or cuda:N."),
+    ((*TABLE, "--set", "learning_rate=1"), 2, "There is no parameter 'learning_rate'. Did you mean lr?"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "sentence"), WRONG, ids=range(len(WRONG)))
+def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, sentence):
+    before = sorted(Path().rglob("*"))
+    result = ogc("compare", *arguments)
+    assert result.exit_code == code, result.output
+    assert sentence in result.stderr
+    assert not arguments or result.stderr.count("\n") == 1  # typer's own message has a frame
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_help_has_examples():
+    said = works("compare", "--help")
+    assert "ogc compare customers.csv --label churned --test checked.csv" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_after_a_signal_the_same_command_continues(number, code):
+    command = [sys.executable, "-m", "ogc", "compare", *TABLE, *SMALL, "--methods", "ce,ce+ogc", "--seeds", "1"]
+    slow = [*command, "--epochs", "60", "--out", "a"]
+    process = subprocess.Popen(slow, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=dict(os.environ))
+    metrics, deadline = Path("a/ce-1/metrics.jsonl"), time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code, stderr
+    name = signal.Signals(number).name
+    told = f"Stopped by {name}. To continue from the last checkpoints, run the same command again.\n"
+    assert stderr.decode() == told
+    assert Path("a/ce-1/last.safetensors").exists()
+    assert not Path("a/compare.json").exists()
+    done = subprocess.run(slow, capture_output=True, timeout=120, check=True, text=True)
+    assert " of them done" in done.stdout
+    assert Path("a/compare.json").exists()
