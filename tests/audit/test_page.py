@@ -36,7 +36,7 @@ def made(N=100, C=5, *, shown=None, title="a run", names=None, seed=0, **more):
     given = torch.where(torch.rand(N, generator=draw) < 0.3, (true + 1) % C, true)
     names = names or tuple(f"class {c}" for c in range(C))
     more = {"ids": [f"sample {i}" for i in range(N)], "true": true, "key": "made up"} | more
-    run = {"recipe": {"noise": None}, "source": None, "facts": {"started": "then"}}
+    run = {"id": "made up", "recipe": {"noise": None}, "source": None, "facts": {"started": "then"}, "sha256": {}}
     return Findings(
         title=title,
         class_names=names,
