@@ -55,6 +55,14 @@ def test_another_recipe(stopped):
     assert refusal(stopped, seed=3).startswith("belongs to another run: seed is 0 there and 3 here")
 
 
+def test_a_description_that_was_edited(stopped):
+    content = json.loads((stopped / RUN).read_text())
+    content["recipe"]["lr"] = 0.5
+    (stopped / RUN).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"run\.json is damaged: its contents do not match its checksum"):
+        read_description(stopped)
+
+
 def test_other_data(stopped):
     assert refusal(stopped, n=81) == "belongs to another run: number of samples is 80 there and 81 here."
     one = job(stopped)
