@@ -92,10 +92,10 @@ def test_images_that_cannot_be_read_are_named_and_skipped_only_if_asked(tmp_path
     write(tmp_path, cat=10, dog=10)
     for i in range(7):
         (tmp_path / "cat" / f"{i}.png").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"7 of 20 .*: `cat/0.png`, .*`cat/4.png` and 2 more\. skip_bad") as error:
+    with pytest.raises(ValueError, match=r"7 of 20 .*: `cat/0.png`, .*`cat/4.png` and 2 more\. To skip them") as error:
         folder(tmp_path)
     assert "cat/5.png" not in str(error.value)
-    with pytest.warns(UserWarning, match="7 images .* left out: `cat/0.png`"):
+    with pytest.warns(UserWarning, match="Skipped 7 images .*: `cat/0.png`"):
         train, _ = folder(tmp_path, skip_bad=True, val=0)
     assert train.given.bincount().tolist() == [3, 10]
 
@@ -103,7 +103,7 @@ def test_images_that_cannot_be_read_are_named_and_skipped_only_if_asked(tmp_path
 def test_a_class_without_an_image_left_is_named(tmp_path):
     write(tmp_path, cat=1, dog=1)
     (tmp_path / "cat" / "0.png").write_bytes(b"broken")
-    with pytest.raises(ValueError, match="classes `cat`"), pytest.warns(UserWarning, match="left out"):
+    with pytest.raises(ValueError, match="classes `cat`"), pytest.warns(UserWarning, match="Skipped 1 images"):
         folder(tmp_path, skip_bad=True)
 
 
@@ -118,7 +118,7 @@ def test_links_lead_nowhere_outside(tmp_path, inner):
     if inner:
         with pytest.raises(ValueError, match=r"1 of 6 images .*`cat/linked.png`"):
             folder(root)
-        with pytest.warns(UserWarning, match=r"left out: `cat/linked.png`"):
+        with pytest.warns(UserWarning, match=r"Skipped 1 images .*: `cat/linked.png`"):
             assert "cat/within.png" in folder(root, skip_bad=True, val=0)[0].ids
     else:
         os.symlink(outside / "eel", root / "eel")

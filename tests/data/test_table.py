@@ -107,7 +107,7 @@ def test_a_class_with_one_row_trains_and_is_named(tmp_path):
             "1 of 3 rows of .* have no label in the column `y`, the first is row 2.*--skip-bad",
         ),
         (["x,x,y", "1,2,a"], "`x` more than once"),
-        (["x,z", "1,a"], "no column `y`, but `x`, `z`"),
+        (["x,z", "1,a"], "no column `y`. Found `x`, `z`"),
         (["x,y", "1,a", "2,a"], "two classes or more. Found 1"),
         (["x,y", "1,a", "1,b"], "no column to learn from"),
         (["x,y"], "has no rows"),
@@ -386,5 +386,5 @@ def test_a_missing_true_label_is_named_by_its_row_in_the_file(tmp_path):
 
 
 def test_a_misspelt_column_gets_the_near_one(iris):
-    with pytest.raises(ValueError, match=r"no column `Kinds`, but .* Did you mean kind\?"):
+    with pytest.raises(ValueError, match=r"no column `Kinds`\. Found .* Did you mean kind\?"):
         table(iris, "Kinds")
