@@ -202,14 +202,14 @@ def same_network(name: str, seed: int) -> Facts:
                 each = job_of(part, job, Path(folder) / part.name)
                 train([each], device="cpu")
                 asked, index = held_out(part, job)
-                said = log_probabilities(
+                log_p = log_probabilities(
                     Path(folder) / part.name,
                     "averaged",
                     trained_on=each.data[0],
                     asked=asked,
                     device=torch.device("cpu"),
                 )
-                p[index] = said.double().exp().numpy()
+                p[index] = log_p.double().exp().numpy()
             seconds = time.process_time() - began
             theirs[f"our network, {title}"] = {"seconds": seconds, **by_cleanlab(given, wrong, p)}
     return {"data": name, "seed": seed, "labels_sha256": labels_sha256(given), "cleanlab": theirs}
@@ -270,7 +270,7 @@ def train_piece(piece: Sequence[Part], whole: Job, out: Path, work: Path, device
             "seconds_side_by_side": seconds,  # since the last stop
             "summary": result["summary"],
         }
-        said = {
+        log_p = {
             which: log_probabilities(folder, which, trained_on=job.data[0], asked=asked, device=chosen).half().numpy()
             for which in ("last", "averaged")
         }
@@ -279,7 +279,7 @@ def train_piece(piece: Sequence[Part], whole: Job, out: Path, work: Path, device
             for name in (SAMPLES, RESULT, RUN, METRICS):
                 shutil.copyfile(folder / name, out / part.name / name)
         # log p in half precision: exact where p is near 0 and where it is near 1
-        write_npz(out / f"{part.name}.npz", index=index.numpy().astype(np.int32), facts=json.dumps(facts), **said)
+        write_npz(out / f"{part.name}.npz", index=index.numpy().astype(np.int32), facts=json.dumps(facts), **log_p)
         print(f"{part.name}: {result['summary']}", flush=True)
 
 
@@ -345,7 +345,7 @@ def scored(folder: Path) -> Facts:
     for name, method in METHODS.items():
         paths = [folder / f"{part.name}.npz" for part in PARTS if part.method == name and part.fold is not None]
         if not all(path.exists() for path in paths):
-            print(f"Not all five folds of {method} are there: left out.")
+            print(f"{method} is left out, because some of its five folds are missing.")
             continue
         files = [read_npz(path) for path in paths]
         parts += [file["facts"] for file in files]
@@ -377,7 +377,7 @@ def read_npz(path: Path) -> Facts:
         return {name: json.loads(str(file[name])) if name == "facts" else file[name] for name in file.files}
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------------
+# --- command line -----------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -393,7 +393,7 @@ def main() -> None:
     gpu = tasks.add_parser("train", help="train on a GPU: one run, and five folds with CE+OGC and with CE")
     gpu.add_argument("--data", type=Path, required=True, help="folder with CIFAR-10 and CIFAR-10_human.pt")
     gpu.add_argument("--out", type=Path, required=True, help="folder for small files, under 15 MB in all")
-    gpu.add_argument("--work", type=Path, default=Path("runs/audit"), help="folder for the runs, to go on from")
+    gpu.add_argument("--work", type=Path, default=Path("runs/audit"), help="folder for the checkpoints")
     gpu.add_argument("--piece", type=int, choices=range(1, len(PIECES) + 1), help="one of them; without it, all")
     gpu.add_argument("--device", default="cuda")
     gpu.add_argument("--first", type=int, help=argparse.SUPPRESS)  # images, to try it out

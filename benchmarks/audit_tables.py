@@ -59,11 +59,11 @@ def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
         yield row("**ours**, one run", [run["ours"]["scores"]["label_score"] for run in runs])
         for kind in runs[0]["cleanlab"]:
             for score in SCORES:
-                told = [run["cleanlab"][kind]["scores"][score] for run in runs]
-                yield row(f"cleanlab, five-fold {kind}, `{score}`", told)
+                facts = [run["cleanlab"][kind]["scores"][score] for run in runs]
+                yield row(f"cleanlab, five-fold {kind}, `{score}`", facts)
         for score in SCORES:
-            told = [run["ours"]["cleanlab_on_mean_p"]["scores"][score] for run in runs]
-            yield row(f"cleanlab on our run's mean probabilities, `{score}`", told)
+            facts = [run["ours"]["cleanlab_on_mean_p"]["scores"][score] for run in runs]
+            yield row(f"cleanlab on our run's mean probabilities, `{score}`", facts)
         yield "\nWhat is called wrong, and what it takes:"
         yield from head("", *FOUND)
         yield found_row("truth", [{"noise_rate": run["noise_rate"]} for run in runs])
@@ -139,16 +139,16 @@ def cifar_tables(result: Facts | None) -> Iterator[str]:
         return row(title, [score]).replace(f"| {title} |", f"| {title} | {images / 1e6:.1f} M |", 1)
 
     yield line(f"**ours**, one run of CE+OGC: {CHOICES['label_score']}", ours["images"], ours["scores"]["label_score"])
-    for title, told in result["cleanlab"].items():
+    for title, facts in result["cleanlab"].items():
         for score in SCORES:
-            yield line(f"cleanlab, {title}, `{score}`", told["images"], told["scores"][score])
+            yield line(f"cleanlab, {title}, `{score}`", facts["images"], facts["scores"][score])
     yield "\nWhat is called wrong:"
     columns = list(FOUND)[:-1]
     yield from head("", *columns)
     yield found_row("truth", [{"noise_rate": result["noise_rate"]}], columns)
     yield found_row("**ours**", [ours], columns)
-    for title, told in result["cleanlab"].items():
-        yield found_row(f"cleanlab, {title}", [told], columns)
+    for title, facts in result["cleanlab"].items():
+        yield found_row(f"cleanlab, {title}", [facts], columns)
     yield f"\nOf the wrong labels among ours, the suggested one is right in a share of {ours['suggestions_right']:.2f}."
     yield "\nOther choices on the same run:"
     yield from head("score", *MEASURES.values())

@@ -1,7 +1,7 @@
-"""The audit on small tables: what longer training costs it, beside cleanlab; docs/audit.md has the table.
+"""The audit on small tables: the effect of longer training, compared with cleanlab. The table is in docs/audit.md.
 
     python benchmarks/tables_audit.py run                     # measure: a quarter of an hour on one core
-    python benchmarks/tables_audit.py --write docs/audit.md   # put the recorded numbers into the document
+    python benchmarks/tables_audit.py --write docs/audit.md   # insert the recorded numbers
 
 Seven real tables with 2 to 11 classes, symmetric and class-dependent noise of 20 and 40 %, three seeds. Our runs use
 the recipe ``table`` for 1, 2, 4 and 8 times its epochs. cleanlab gets out-of-sample probabilities from five-fold
@@ -39,7 +39,7 @@ from provenance import provenance
 
 RESULTS = Path(__file__).parent / "results" / "audit-tables.json"
 BEGIN, END = "<!-- made by benchmarks/tables_audit.py -->", "<!-- end of tables_audit -->"
-ROWS = 600  # per table, at most: drawn anew with every seed
+ROWS = 600  # at most, per table; another sample for every seed
 TIMES = (1, 2, 4, 8)  # the recipe's epochs
 NOISES = tuple((kind, rate) for kind in ("symmetric", "class-dependent") for rate in (0.2, 0.4))
 Table = tuple[np.ndarray, np.ndarray]  # cells (N, columns) as text or numbers, labels (N,) from 0
@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="put the recorded numbers into this document")
     args = parser.parse_args()
     if args.task is None and args.write is None:
-        parser.error("say run, or --write DOCUMENT, or both")
+        parser.error("give run, or --write DOCUMENT, or both")
     if args.task == "run":
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             args.json.write_text(json.dumps(measure(args.seeds), indent=1) + "\n")

@@ -431,7 +431,7 @@ def test_any_folder_for_the_script(tmp_path):
         assert (code, rule in said) == (2, True), said
     for folder, more in (("a\nrm x", ()), ("a\\b", ()), ("a", ("--time", "1\nrm x")), ("a", ("--sbatch", "--x\nrm x"))):
         code, said = export(folder, *more)
-        assert (code, "should be on one line" in said or "without a backslash" in said) == (2, True), said
+        assert (code, "should be on one line" in said or "without backslashes" in said) == (2, True), said
         assert not (tmp_path / folder).exists()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ogc.benchmark.plan import TABLES, TUNING, Cell, Printed, find, key_of, name_of, tuning
-from ogc.training import RECIPES, override
+from ogc.training import RECIPES, allow_loss, override
 from ogc.training.recipe import by_name
 
 PAPER = json.loads((Path(__file__).parent.parent / "paper.json").read_text("utf-8"))
@@ -186,11 +186,13 @@ def test_a_loss_of_ones_own(tmp_path):
     text = "import torch.nn as nn\nclass MyLoss(nn.CrossEntropyLoss):\n    def __init__(self, q: float = 0.5):\n"
     file.write_text(f"{text}        super().__init__()\n")
     method = f"{file}:MyLoss"
+    allow_loss(method)
     cells = find("cifar10", [method], ["symmetric:0.5"])
     assert [cell.paper for cell in cells] == [None]
     key = cells[0].key
     assert re.fullmatch(r"cifar10-mine.py-MyLoss-[0-9a-f]{8}-symmetric-0.5-q-0.5", key)
     file.write_text(f"{text}        super().__init__(label_smoothing=0.1)\n")
+    allow_loss(method)
     assert find("cifar10", [method], ["symmetric:0.5"])[0].key != key
     assert name_of(method) == "MyLoss"
     values = (1, -1, 1e16, 1e-16, -1e16, -1e-16)
@@ -204,6 +206,7 @@ def test_a_loss_of_ones_own_with_ogc_is_named_by_what_differs_from_ce_with_ogc(t
     file.write_text(
         "from ogc.losses import Pointwise\nclass Brier(Pointwise):\n    def value(self, p): return (1 - p) ** 2 / 2\n"
     )
+    allow_loss(f"{file}:Brier+ogc")
     usual = find("cifar10", [f"{file}:Brier+ogc"], ["symmetric:0.5"])[0]
     assert re.fullmatch(r"cifar10-mine.py-Brier_ogc-[0-9a-f]{8}-symmetric-0.5-epsilon-2", usual.key)
     changed = override(usual.recipe(0), {"every": 8, "epsilon": 1})

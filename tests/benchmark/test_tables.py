@@ -206,7 +206,7 @@ def test_a_run_without_such_a_number_was_run():
     text = markdown(fill(TABLES["queue"], [*others, never.model_copy(update={"epochs": epochs})]))
     assert "not run" not in text
     assert "| 256 | ours | 50.00 (1) | none |" in text.replace("**", "")
-    assert "None: run, and without such a number." in text
+    assert "None: run, but without this number." in text
 
 
 def test_what_is_no_row():
@@ -334,7 +334,7 @@ def test_runs_on_labels_of_the_earlier_generator_are_marked():
         assert "~" in on_screen(filled)
         assert r"$^\sim$" in latex(filled)
         for text in (markdown(filled), on_screen(filled), html([filled])):
-            assert "labels of our earlier generator" in " ".join(text.split())
+            assert "labels from our earlier generator" in " ".join(text.split())
     plain = fill(TABLES["cifar10"], [new])
     assert not entry(plain, "CE", "Sym-50%").earlier
     assert "~" not in markdown(plain)

@@ -177,7 +177,7 @@ def _order(source: Source | None, parts: Sequence[Dataset], table: TableFile | N
     class_names = parts[0].class_names
     index = {name: i for i, name in enumerate(class_names)}
     labels = torch.tensor([index[name] for name in table.labels(source.label or "")])
-    with warnings.catch_warnings(action="ignore"):  # said when it was loaded
+    with warnings.catch_warnings(action="ignore"):  # already shown when the data was loaded
         return torch.cat(stratified_split(labels, class_names, val=source.val, seed=0)).argsort()
 
 

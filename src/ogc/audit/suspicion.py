@@ -63,7 +63,7 @@ class Issues:
 
     @property
     def suggested_label(self) -> Tensor:
-        """The predicted label, which is the given one if there is no issue; (N,)."""
+        """The predicted label, equal to the given one where there is no issue: (N,)."""
         return self.predicted_label
 
     def confusion(self, labels: Tensor | None = None) -> Tensor:

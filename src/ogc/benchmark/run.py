@@ -1,4 +1,4 @@
-"""``ogc bench run``: run what is missing from the tables. Each run writes one JSON file, and resumes if it is stopped.
+"""``ogc bench run``: run whatever is missing from a table. Each run writes one JSON file and resumes if it was stopped.
 
 A run trains in its own folder, ``OUT/.work/NAME``, which holds its checkpoints. When it is finished, its result is
 written to ``OUT`` and the folder is removed. Killing the process loses the training since the last checkpoint.
