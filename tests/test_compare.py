@@ -97,7 +97,7 @@ def test_equal_methods_are_no_clear_win():
     same = drawn(0.8).expand(3, 3, 400)
     comparison = made(same)
     assert comparison.best == "ce"
-    assert "but gce or ce+ogc may do as well: the difference of 0.0 points is within" in comparison.sentence()
+    assert "but gce or ce+ogc may do as well: a difference of up to 0.0 points is within" in comparison.sentence()
 
 
 def test_one_seed_does_not_show_the_spread():
