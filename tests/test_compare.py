@@ -25,6 +25,8 @@ from ogc.training.run_folder import RESULT
 from small_runs import StopAt, features
 from tickets import write_tickets
 
+pytestmark = pytest.mark.pictures  # one that is small is drawn for each comparison
+
 TABLE = ("tickets.csv", "--label", "kind", "--id", "ticket")
 SMALL = ("--epochs", "6", "--set", "hidden=16", "--set", "batch_size=16", "--device", "cpu")
 
