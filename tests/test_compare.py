@@ -259,7 +259,7 @@ WRONG = [
     ((), 2, "Missing argument"),
     (("nowhere.csv", "--label", "kind"), 1, "There is no `nowhere.csv`."),
     (("tickets.csv",), 2, "Parameter `label` should be given: the column of `tickets.csv` with the labels."),
-    (("tickets.csv", "--label", "kinds"), 1, "tickets.csv` has no column `kinds`, but `ticket`, "),
+    (("tickets.csv", "--label", "kinds"), 1, "tickets.csv` has no column `kinds`. Found `ticket`, "),
     ((*TABLE, "--methods", "ce,ogc"), 2, "There is no method named 'ogc'. Did you mean ce+ogc?"),
     ((*TABLE, "--methods", "ce"), 2, "Parameter `methods` should be two methods or more. Found"),
     ((*TABLE, "--methods", "ce,,gce"), 2, "Parameter `methods` should be a comma-separated list, as in ce,gce,ce+ogc."),
