@@ -274,10 +274,11 @@ class Comparison:
                 f"Use {self.best}: it predicts {accuracy} {what}, {_points(lead)} more than the next best, {name}, and "
                 f"the difference is larger than the spread over {over} (+-{100 * lead.spread:.1f}).{one_seed}"
             )
-        name, lead = max(close.items(), key=lambda pair: pair[1].mean)
+        lead = max(close.values(), key=lambda lead: lead.mean)
+        difference = "the difference of" if len(close) == 1 else "a difference of up to"
         return (
-            f"Use {self.best}, which predicts {accuracy} {what}, but {_either(list(close))} may do as well: the "
-            f"difference of {_points(lead)} is within the spread over {over} (+-{100 * lead.spread:.1f}).{one_seed}"
+            f"Use {self.best}, which predicts {accuracy} {what}, but {_either(list(close))} may do as well: "
+            f"{difference} {_points(lead)} is within the spread over {over} (+-{100 * lead.spread:.1f}).{one_seed}"
         )
 
     def table(self) -> Table:
