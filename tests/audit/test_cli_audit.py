@@ -386,7 +386,7 @@ def test_a_folder_named_like_a_data_set(photos):
 def test_data_from_python():
     job = small_runs.job(Path("run"))
     train([job])
-    fails(2, "came from Python: call ogc.audit.run.audit_run('run', (train, sets))", "audit", "run")
+    fails(2, "came from Python. Pass it to the audit: ogc.audit.run.audit_run('run', (train, sets))", "audit", "run")
     found = audit_run("run", job.data)
     assert list(found.ids) == job.data[0].ids
     assert sorted(path.name for path in Path("run/audit").iterdir()) == FILES
@@ -418,23 +418,30 @@ def test_runs_that_cannot_be_audited(digits):
     (digits / "run.json").write_text("{}")
     fails(1, "run.json is damaged: it has no checksum", "audit", digits)
     works("train", "digits", "--epochs", "1", "--set", "surveys=0", "--set", "hidden=8", "--out", "none")
-    fails(2, "has no surveys, which tell right labels from wrong ones: train it again with --set", "audit", "none")
+    fails(2, "has no surveys, which an audit needs: they were turned off. Train it again with --set", "audit", "none")
 
 
 def test_runs_without_surveys_for_other_reasons(digits, monkeypatch):
     tensors, _ = read_tensors(digits / SAMPLES)
     old = {name: value for name, value in tensors.items() if not name.startswith("survey.")}
     write_tensors(digits / SAMPLES, read_description(digits).id, old, {})
-    fails(2, "it was trained before there were surveys: train it again.", "audit", digits)
+    fails(2, "it was trained by a version without surveys. Train it again.", "audit", digits)
     monkeypatch.setattr(audit_of, "LARGEST", 1000)
-    fails(2, "it has too many samples and classes.", "audit", digits)
+    fails(2, "there are too many samples and classes.", "audit", digits)
 
 
 def test_what_is_too_large_is_not_trained_on(photos, monkeypatch):
     a_table()
     monkeypatch.setattr(audit_of, "LARGEST", 3 * 60 - 1)
-    fails(2, "photos has 60 samples of 3 classes: an audit takes 179", "audit", "--folder", photos, *FOLDER)
-    fails(2, "t.csv has 240 samples of 3 classes", "audit", "--table", "t.csv", *TABLE)
+    fails(
+        2,
+        "photos has 60 samples and 3 classes. An audit is limited to a product of 179",
+        "audit",
+        "--folder",
+        photos,
+        *FOLDER,
+    )
+    fails(2, "t.csv has 240 samples and 3 classes", "audit", "--table", "t.csv", *TABLE)
     np.savez("a.npz", X=np.zeros((90, 2)), y=np.arange(90) % 3)
     fails(2, "a.npz has 90 samples of 3 classes", "audit", "a.npz", "--epochs", "1")
     assert not Path("runs").exists()
@@ -665,7 +672,7 @@ def test_an_original_that_changed_is_refused(table):
     text = Path("t.csv").read_text()
     lines = rows("t.csv")
     Path("t.csv").write_text(text[: text.index("=c239")])
-    fails(1, "has changed: it has 239 rows, and had 240.", "audit", "apply", table, "--out", "f.csv")
+    fails(1, "has changed: it has 239 rows and had 240.", "audit", "apply", table, "--out", "f.csv")
     new = next(name for name in NAMES if name != lines[0]["kind"])
     with Path("t.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, lines[0])
@@ -718,9 +725,7 @@ def test_other_kinds_of_tables(ending):
 
 
 def test_labels_of_digits_can_be_trained_on(digits):
-    fails(
-        1, f"There is no audit of {digits}: ogc audit {digits} makes one.", "audit", "apply", digits, "--out", "f.npy"
-    )
+    fails(1, f"{digits} has no audit. To make one: ogc audit {digits}.", "audit", "apply", digits, "--out", "f.npy")
     works("audit", digits)
     for name in ("f.npy", "f.csv"):
         said = works("audit", "apply", digits, "--out", name)
@@ -765,7 +770,7 @@ def test_arrays_that_changed_are_refused():
     works("audit", "run")
     apply = ["audit", "apply", "run", "--out", "f.npy"]
     some_arrays(labels, seed=1)
-    fails(1, "a.npz` has changed since it was audited, though not its labels", *apply)
+    fails(1, "a.npz` has changed since it was audited. Train and audit again.", *apply)
     for changed in (labels[::-1], labels % 2, labels[:90]):
         some_arrays(changed)
         fails(1, "a.npz` have changed. Train and audit again.", *apply)

@@ -105,7 +105,7 @@ def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
     assert not (tmp_path / "empty").exists()
     assert "These are trial runs" in bench(*args, "--dry-run", "--epochs", "3")[1]
     code, said = bench("bench", "run", "cifar10", "--methods", "ce", "--data", tmp_path, "--out", tmp_path, "--dry-run")
-    assert (code, said.count("to run"), "CIFAR-10 is not in `" in said) == (0, 6, True)
+    assert (code, said.count("to run"), "CIFAR-10 was not found in `" in said) == (0, 6, True)
 
 
 def test_a_dry_run_tells_what_there_is_to_go_on_with(tmp_path):
@@ -232,7 +232,7 @@ def test_only(tmp_path):
         (["digits", "--address", "1.2.3.4:5"], 2, "`address` should be omitted without --engine ray"),
         (["digits", "--device", "tpu"], 2, "`device` should be auto, cpu, cuda"),
         (["digits", "--device", "cpu", "--side-by-side", "2"], 2, "`side-by-side` should be 1 without a GPU"),
-        (["cifar10", "--data", "nowhere", "--noises", "symmetric:0.5"], 1, "CIFAR-10 is not in"),
+        (["cifar10", "--data", "nowhere", "--noises", "symmetric:0.5"], 1, "CIFAR-10 was not found in"),
         (["cifar10", "--data", "nowhere"], 1, "human:worse is read from"),
         (["digits", "--only", "digits-ce-symmetric-0.5"], 2, "Did you mean digits-ce-symmetric-0.5-1"),
         (["digits", "--noises", "symmetric:0.4"], 2, "Found `noises = 'symmetric:0.4'`. Did you mean symmetric:0."),
@@ -265,7 +265,7 @@ def test_data_that_are_not_there_are_told_of_before(command, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     asked = ["cifar10", "--methods", "ce", "--noises", "symmetric:0.5,human:worse", "--data", "none", "--out", "out"]
     code, said = bench("bench", *command, *asked)
-    assert (code, said.count("CIFAR-10 is not in `")) == (0, 1), said
+    assert (code, said.count("CIFAR-10 was not found in `")) == (0, 1), said
     assert said.count("human:worse is read from CIFAR-10_human.pt, which is not in `") == 1
 
 
