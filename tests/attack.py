@@ -185,9 +185,9 @@ def tabled(folder):
 def benched(folder):
     done = tasks(1)
     stands = [status_of(task, folder).note for task in done]
-    books = run_tasks(done, data=Data(None), out=folder, console=Console(**CONSOLE))
-    if books.broken:
-        raise ValueError(" ".join([*stands, *books.broken.values()]))
+    runs = run_tasks(done, data=Data(None), out=folder, console=Console(**CONSOLE))
+    if runs.failed:
+        raise ValueError(" ".join([*stands, *runs.failed.values()]))
     return results(folder)
 
 

@@ -123,7 +123,7 @@ def test_a_signal_to_one_stops_all_at_one_step(pair):
 def test_it_goes_on_with_as_many_processes(pair):
     for seen in pair[1]:
         assert seen["of one process"].startswith("CheckpointError")
-        assert "number of processes is 1 there, and 2 here" in seen["of one process"]
+        assert "number of processes is 1 there and 2 here" in seen["of one process"]
         assert "`batch_size` should be a multiple of 2" in seen["odd batch"]
 
 
