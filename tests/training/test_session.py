@@ -157,7 +157,7 @@ def test_a_description_with_another_recipe(tmp_path):
 
 
 def test_one_folder_for_each_job(tmp_path):
-    with pytest.raises(ValueError, match="`out` should be another folder for each job"):
+    with pytest.raises(ValueError, match="`out` should be a different folder for each job"):
         train([job(tmp_path), job(tmp_path / "." / ".." / tmp_path.name)])
     assert not list(tmp_path.iterdir())
 
@@ -181,7 +181,7 @@ def test_devices_and_engines():
 def test_evaluation_sets_of_other_classes():
     one = job()
     other = digits(None).data[1]["test"]
-    with pytest.raises(ValueError, match="`other` should be of 3 classes"):
+    with pytest.raises(ValueError, match="`other` should be a set with 3 classes"):
         train([one._replace(data=(one.data[0], {"other": other}))])
 
 
