@@ -108,7 +108,7 @@ def test_of_another_program(stopped):
     assert refusal(stopped).startswith("does not fit this run: ")
 
 
-@pytest.mark.parametrize("lost", ["optimizer.0.momentum_buffer", "criterion.queue", "books.H", "rng.0"])
+@pytest.mark.parametrize("lost", ["optimizer.0.momentum_buffer", "criterion.queue", "samples.H", "rng.0"])
 def test_a_part_is_missing_or_misshapen(stopped, lost):
     tensors, facts = read_tensors(stopped / LAST)
     if not lost.startswith("optimizer"):

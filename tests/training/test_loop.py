@@ -64,7 +64,7 @@ def test_accumulated_gradients_are_those_of_the_batch(tmp_path):
         train([job(tmp_path / str(parts), "gce", net=network(normed=False, drop=0), accumulate=parts)])
     whole, parts = (read_tensors(tmp_path / name / LAST)[0] for name in ("1", "4"))
     for name, value in whole.items():
-        if name.startswith(("network", "averaged", "books")):
+        if name.startswith(("network", "averaged", "samples")):
             assert torch.allclose(value, parts[name], atol=1e-6), name
 
 

@@ -184,7 +184,7 @@ def test_a_run_goes_on_with_other_surveys_than_it_began_with(tmp_path):
         train([job(tmp_path, surveys=0)], device="cpu", watch=StopAt(2, 1))
     assert not any("survey" in name for name in read_tensors(tmp_path / LAST)[0])
     train([job(tmp_path, surveys=10)], device="cpu", resume=True)
-    assert int(read_tensors(tmp_path / LAST)[0]["books.survey.train.count"]) == EPOCHS - 1
+    assert int(read_tensors(tmp_path / LAST)[0]["samples.survey.train.count"]) == EPOCHS - 1
     found = read_tensors(tmp_path / SAMPLES)[0]
     train([job(tmp_path / "whole", surveys=10)], device="cpu")
     whole = read_tensors(tmp_path / "whole" / SAMPLES)[0]

@@ -223,7 +223,8 @@ def _machines(results: Sequence[Result]) -> list[str]:
     groups: dict[tuple[str | None, ...], list[Result]] = {}
     for result in results:
         made = result.provenance
-        groups.setdefault((made.device, made.torch, made.commit, made.date[:10]), []).append(result)
+        commit = made.commit and made.commit[:12] + "+" * made.commit.endswith("+")
+        groups.setdefault((made.device, made.torch, commit, made.date[:10]), []).append(result)
     return [
         escape(f"- {_count(runs, 'run')} on {device}, torch {torch}, commit {commit or 'unknown'}, {date}", quote=False)
         for (device, torch, commit, date), runs in sorted(groups.items(), key=lambda group: str(group[0]))

@@ -44,7 +44,7 @@ def _save(run: Run, folder: Path, states: list[Tensor], ranks: Ranks) -> None:
         **_named("averaged", run.average or {}),
         **_named("criterion", criterion),
         **{f"optimizer.{slot}.{name}": value for slot, state in slots for name, value in state.items()},
-        **_named("books", run.sample_state()),
+        **_named("samples", run.sample_state()),
         **{f"rng.{rank}": state for rank, state in enumerate(states)},
     }
     facts = {
@@ -90,8 +90,10 @@ def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], 
         for name, value in (run.average or {}).items():
             value.copy_(tensors[f"averaged.{name}"])
         for name, value in run.sample_state().items():
-            if f"books.{name}" in tensors or not name.startswith("survey."):  # surveys may have been added on resuming
-                value.copy_(tensors[f"books.{name}"])
+            if f"samples.{name}" in tensors or not name.startswith(
+                "survey."
+            ):  # surveys may have been added on resuming
+                value.copy_(tensors[f"samples.{name}"])
     weights = [value for group in run.optimizer.param_groups for value in group["params"]]
     slots: dict[int, dict[str, Tensor]] = {}
     for key, value in part_of(tensors, "optimizer").items():
