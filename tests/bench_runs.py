@@ -30,10 +30,10 @@ def bench(*arguments):
     return result.exit_code, result.output
 
 
-def start(*arguments, pause=0.0, log=None, **options):
-    """In another process; ``pause`` seconds a step, and a line of ``log`` an epoch."""
+def start(*arguments, pause=0.0, hold=None, log=None, **options):
+    """In another process; ``pause`` seconds a step, which waits while ``hold`` exists; a line of ``log`` an epoch."""
     env = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    env |= {"PAUSE": str(pause), "LOG": str(log or os.devnull)}
+    env |= {"PAUSE": str(pause), "HOLD": str(hold or ""), "LOG": str(log or os.devnull)}
     command = [sys.executable, str(Path(__file__)), *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env=env, **pipes | options)
@@ -85,11 +85,14 @@ def slow_down():
     """What ``start`` asks for."""
     from ogc.benchmark.batch import SessionWatch
 
-    pause, log = float(os.environ.get("PAUSE", 0)), Path(os.environ.get("LOG", os.devnull))
+    pause, hold = float(os.environ.get("PAUSE", 0)), os.environ.get("HOLD", "")
+    log = Path(os.environ.get("LOG", os.devnull))
     moved, ended = SessionWatch.moved, SessionWatch.ended_epoch
 
     def slowly(self, *arguments, **options):
         time.sleep(pause)
+        while hold and Path(hold).exists():
+            time.sleep(0.01)
         moved(self, *arguments, **options)
 
     def noted(self, number, epoch):

@@ -452,7 +452,10 @@ def test_ended_in_every_way_it_goes_on(tmp_path, undisturbed):
 @pytest.mark.slow
 def test_two_processes_share_the_work(tmp_path, undisturbed):
     out, log = tmp_path / "out", tmp_path / "log"
-    processes = [start(*FOUR, "--out", out, pause=0.03, log=log) for _ in range(2)]
+    (hold := tmp_path / "hold").touch()
+    processes = [start(*FOUR, "--out", out, hold=hold, log=log) for _ in range(2)]
+    wait_for(lambda: len(list(out.glob(".work/*.lock"))) == 2, "both to begin")
+    hold.unlink()
     said = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert set(Counter(log.read_text().splitlines()).values()) == {1}
@@ -465,14 +468,18 @@ def test_two_processes_share_the_work(tmp_path, undisturbed):
 @pytest.mark.slow
 def test_the_tasks_of_a_process_that_is_killed_are_taken_over(tmp_path):
     """The one that has run everything else looks at them again."""
-    args = (*DIGITS, "--methods", "ce", "--out", tmp_path)
-    first = start(*args, pause=0.3)
-    wait_for(lambda: list(tmp_path.glob(".work/*.lock")), "the first to begin")
-    second = start(*args, "--seeds", "1,2", pause=0.02)
-    wait_for(lambda: len(epochs_done(tmp_path)) == 2, "the second to begin")
+    out, holds = tmp_path / "out", [tmp_path / "first", tmp_path / "second"]
+    args = (*DIGITS, "--methods", "ce", "--out", out)
+    for hold in holds:
+        hold.touch()
+    first = start(*args, hold=holds[0])
+    wait_for(lambda: len(list(out.glob(".work/*.lock"))) == 1, "the first to begin")
     assert "running" in bench(*args, "--dry-run")[1]
+    second = start(*args, "--seeds", "1,2", hold=holds[1])
+    wait_for(lambda: len(list(out.glob(".work/*.lock"))) == 2, "the second to begin")
     first.kill()
     first.communicate()
+    holds[1].unlink()
     said = second.communicate()[0]
     assert second.returncode == 0
     assert "2 of 2 runs are done, 2 of them new." in said

@@ -153,7 +153,9 @@ def test_refuses_a_slope_that_does_not_fall(base, sentence):
 
 @pytest.mark.parametrize("name", ["lc_ce", "nce_rce", "nce_nnce"])
 def test_refuses_a_loss_of_all_classes(name):
-    with pytest.raises(ValueError, match=r"^OGC needs a pointwise loss, one that depends on the probability .* Found "):
+    with pytest.raises(
+        ValueError, match=r"^OGC needs a pointwise loss, one that depends on the given label's .* Found "
+    ):
         OGC(name)
 
 
