@@ -6,16 +6,15 @@ import json
 import re
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench_runs import SMALL, bench, epochs_done, results, start, wait_for
 from ogc.benchmark import cluster as over_ray
-from ogc.benchmark import cluster_worker
-from ogc.benchmark.batch import BatchOutcome, Outcome
-from ogc.benchmark.cluster import WorkerHandle
-from ogc.benchmark.cluster_worker import RemoteJob, Worker
+from ogc.benchmark.batch import Outcome
+from ogc.benchmark.cluster import RemoteJob, remove_finished, train_remotely
 from ogc.benchmark.data import Data
 from ogc.benchmark.lock import Lock
 from ogc.benchmark.plan import find
@@ -139,20 +138,18 @@ def test_a_node_is_killed_and_another_comes(cluster, over, file, tmp_path):
     add_node(cluster)
     said = process.communicate()[0]
     assert process.returncode == 0, said
-    assert said.count("is lost: ") == 1
     assert re.search(r"6 epochs of 11 steps, [2-5] of them done", said), said
-    assert len(set(re.findall(r"to \S+, process (\d+)", said))) == 3
     assert "4 of 4 runs are done, 4 of them new." in said
     assert bench(*slow, "--out", tmp_path / "here")[0] == 0
     assert results(out) == results(tmp_path / "here")
 
 
-def test_what_ends_its_worker_is_tried_three_times(cluster, over, file, tmp_path):
+def test_what_ends_its_process_is_tried_three_times(cluster, over, file, tmp_path):
     process = start(*DIGITS, "--methods", "ce", "--method", f"{file}:Deadly", *over)
     said = process.communicate()[0]
     assert process.returncode == 1, said
-    assert said.count("is lost: ") == 3
-    assert "Lost 3 workers" in said
+    assert said.count("losses.py-Deadly") >= 3, said
+    assert "Failed 3 times on the cluster: " in said
     assert [result.method for result in read_all(tmp_path / "out")[0]] == ["ce"]
 
 
@@ -195,103 +192,66 @@ def test_a_cluster_that_is_not_there(ray, address, code, said, tmp_path):
     assert (found[0], found[1].splitlines()[-1]) == (code, said)
 
 
-# --- which workers are started ---------------------------------------------------------------------------------------
+# --- what the driver submits -----------------------------------------------------------------------------------------
 
 
 class FakeRay:
-    """As much of Ray as starting workers needs; actors never reply."""
+    """As much of Ray as the driver needs. Training is real, on the CPU, unless ``does(*names)`` has an outcome.
 
-    def __init__(self, *resources):
-        self.resources, self.started = resources, []
-
-    def nodes(self):
-        numbered = enumerate(self.resources, 1)
-        return [
-            {"NodeID": f"{i:056x}", "NodeManagerHostname": f"node{i}", "Alive": bool(has), "Resources": has}
-            for i, has in numbered
-        ]
-
-    def remote(self, made):
-        return Remote(self, made)
-
-
-class Remote:
-    """What is asked of it is a function, to be called for the answer."""
-
-    def __init__(self, ray, made):
-        self.ray, self.made = ray, made
-
-    def options(self, **options):
-        self.options = options
-        self.node = int(options["scheduling_strategy"].node_id, 16)
-        return self
-
-    def remote(self, *_):
-        if self.made is Worker:
-            self.ray.started.append((self.node, self.options.get("num_gpus", 0), self.options["num_cpus"]))
-            self.number = len(self.ray.started)
-        return self
-
-    def __getattr__(self, what):
-        return Call(self, what)
-
-
-class Call:
-    def __init__(self, actor, what):
-        self.actor, self.what = actor, what
-
-    def remote(self, *arguments, **options):
-        return lambda: self.actor.ray.answer(self.actor, self.what, arguments, options)
-
-
-class TrainingRay(FakeRay):
-    """Workers answer. Training is real, on the CPU, unless ``does(actor, name)`` says what it comes to.
-
-    ``given`` is who was asked to train what; who is killed trains nothing more.
+    ``given`` is the names of the runs of each batch, in the order in which they were submitted.
     """
 
-    def __init__(self, does, *resources):
-        super().__init__(*resources)
-        self.does, self.given, self.killed = does, [], []
+    def __init__(self, resources, does=lambda *names: None):
+        self.resources, self.does, self.given, self.cancelled = resources, does, [], []
+
+    def cluster_resources(self):
+        return self.resources
+
+    def remote(self, function):
+        def call(*arguments):
+            names = [job.out.name for job in arguments[1]] if function is train_remotely else []
+            self.given += [names] if names else []
+            return lambda: self.does(*names) or function(*arguments)
+
+        submitted = SimpleNamespace(remote=call)
+        return SimpleNamespace(options=lambda **options: submitted)
 
     def put(self, images):
         return images
 
-    def wait(self, answers, timeout):
-        return answers, []
+    def wait(self, replies, timeout):
+        return replies[-1:], replies[:-1]
 
-    def get(self, answer, timeout=None):
-        return answer()
+    def get(self, reply):
+        answer = reply()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    def kill(self, actor):
-        self.killed.append(actor)
-
-    def answer(self, actor, what, arguments, options):
-        if what == "describe":
-            return actor.number, f"node{actor.node}", over_ray.__version__
-        if what == "train":
-            assert actor not in self.killed
-            names = [job.out.name for job in arguments[1]]
-            self.given.append((actor.node, *names))
-            return self.does(actor, *names) or Worker().train(*arguments, **options | {"device": "cpu"})
-        return []
+    def cancel(self, reply):
+        self.cancelled.append(reply)
 
 
 @pytest.fixture
-def driver(ray, tmp_path, monkeypatch):
+def driver(on_a_node, tmp_path, monkeypatch):
     """Make a driver from a fake Ray and tasks; its output is in ``driver.said``."""
     from rich.console import Console
 
     monkeypatch.setattr(over_ray, "POLL", 0.01)
 
-    def make(fake, tasks, device="auto"):
+    def make(fake, tasks, most=1, device="cpu"):
         said = io.StringIO()
         queue = RunQueue(tmp_path, Console(file=said, width=200), tasks)
-        made = over_ray.Driver(fake, queue, Data(None), device, None, None, 0.0)
+        made = over_ray.Driver(fake, queue, Data(None), device, most, None, 0.0)
         made.said = said.getvalue
         return made
 
     return make
+
+
+@pytest.fixture
+def on_a_node(ray, monkeypatch):
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "0" * 56))
 
 
 def small(seeds, *methods, **of_cells):
@@ -300,76 +260,39 @@ def small(seeds, *methods, **of_cells):
     return tasks_of(cells, seeds, {"epochs": 1, "hidden": (16,)})
 
 
-def come(driver):
-    """Start all workers and receive their replies."""
-    driver.start_workers()
-    for answer in list(driver.starting):
-        driver.receive(answer)
+def ray_error(reason):
+    from ray.exceptions import RaySystemError
 
-
-class Barren(FakeRay):
-    """A fake Ray in which no worker can start."""
-
-    def get(self, answer, timeout=None):
-        from ray.exceptions import RaySystemError
-
-        raise RaySystemError("It died while it was made.\n  Traceback:\nModuleNotFoundError: No module named 'ogc'")
-
-    def kill(self, actor):
-        from ray.exceptions import RaySystemError
-
-        raise RaySystemError("Actor creation cancelled.")
-
-    def wait(self, answers, timeout):
-        return answers, []
-
-
-NODES = ({"GPU": 2.0, "CPU": 16.0}, {"CPU": 3.0}, {}, {"CPU": 1.0})
+    return RaySystemError(reason)
 
 
 @pytest.mark.parametrize(
-    ("device", "waiting", "started"),
-    [
-        ("auto", 9, [(1, 1, 0)] * 2 + [(2, 0, 1)] * 3 + [(4, 0, 1)]),
-        ("auto", 3, [(1, 1, 0)] * 2 + [(2, 0, 1)]),
-        ("cuda", 9, [(1, 1, 0)] * 2),
-        ("cpu", 6, [(1, 0, 1)] * 6),
-    ],
+    ("devices", "waiting", "sizes"), [(2, 9, [3, 3]), (2, 3, [2, 1]), (8, 3, [1, 1, 1]), (1, 1, [1]), (0, 1, [])]
 )
-def test_a_worker_a_gpu_or_a_processor_where_there_is_none(driver, device, waiting, started):
-    fake = FakeRay(*NODES)
-    made = driver(fake, tasks_of(find("digits"), [1])[:waiting], device)
-    made.start_workers()
-    assert fake.started == started
-    made.start_workers()
-    assert fake.started == started  # no more than there is room for
-    assert made.most == {"cuda": 4, "cpu": 1}
+def test_how_many_runs_share_a_device(driver, devices, waiting, sizes):
+    """No device idles while another has several runs."""
+    fake = FakeRay({"GPU": devices, "CPU": 16.0})
+    made = driver(fake, small(range(waiting)), most=4, device="cuda")
+    made.submit(made.devices())
+    assert [len(names) for names in fake.given] == sizes
+    made.submit(made.devices())
+    assert [len(names) for names in fake.given] == sizes  # no more than there is room for
 
 
-def test_nodes_where_no_worker_can_be_made_are_left_out(driver, monkeypatch):
-    """For want of ogc, say: a sentence each, and an end."""
+def test_a_cluster_without_such_a_device(driver, monkeypatch):
     monkeypatch.setattr(over_ray, "TIMEOUT", 0.01)
-    fake = Barren({"CPU": 1.0}, {"CPU": 1.0})
-    made = driver(fake, tasks_of(find("digits"), [1]), "cpu")
-    with pytest.raises(ConnectionError, match="The cluster has no node with a free CPU"):
+    made = driver(FakeRay({"CPU": 1.0}), small([1]), device="cuda")
+    with pytest.raises(ConnectionError, match="The cluster has no node with a GPU"):
         made.work(Stop())
-    assert len(fake.started) == 2 * over_ray.TRIES
-    for node in ("node1", "node2"):
-        assert made.said().count(f"{node}: no worker could be started: ModuleNotFoundError: No module named") == 1
-        assert made.said().count(f"{node} is excluded after 3 failures.") == 1
 
 
-def test_a_node_with_another_version_is_left_out(driver):
-    class Old(TrainingRay):
-        def answer(self, actor, what, *rest):
-            old = what == "describe" and actor.node == 1
-            return (1, "node1", "0.0") if old else super().answer(actor, what, *rest)
-
-    fake = Old(lambda *_: None, {"CPU": 1.0}, {"CPU": 1.0})
-    made = driver(fake, small([1, 2, 3]))
-    made.work(Stop())
-    assert [node for node, *_ in fake.given] == [2, 2, 2]
-    assert made.said().count("node1 is excluded: it has ogc 0.0, not") == 1
+@pytest.mark.parametrize(("resources", "most"), [({"CPU": 1.0}, 1), ({"CPU": 1.0, "GPU": 1.0}, 4)])
+def test_gpus_are_used_if_there_are_any(ray, resources, most, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(over_ray, "_connected", lambda address: contextlib.nullcontext(FakeRay(resources)))
+    monkeypatch.setattr(over_ray.Driver, "work", lambda driver, stop: made.append((driver.device, driver.most)))
+    over_ray.run(small([1]), data=Data(None), out=tmp_path, console=None)
+    assert made == [("cuda" if most > 1 else "cpu", most)]
 
 
 def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
@@ -384,235 +307,140 @@ def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
     assert asked == ["local", "10.0.0.1:6379"]
 
 
-def test_how_many_tasks_a_worker_gets(driver, monkeypatch):
-    """No worker idles while another has several tasks. Tasks that a worker was lost with are run apart from others."""
-    fake = TrainingRay(None, {"GPU": 8.0})
-    made = driver(fake, small(range(8)))
-
-    def assigned(*workers):
-        """How many tasks they get."""
-        made.idle = list(workers)
-        made.assign()
-        got = [(answer, claims) for answer, (worker, claims) in made.busy.items() if worker in workers]
-        return sum(len(claims) for _, claims in got)
-
-    def back():
-        for answer in list(made.busy):
-            for claim in made.busy.pop(answer)[1]:
-                made.queue.finish(claim, Outcome())
-
-    made.start_workers()
-    workers = list(made.starting.values())
-    assert len(workers) == 8
-    del made.starting[next(iter(made.starting))]
-    assert assigned(workers[0]) == 1
-    back()
-    with monkeypatch.context() as patch:
-        patch.setattr(over_ray, "TIMEOUT", 0.0)
-        assert assigned(workers[0]) == 4, "those that do not come are not waited for"
-    back()
-    made.starting.clear()
-    assert assigned(replace(workers[0], kind="cpu")) == 1
-    back()
-    assert assigned(workers[0]) == 4
-    [(worker, claims)] = made.busy.values()
-    made.busy.clear()
-    made.fail(worker, claims, "it died")
-    assert assigned(workers[1]) == 4, "the others come first"
-    assert [assigned(worker) for worker in workers[2:]] == [1, 1, 1, 1, 0, 0]
-
-
-# --- what goes wrong --------------------------------------------------------------------------------------------------
-
-FULL = "OSError on node1: No space left on device."
-
-
-@pytest.mark.parametrize(
-    ("error", "answer"),
-    [
-        (ValueError("No such thing."), BatchOutcome([Outcome(error="No such thing.")])),
-        (
-            RuntimeError("CUDA error: misaligned address\nCompile with"),
-            "RuntimeError on here: CUDA error: misaligned address.",
-        ),
-        (torch.OutOfMemoryError("No memory."), "OutOfMemoryError on here: No memory."),
-    ],
-)
-def test_what_is_wrong_with_a_run_and_what_with_its_node(ray, error, answer, tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr("ogc.benchmark.batch.train", fail)
-    monkeypatch.setattr("platform.node", lambda: "here")
-    assert trained(small([1])[0], tmp_path) == answer
-
-
-def test_a_node_that_cannot_train_is_told_from_the_run(ray, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "should be cpu: no GPU found" in trained(small([1])[0], tmp_path, device="cuda")
-    (tmp_path / "file").touch()
-    assert trained(small([1])[0], tmp_path / "file").startswith("NotADirectoryError on ")
-
-
-def trained(task, out, device="cpu"):
-    """By a worker."""
-    data = Data(None)
-    job = RemoteJob.of(data.job(task, out))
-    return Worker().train(data.loaded["digits"], [job], device=device, seconds=None, save_every=0.0)
-
-
-def test_a_worker_of_another_driver_is_waited_for(ray, tmp_path, monkeypatch):
-    """Its runs wait and do not fail."""
-    monkeypatch.setattr(cluster_worker, "TIMEOUT", 0.0)
-    [task] = small([1])
-    lock = Lock.take(task.work(tmp_path).with_name(f"{task.name}.worker.lock"))
-    assert trained(task, tmp_path) == BatchOutcome([Outcome()])
-    lock.release()
-    assert trained(task, tmp_path).outcomes[0].result is not None
-
-
-def test_a_bad_node_spoils_no_run(driver):
-    """Others do its tasks, those that it has failed alone, and it gets no more."""
-    fake = TrainingRay(lambda actor, *_: FULL if actor.node == 1 else None, {"CPU": 2.0}, {"CPU": 1.0})
-    made = driver(fake, small(range(6)))
-    made.work(Stop())
-    assert (len(made.queue.done), made.queue.failed, made.queue.waiting) == (6, {}, [])
-    assert [actor.node for actor in fake.killed] == [1] * 3
-    assert made.said().count(FULL) == 3
-    assert made.said().count("node1 is excluded after 3 failures.") == 1
-
-
-def test_bad_tasks_spoil_no_node(driver):
-    """They are tried three times each, and the others are done; in the end the error is told."""
-    tasks = small(range(4))
-    bad = [task.name for task in tasks[:2]]
-    fake = TrainingRay(lambda _, name: FULL if name in bad else None, {"CPU": 1.0})
-    made = driver(fake, tasks)
-    made.work(Stop())
-    assert len(made.queue.done) == 2
-    assert made.queue.failed == dict.fromkeys(bad, f"Lost 3 workers: {FULL}")
-    assert len(fake.killed) == 6
-    assert "excluded" not in made.said()
-
-
-def test_what_a_node_has_failed_is_tried_elsewhere(driver):
-    """Even if that node has room, and the other has no worker yet, or is busy."""
-    fake = TrainingRay(lambda actor, _: FULL if actor.node == 1 else None, {"CPU": 2.0}, {"CPU": 1.0})
-    made = driver(fake, small([1]))
-    made.work(Stop())
-    assert [node for node, *_ in fake.given] == [1, 2]
-    made = driver(fake, small([2, 3]))
-    come(made)
-    assert [worker.node for worker in made.idle] == [f"{1:056x}"] * 2
-    [here, _], busy = made.idle, WorkerHandle(None, "elsewhere", "cpu")
-    made.assign()
-    made.fail(here, made.busy.pop(next(iter(made.busy)))[1], FULL)
-    made.busy["something"] = busy, []
-    assert not made.suits(made.queue.waiting[0], here)
-    del made.busy["something"]
-    assert made.suits(made.queue.waiting[0], here)
-
-
-def test_a_worker_whose_run_broke_gets_no_other(driver):
-    """A loss may have left its GPU in an error that stays."""
-    trouble = BatchOutcome([Outcome(error="No such thing.")])
-    fake = TrainingRay(lambda actor, _: trouble if actor.number == 1 else None, {"CPU": 1.0})
-    made = driver(fake, small([1, 2]))
-    made.work(Stop())
-    assert (len(made.queue.failed), len(made.queue.done), len(fake.started)) == (1, 1, 2)
-
-
-def test_a_run_of_another_precision_begins_anew_beside_it(ray, tmp_path):
-    """A GPU's checkpoint cannot be gone on with on a CPU: it is no fault of the run, and is kept for a GPU."""
-    [task] = small([1])
-    long = replace(task, cell=replace(task.cell, changes={**task.cell.changes, "precision": "bf16"}))
-    assert trained(long, tmp_path).outcomes[0].result is not None
-    work = task.work(tmp_path)
-    (work / "result.json").unlink()
-    begun = (work / "last.safetensors").read_bytes()
-    found = trained(task, tmp_path).outcomes[0]
-    assert (found.error, found.result["recipe"]["precision"]) == (None, "float32")
-    assert (work / "last.safetensors").read_bytes() == begun
-    assert json.loads((work / "float32" / "run.json").read_bytes())["recipe"]["precision"] == "float32"
-    Worker().remove_finished([work])
-    assert not work.exists()
-
-
-def test_what_was_begun_on_a_gpu_goes_on_on_one(driver):
-    """While there is one, and even if processors are idle."""
-    fails = iter([FULL])
-    fake = TrainingRay(lambda actor, _: next(fails, None) if actor.node == 2 else None, {"CPU": 2.0}, {"GPU": 1.0})
-    made = driver(fake, small([1]))
-    made.idle = [WorkerHandle(Remote(fake, None), f"{1:056x}", "cpu")]
-    made.start_workers()
-    gpu = next(iter(made.starting))
-    made.idle.clear()
-    made.receive(gpu)
-    made.assign()
-    made.idle = [WorkerHandle(Remote(fake, None), f"{1:056x}", "cpu")]
-    made.work(Stop())
-    assert [node for node, *_ in fake.given] == [2, 2]
-    assert len(made.queue.done) == 1
-
-
 @pytest.mark.parametrize("first", ["alone", "others"])
-def test_what_counts_by_its_time_has_a_node_to_itself(driver, first, monkeypatch):
-    class Slowly(TrainingRay):
-        def wait(self, answers, timeout):
-            return answers[-1:], answers[:-1]
-
+def test_a_timed_run_has_the_cluster_to_itself(driver, first, monkeypatch):
     tasks = small(range(3), alone=True) + small(range(5))
-    made = driver(Slowly(lambda *_: None, {"CPU": 3.0}, {"CPU": 1.0}), tasks[:: 1 if first == "alone" else -1])
-    assign, seen = made.assign, set()
+    made = driver(FakeRay({"CPU": 3.0}), tasks[:: 1 if first == "alone" else -1])
+    submit, seen = made.submit, set()
 
-    def watched():
-        assign()
-        for node in {worker.node for worker, _ in made.busy.values()}:
-            beside = [
-                claim.task.cell.alone
-                for worker, claims in made.busy.values()
-                if worker.node == node
-                for claim in claims
-            ]
-            seen.add((len(beside), any(beside)))
+    def watched(devices):
+        submit(devices)
+        running = [claim.task.cell.alone for claims in made.busy.values() for claim in claims]
+        seen.add((len(running), any(running)))
 
-    monkeypatch.setattr(made, "assign", watched)
+    monkeypatch.setattr(made, "submit", watched)
     made.work(Stop())
     assert seen >= {(1, True), (2, False)}
     assert {many for many, is_alone in seen if is_alone} == {1}
     assert len(made.queue.done) == 8
 
 
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_run_spoils_no_other_run_of_its_batch(driver):
+    tasks = small(range(3))
+    bad = tasks[1].name
+    fake = FakeRay({"GPU": 1.0}, lambda *names: ray_error("It died.\nSomewhere.") if bad in names else None)
+    made = driver(fake, tasks, most=4)
+    made.device = "cpu"  # where training is possible
+    made.devices = lambda: 1
+    made.work(Stop())
+    assert [len(names) for names in fake.given] == [3, 1, 1, 1]
+    assert len(made.queue.done) == 2
+    assert list(made.queue.failed) == [bad]
+    assert re.search("Failed 3 times on the cluster: .*It died", made.queue.failed[bad])
+    assert made.said().count("failed 3 times") == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            RuntimeError("CUDA error: misaligned address\nCompile with"),
+            "RuntimeError on here: CUDA error: misaligned address.",
+        ),
+        (torch.OutOfMemoryError("No memory."), "OutOfMemoryError on here: No memory."),
+        (ValueError("No such thing."), None),
+    ],
+)
+def test_errors_of_a_run_and_of_its_node(on_a_node, error, message, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("ogc.benchmark.batch.train", fail)
+    monkeypatch.setattr("platform.node", lambda: "here")
+    if message is None:
+        assert trained(small([1])[0], tmp_path) == [Outcome(error="No such thing.")]
+    else:
+        with pytest.raises(RuntimeError, match=re.escape(message)):
+            trained(small([1])[0], tmp_path)
+
+
+def test_a_node_that_cannot_train(on_a_node, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="should be cpu: no GPU found"):
+        trained(small([1])[0], tmp_path, device="cuda")
+    (tmp_path / "file").touch()
+    with pytest.raises(RuntimeError, match=r"^NotADirectoryError on "):
+        trained(small([1])[0], tmp_path / "file")
+    with pytest.raises(RuntimeError, match=r"`version` should be 0\.0, as on the driver"):
+        trained(small([1])[0], tmp_path, version="0.0")
+
+
+def trained(task, out, device="cpu", version=over_ray.__version__):
+    """On a node."""
+    data = Data(None)
+    job = RemoteJob.of(data.job(task, out))
+    return train_remotely(data.loaded["digits"], [job], device, None, 0.0, version)[1]
+
+
+def test_a_task_of_another_driver_is_waited_for(on_a_node, tmp_path, monkeypatch):
+    """Its runs wait and do not fail."""
+    monkeypatch.setattr(over_ray, "TIMEOUT", 0.0)
+    [task] = small([1])
+    lock = Lock.take(task.work(tmp_path).with_name(f"{task.name}.worker.lock"))
+    assert trained(task, tmp_path) == [Outcome()]
+    lock.release()
+    assert trained(task, tmp_path)[0].result is not None
+
+
+def test_a_run_of_another_precision_begins_anew_beside_it(on_a_node, tmp_path):
+    """A GPU's checkpoint cannot be resumed on a CPU: it is no fault of the run, and is kept for a GPU."""
+    [task] = small([1])
+    long = replace(task, cell=replace(task.cell, changes={**task.cell.changes, "precision": "bf16"}))
+    assert trained(long, tmp_path)[0].result is not None
+    work = task.work(tmp_path)
+    (work / "result.json").unlink()
+    begun = (work / "last.safetensors").read_bytes()
+    [found] = trained(task, tmp_path)
+    assert (found.error, found.result["recipe"]["precision"]) == (None, "float32")
+    assert (work / "last.safetensors").read_bytes() == begun
+    assert json.loads((work / "float32" / "run.json").read_bytes())["recipe"]["precision"] == "float32"
+    remove_finished([work])
+    assert not work.exists()
+
+
 def test_who_does_not_stop_in_time_leaves_its_task_waiting(driver, monkeypatch):
     monkeypatch.setattr(over_ray, "TIMEOUT", 0.01)
     stop = Stop()
 
-    class Deaf(TrainingRay):
-        def wait(self, answers, timeout):
-            if made.busy:
-                stop.signal = signal.SIGINT
-                return [], answers
-            return super().wait(answers, timeout)
+    class Deaf(FakeRay):
+        def wait(self, replies, timeout):
+            stop.signal = signal.SIGINT
+            return [], replies
 
     tasks = small([1, 2])
-    made = driver(Deaf(None, {"CPU": 1.0}), tasks)
+    fake = Deaf({"CPU": 1.0})
+    made = driver(fake, tasks)
     made.work(stop)
     assert made.queue.signal == signal.SIGINT
+    assert len(fake.cancelled) == 1
     assert {task.name for task in made.queue.waiting} == {task.name for task in tasks}
     assert all(Lock.take(task.lock(made.queue.out)) for task in tasks)
 
 
-def test_what_another_process_lets_go_of_is_done_even_if_nobody_is_idle(driver, tmp_path):
+def test_what_another_process_releases_is_run(driver, tmp_path):
     tasks = small([1, 2])
     lock = Lock.take(tasks[0].lock(tmp_path))
 
-    def does(_, name):
-        if name == tasks[1].name:
+    def does(*names):
+        if names == (tasks[1].name,):
             lock.release()
-            return BatchOutcome([Outcome(error="No such thing.")])
+            return ray_error("No such thing.")
         return None
 
-    made = driver(TrainingRay(does, {"CPU": 1.0}), tasks)
+    made = driver(FakeRay({"CPU": 1.0}, does), tasks)
     made.work(Stop())
     assert [task.name for task in made.queue.done] == [tasks[0].name]
     assert (list(made.queue.failed), made.queue.elsewhere) == ([tasks[1].name], {})

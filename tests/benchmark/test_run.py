@@ -294,9 +294,7 @@ def test_in_a_batch_too(tmp_path):
     (tmp_path / "bad.py").write_text(BAD)
     data = Data(None)
     jobs = [data.job(task, tmp_path) for task in tasks("ce", f"{tmp_path}/bad.py:Bad", "gce")]
-    batch = train_batch(jobs, device="cpu", console=Console(quiet=True))
-    first, bad, third = batch.outcomes
-    assert batch.signal is None
+    first, bad, third = train_batch(jobs, device="cpu", console=Console(quiet=True))
     assert (first.error, third.error, bad.result) == (None, None, None)
     assert [len(each.result["epochs"]) for each in (first, third)] == [6, 6]
     assert "The loss is nan at step 10 of epoch 2" in bad.error
@@ -397,8 +395,9 @@ def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
     stop.signal = signal.SIGTERM
     data = Data(None)
     jobs = [data.job(task, tmp_path) for task in tasks("ce", "gce")]
-    batch = train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
-    assert batch == ([Outcome(), Outcome()], signal.SIGTERM)
+    outcomes = train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
+    assert outcomes == [Outcome(), Outcome()]
+    assert stop.signal == signal.SIGTERM
     assert epochs == []
     (tmp_path / "bad.py").write_text(BAD)
     jobs = [data.job(task, tmp_path) for task in tasks(f"{tmp_path}/bad.py:Bad", "gce")]
@@ -409,15 +408,15 @@ def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_module, "train", break_and_stop)
-        batch = train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
+        train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
     assert epochs == ["broken"], "and then each by itself, if nobody wished to stop"
 
 
 def test_a_deadline_is_not_a_signal(tmp_path, epochs):
     stop, data = Stop(), Data(None)
     jobs = [data.job(task, tmp_path) for task in tasks("ce", "gce")]
-    batch = train_batch(jobs, device="cpu", console=Console(quiet=True), deadline=time.monotonic(), stop=stop)
-    assert batch == ([Outcome(), Outcome()], None)
+    outcomes = train_batch(jobs, device="cpu", console=Console(quiet=True), deadline=time.monotonic(), stop=stop)
+    assert outcomes == [Outcome(), Outcome()]
     assert not stop
     assert epochs == []
 

@@ -33,11 +33,6 @@ class Outcome(NamedTuple):
     error: str | None = None
 
 
-class BatchOutcome(NamedTuple):
-    outcomes: list[Outcome]
-    signal: int | None = None  # that stopped the batch
-
-
 def train_batch(
     jobs: Sequence[Job],
     *,
@@ -47,7 +42,7 @@ def train_batch(
     save_every: float = SAVE_EVERY,
     stop: Stop | None = None,
     started: float | None = None,
-) -> BatchOutcome:
+) -> list[Outcome]:
     """Train jobs side by side from their last checkpoints, until ``deadline`` on the monotonic clock at the latest.
 
     If a job fails, the unfinished ones are trained again one at a time, so that the failure is attributed to its job.
@@ -56,7 +51,6 @@ def train_batch(
     :param started: start of the process on the monotonic clock, if these are its first jobs.
     """
     error: Exception | SystemExit | None = None
-    signalled: int | None = None
     with stopping() if stop is None else nullcontext(stop) as stop:
         progress = Progress(console, jobs)
         watch = SessionWatch(progress, jobs, stop, deadline, pick_device(device), started)
@@ -64,7 +58,7 @@ def train_batch(
             with progress:
                 train(jobs, device=device, watch=watch, save_every=save_every, resume=True, stop=stop)
         except Interrupted:
-            signalled = None if watch.at_deadline else stop.signal
+            pass
         except (Exception, SystemExit) as failure:
             custom = any(own_loss(job.recipe.method) for job in jobs)  # a custom loss may raise anything
             if not custom and not isinstance(failure, NonFinite | ValueError):
@@ -73,17 +67,16 @@ def train_batch(
         if watch.at_deadline:
             stop.signal = 0
         if error is None or len(jobs) == 1:
-            message = None if error is None else _message(error, jobs[0])
-            return BatchOutcome([_outcome(job, message) for job in jobs], signalled)
-        outcomes: list[Outcome] = []
+            return [_outcome(job, None if error is None else _message(error, job)) for job in jobs]
+        outcomes = []
         for job in jobs:
-            one = BatchOutcome([_outcome(job)])
-            if one.outcomes[0].result is None and not stop:
-                one = train_batch(
+            outcome = _outcome(job)
+            if outcome.result is None and not stop:
+                [outcome] = train_batch(
                     [job], device=device, console=console, deadline=deadline, save_every=save_every, stop=stop
                 )
-            outcomes, signalled = outcomes + one.outcomes, signalled or one.signal
-        return BatchOutcome(outcomes, signalled)
+            outcomes.append(outcome)
+        return outcomes
 
 
 def _message(error: BaseException, job: Job) -> str:

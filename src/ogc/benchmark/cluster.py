@@ -1,11 +1,8 @@
-"""Runs of the tables on a Ray cluster: one worker per GPU, or per CPU on nodes without GPUs.
+"""Runs of the tables on a Ray cluster: one Ray task per batch of runs, on one GPU, or on one CPU without any GPU.
 
-The data travels with the tasks and results with the answers, so nodes need nothing but ogc. A run that is lost with its
-node resumes from its last checkpoint if the nodes share a file system, else it starts again. A run also starts again
-if it moves to a device of another precision.
-
-Ray's own retries and scheduling are not used. They place a call on any free node, while a run has to avoid the nodes
-that it failed on, prefers the kind of device that its checkpoint is from, and may need a node of its own.
+Ray schedules the tasks and repeats those that fail or are lost with their node. The data travels with the tasks and
+results with the answers, so nodes need nothing but ogc. A repeated run resumes from its last checkpoint if the nodes
+share a file system, else it starts again. It also starts again if it moves to a device of another precision.
 """
 
 from __future__ import annotations
@@ -13,28 +10,41 @@ from __future__ import annotations
 import logging
 import math
 import os
+import platform
+import shutil
 import socket
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from .. import __version__
+from .._files import first_line
 from .._require import require
+from ..data import Loaded
+from ..noise import LabelInfo
+from ..training import Job, Recipe, Source
 from ..training.method import own_loss
+from ..training.own_loss import OwnLoss
+from ..training.run_folder import RESULT, read_description
+from ..training.session import pick_device, resolve
 from ..training.stopping import Stop, stopping
-from .batch import SAVE_EVERY, Outcome, is_past
-from .cluster_worker import TIMEOUT, RemoteJob, Worker, terminate
+from .batch import SAVE_EVERY, Outcome, is_past, train_batch
 from .data import Data
+from .lock import Lock
 from .run import Claim, RunQueue
-from .task import SIDE_BY_SIDE, Task
+from .task import Task
 from .task import side_by_side as number_side_by_side
 
-TRIES = 3  # failures after which a task fails, or a node is excluded
+TRIES = 3  # failures after which a batch is split into its runs, or a run fails
 POLL = 1.0  # seconds
+TIMEOUT = 60.0  # seconds
+DEVICES = {"cuda": "GPU", "cpu": "CPU"}  # names in Ray
 
 
 def run(
@@ -51,14 +61,17 @@ def run(
 ) -> RunQueue:
     """Run tasks like :func:`ogc.benchmark.run.run`, on the cluster at ``address``, or on a local Ray without one.
 
-    :param device: ``auto``: GPUs, and the CPUs of nodes without GPUs; ``cuda`` or ``cpu``: only those.
+    :param device: ``cuda`` or ``cpu``; ``auto`` is ``cuda`` if the cluster has a GPU.
     """
-    require(device in ("auto", "cuda", "cpu"), "device", "auto, cuda or cpu with engine = ray", device)
+    require(device in ("auto", *DEVICES), "device", "auto, cuda or cpu with engine = ray", device)
     queue = RunQueue(out.absolute(), console, list(tasks))
     data.get(queue.waiting)
     if queue.waiting:
         with stopping() as stop, _connected(address) as ray:
-            Driver(ray, queue, data, device, side_by_side, deadline, save_every).work(stop)
+            if device == "auto":
+                device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
+            most = number_side_by_side(device, side_by_side if device == "cuda" else None)
+            Driver(ray, queue, data, device, most, deadline, save_every).work(stop)
     return queue
 
 
@@ -95,200 +108,171 @@ def _connected(address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-@dataclass
-class WorkerHandle:
-    """A worker as the driver sees it."""
-
-    actor: Any
-    node: str
-    kind: str  # cuda or cpu
-    pid: int = 0
-    host: str = ""
-    since: float = field(default_factory=time.monotonic)
-
-
 class Driver:
-    """Start workers as nodes join, assign batches to them, and reassign the batches of workers that are lost."""
+    """Submit batches while the cluster has devices for them, and collect the outcomes."""
 
     def __init__(
-        self,
-        ray: Any,
-        queue: RunQueue,
-        data: Data,
-        device: str,
-        side_by_side: int | None,
-        deadline: float | None,
-        save_every: float,
+        self, ray: Any, queue: RunQueue, data: Data, device: str, most: int, deadline: float | None, save_every: float
     ) -> None:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        self.ray, self.queue, self.data, self.device = ray, queue, data, device
-        self.most = {kind: number_side_by_side(kind, side_by_side if kind == "cuda" else None) for kind in SIDE_BY_SIDE}
+        self.ray, self.queue, self.data, self.device, self.most = ray, queue, data, device, most
         self.deadline, self.save_every = deadline, save_every
-        self.on: Callable[[str], Any] = lambda node: NodeAffinitySchedulingStrategy(node, soft=False)
-        self.starting: dict[Any, WorkerHandle] = {}  # by the reply that is pending
-        self.idle: list[WorkerHandle] = []
-        self.busy: dict[Any, tuple[WorkerHandle, list[Claim]]] = {}  # by the reply that is pending
-        self.excluded: set[str] = set()  # nodes with another version of ogc, or with too many failures
-        self.failures: defaultdict[str, set[str | float]] = defaultdict(set)  # by node, since its last success
-        self.lost: defaultdict[str, list[WorkerHandle]] = defaultdict(list)  # by task: the workers it was lost with
+        self.busy: dict[Any, list[Claim]] = {}  # by the reply that is pending
         self.images: dict[str, Any] = {}  # by data set, in Ray's object store
+        need = {"num_gpus": 1, "num_cpus": 0} if device == "cuda" else {"num_cpus": 1}
+        retries = {"max_retries": TRIES - 1, "retry_exceptions": True}
+        self.train = ray.remote(train_remotely).options(**need, **retries, scheduling_strategy="SPREAD")
 
     def work(self, stop: Stop) -> None:
-        last_worker, stopped = time.monotonic(), None
+        last_device, stopped = time.monotonic(), None
         try:
             while True:
-                over = bool(stop) or is_past(self.deadline)
+                over, devices = bool(stop) or is_past(self.deadline), self.devices()
+                if devices:
+                    last_device = time.monotonic()
+                elif time.monotonic() - last_device > TIMEOUT:
+                    raise ConnectionError(f"The cluster has no node with a {DEVICES[self.device]}.")
                 if not over:
-                    self.start_workers()
-                    self.assign()
+                    self.submit(devices)
                 if stop and stopped is None:
                     stopped = time.monotonic()
-                    self.stop_workers()
+                    for reply in self.busy:
+                        self.ray.cancel(reply)  # an interrupt: the runs save and stop
                 if not self.busy and (over or not self.queue.waiting):
                     break
                 if stopped is not None and time.monotonic() - stopped > TIMEOUT:
                     break
-                pending = [*self.busy, *self.starting]
-                if pending or self.idle:
-                    last_worker = time.monotonic()
-                elif time.monotonic() - last_worker > TIMEOUT:
-                    wanted = {"auto": "GPU or CPU", "cuda": "GPU", "cpu": "CPU"}[self.device]
-                    raise ConnectionError(f"The cluster has no node with a free {wanted}.")
-                if not pending:
+                if not self.busy:
                     time.sleep(POLL)
-                for reply in self.ray.wait(pending, timeout=POLL)[0] if pending else []:
+                for reply in self.ray.wait(list(self.busy), timeout=POLL)[0] if self.busy else []:
                     self.receive(reply)
         finally:
             self.queue.signal = stop.signal or None
-            for _, claims in self.busy.values():
+            for claims in self.busy.values():
                 for claim in claims:
                     self.queue.finish(claim, Outcome())
 
-    def start_workers(self) -> None:
-        """Start one worker per GPU, or per CPU on nodes without GPUs, while tasks are waiting for one."""
-        workers = [*self.idle, *self.starting.values(), *(worker for worker, _ in self.busy.values())]
-        for node in sorted(self.ray.nodes(), key=lambda node: self.rank(self.kind(node), node["NodeID"])):
-            resources, name, kind = node["Resources"], node["NodeID"], self.kind(node)
-            if not node["Alive"] or name in self.excluded or (kind == "cpu" and self.device == "cuda"):
-                continue
-            need = {"num_gpus": 1, "num_cpus": 0} if kind == "cuda" else {"num_cpus": 1}
-            places = int(resources.get("GPU" if kind == "cuda" else "CPU", 0))
-            places -= sum(worker.node == name for worker in workers)
-            free = [self.rank(worker.kind, worker.node) for worker in (*self.idle, *self.starting.values())]
-            wanted = len(self.queue.waiting) - sum(rank <= self.rank(kind, name) for rank in free)
-            for _ in range(min(places, wanted)):
-                actor = self.ray.remote(Worker).options(**need, scheduling_strategy=self.on(name)).remote()
-                worker = WorkerHandle(actor, name, kind, host=node["NodeManagerHostname"])
-                self.starting[actor.describe.remote()] = worker
+    def devices(self) -> int:
+        return int(self.ray.cluster_resources().get(DEVICES[self.device], 0))
 
-    def kind(self, node: dict[str, Any]) -> str:
-        return "cuda" if node["Resources"].get("GPU") and self.device != "cpu" else "cpu"
-
-    def rank(self, kind: str, node: str) -> tuple[bool, int]:
-        """Return the sort key of a node: GPUs first, then nodes with few failures."""
-        return kind == "cpu", len(self.failures[node])
-
-    def available(self) -> list[WorkerHandle]:
-        """Return the workers that are idle or about to be. Workers that take long to start are not counted."""
-        late = time.monotonic() - TIMEOUT
-        return [*self.idle, *(worker for worker in self.starting.values() if worker.since > late)]
-
-    def suits(self, task: Task, worker: WorkerHandle) -> bool:
-        """Return True if the worker may train the task now.
-
-        Timed runs get a whole node. A lost task waits for a worker of the same kind on another node, if there is one.
-        """
-        on_node = [claim.task for other, claims in self.busy.values() if other.node == worker.node for claim in claims]
-        if on_node and any(each.cell.alone for each in (task, *on_node)):
-            return False
-        lost = self.lost[task.name]
-
-        def preference(worker: WorkerHandle) -> tuple[bool, bool]:
-            return worker.kind == lost[-1].kind, all(worker.node != other.node for other in lost)
-
-        workers = [*self.available(), *(other for other, _ in self.busy.values())]
-        return not lost or preference(worker) == max(map(preference, workers))
-
-    def assign(self) -> None:
-        """Give each idle worker its share of the waiting tasks. Tasks that were lost come last, one at a time."""
+    def submit(self, devices: int) -> None:
+        """Submit as many batches as there are free devices. A timed run has the cluster to itself."""
         queue = self.queue
-        queue.recheck()  # even if no worker is idle: no other process may be left to run these tasks
-        self.idle = [worker for worker in self.idle if worker.node not in self.excluded]
-        for worker in list(self.idle):
-            fit = [task for task in queue.waiting if self.suits(task, worker)]
-            fit = [task for task in fit if not self.lost[task.name]] or fit[:1]
-            names = {task.name for task in fit}
-            rest = [task for task in queue.waiting if task.name not in names]
-            share = math.ceil(len(fit) / len(self.available()))
-            queue.waiting = fit
-            claims = queue.claim(min(self.most[worker.kind], share)) if fit else []
-            queue.waiting += rest
-            if claims:
-                self.idle.remove(worker)
-                self.busy[self.send(worker, claims)] = worker, claims
-                names_sent = ", ".join(claim.task.name for claim in claims)
-                queue.print(f"{names_sent}: to {worker.host}, process {worker.pid}")
+        queue.recheck()
+        while queue.waiting and len(self.busy) < devices:
+            running = [claim.task for claims in self.busy.values() for claim in claims]
+            if running and any(task.cell.alone for task in (*running, queue.waiting[0])):
+                return
+            share = math.ceil(len(queue.waiting) / (devices - len(self.busy)))
+            if claims := queue.claim(min(self.most, share)):
+                self.send(claims)
 
-    def send(self, worker: WorkerHandle, claims: Sequence[Claim]) -> Any:
-        """Send a batch to a worker; return the pending reply."""
+    def send(self, claims: list[Claim]) -> None:
         jobs = [RemoteJob.of(self.data.job(claim.task, self.queue.out)) for claim in claims]
         name = claims[0].task.recipe.data
         if name not in self.images:
             self.images[name] = self.ray.put(self.data.loaded[name])
-        seconds = None if self.deadline is None else self.deadline - time.monotonic()
-        options = {"device": worker.kind, "seconds": seconds, "save_every": self.save_every}
-        return worker.actor.train.remote(self.images[name], jobs, **options)
+        until = None if self.deadline is None else time.time() + self.deadline - time.monotonic()
+        reply = self.train.remote(self.images[name], jobs, self.device, until, self.save_every, __version__)
+        self.busy[reply] = claims
 
     def receive(self, reply: Any) -> None:
-        """Handle a reply: a worker has started, has finished its batch, or is lost."""
-        from ray.exceptions import RayError
+        """Record the outcomes of a batch. If it failed, try its runs one at a time."""
+        from ray.exceptions import RayError, TaskCancelledError
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        worker, claims = self.busy.pop(reply) if reply in self.busy else (self.starting.pop(reply), [])
+        claims = self.busy.pop(reply)
         try:
-            answer = self.ray.get(reply)
+            node, outcomes = self.ray.get(reply)
+        except TaskCancelledError:
+            node, outcomes = None, [Outcome()] * len(claims)
         except RayError as error:
-            answer = str(error).strip() or type(error).__name__
-        if isinstance(answer, str):
-            with suppress(RayError):  # raised for an actor that was never created
-                self.ray.kill(worker.actor)  # it may be alive and only unreachable
-            self.fail(worker, claims, answer.splitlines()[0 if claims else -1].strip())
-        elif not claims:
-            self.idle.append(worker)
-            worker.pid, worker.host, version = answer
-            if version != __version__:
-                self.queue.print(f"{worker.host} is excluded: it has ogc {version}, not {__version__}.")
-                self.excluded.add(worker.node)
-        else:
-            self.failures.pop(worker.node, None)
-            if not any(outcome.error for outcome in answer.outcomes):  # a failed run may leave its GPU in a bad state
-                self.idle.append(worker)
+            reason = first_line(getattr(error, "cause", None) or error)
+            names = ", ".join(claim.task.name for claim in claims)
+            self.queue.print(f"{names}: failed {TRIES} times. {reason}")
+            if len(claims) > 1:
+                for claim in claims:
+                    self.send([claim])
+                return
+            node, outcomes = None, [Outcome(error=f"Failed {TRIES} times on the cluster: {reason}")]
+        for claim, outcome in zip(claims, outcomes, strict=True):
+            self.queue.finish(claim, outcome)
+        if node is not None:
             folders = [claim.task.work(self.queue.out) for claim in claims]
-            for claim, outcome in zip(claims, answer.outcomes, strict=True):
-                self.queue.finish(claim, outcome)
-            worker.actor.remove_finished.remote(folders)
+            there = NodeAffinitySchedulingStrategy(node, soft=True)
+            self.ray.remote(remove_finished).options(num_cpus=0, scheduling_strategy=there).remote(folders)
 
-    def fail(self, worker: WorkerHandle, claims: list[Claim], reason: str) -> None:
-        """Put the tasks of a lost worker back into the queue, or fail those that have lost ``TRIES`` workers.
 
-        A node is excluded after ``TRIES`` failures with different tasks, or failures to start a worker.
-        """
-        names, failures = [claim.task.name for claim in claims], self.failures[worker.node]
-        for claim in claims:
-            self.lost[claim.task.name].append(worker)
-            final = len(self.lost[claim.task.name]) >= TRIES
-            self.queue.finish(claim, Outcome(error=f"Lost {TRIES} workers: {reason}" if final else None))
-        if claims:
-            self.queue.print(f"{worker.host}, process {worker.pid}, is lost: {', '.join(names)}. {reason}")
-        elif not failures:
-            self.queue.print(f"{worker.host}: no worker could be started: {reason}")
-        if not claims or own_loss(claims[0].task.cell.method) is None:  # a custom loss may crash any node
-            failures.add(names[0] if claims else worker.since)
-        if len(failures) >= TRIES and worker.node not in self.excluded:
-            self.queue.print(f"{worker.host} is excluded after {TRIES} failures.")
-            self.excluded.add(worker.node)
+# --- on the nodes -----------------------------------------------------------------------------------------------------
 
-    def stop_workers(self) -> None:
-        """Ask busy workers to save and stop."""
-        for worker, _ in self.busy.values():
-            self.ray.remote(terminate).options(num_cpus=0, scheduling_strategy=self.on(worker.node)).remote(worker.pid)
+
+class RemoteJob(NamedTuple):
+    """A job without its images, which are sent once per data set."""
+
+    recipe: Recipe
+    source: Source | None
+    given: Tensor
+    true: Tensor | None
+    info: LabelInfo | None
+    out: Path
+    custom: tuple[OwnLoss, bytes] | None  # the file of a custom loss, which the node may not have
+
+    @classmethod
+    def of(cls, job: Job) -> RemoteJob:
+        assert job.out is not None
+        loss, train = own_loss(job.recipe.method), job.data[0]
+        custom = None if loss is None else (loss, loss.content())
+        return cls(job.recipe, job.source, train.given, train.true, job.info, job.out, custom)
+
+    def job(self, images: Loaded, device: torch.device) -> Job:
+        if self.custom is not None:
+            loss, content = self.custom
+            loss.allow(content)
+        train, sets = images
+        labelled = replace(train, given=self.given, true=self.true), sets
+        return Job(self.recipe, self.source, labelled, self.info, self.folder(device))
+
+    def folder(self, device: torch.device) -> Path:
+        """Return the job's folder; a subfolder if its checkpoint has another precision, which cannot be resumed."""
+        precision = resolve(self.recipe, device).precision
+        with suppress(FileNotFoundError):
+            if read_description(self.out).recipe.precision != precision:
+                return self.out / precision
+        return self.out
+
+
+def train_remotely(
+    images: Loaded, remote_jobs: list[RemoteJob], device: str, until: float | None, save_every: float, version: str
+) -> tuple[str, list[Outcome]]:
+    """Train a batch until a time at most. Return the id of this node and the outcomes.
+
+    Raises ``RuntimeError`` for an error that is not due to a run: another try on another node may succeed.
+    """
+    import ray
+    from rich.console import Console
+
+    console = Console(width=200, highlight=False)  # Ray forwards the output to the driver
+    here, node = platform.node(), ray.get_runtime_context().get_node_id()
+    names = ", ".join(each.out.name for each in remote_jobs)
+    console.print(f"{names}: on {here}, process {os.getpid()}", markup=False, soft_wrap=True)
+    deadline = None if until is None else time.monotonic() + until - time.time()
+    try:
+        require(version == __version__, "version", f"{version}, as on the driver", __version__)
+        chosen = pick_device(device)
+        with ExitStack() as locks:
+            for each in remote_jobs:  # the task of a driver that was killed may run on for a while
+                lock = Lock.take(each.out.with_name(f"{each.out.name}.worker.lock"), wait=TIMEOUT)
+                if lock is None:
+                    console.print(f"A task of another driver trains {each.out}.", markup=False, soft_wrap=True)
+                    return node, [Outcome()] * len(remote_jobs)
+                locks.callback(lock.release)
+            jobs = [each.job(images, chosen) for each in remote_jobs]
+            return node, train_batch(jobs, device=device, console=console, deadline=deadline, save_every=save_every)
+    except Exception as error:  # train_batch returns the errors of runs, so this one is the node's
+        raise RuntimeError(f"{type(error).__name__} on {here}: {first_line(error)}") from None
+
+
+def remove_finished(folders: list[Path]) -> None:
+    """Remove the folders of finished runs from this node's file system."""
+    for folder in folders:
+        if any(folder.rglob(RESULT)):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -57,7 +57,7 @@ def run(
                 jobs = [data.job(claim.task, out) for claim in claims]
                 outcomes = [Outcome()] * len(jobs)
                 if not stop:  # no signal arrived while data was read
-                    outcomes, _ = train_batch(
+                    outcomes = train_batch(
                         jobs,
                         device=device,
                         console=console,
