@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageOps
 from torch.testing import assert_close
 
+from ogc.data import augment
 from ogc.data.augment import (
     CIFAR10,
     CIFAR100,
@@ -39,8 +40,8 @@ def some_images(n=COUNT, height=32, width=32, seed=0):
     return torch.randint(1, 256, (n, 3, height, width), dtype=torch.uint8, generator=generator(seed))
 
 
-def cifar(images=None, **options):
-    return Cifar(some_images() if images is None else images, mean=CIFAR10.mean, std=CIFAR10.std, **options)
+def cifar(images=None):
+    return Cifar(some_images() if images is None else images, mean=CIFAR10.mean, std=CIFAR10.std)
 
 
 def cifar_draws(*rows):
@@ -115,21 +116,17 @@ class TestEveryPixel:
         assert torch.equal(cifar(images).moved(index, draws), reference(images, index, draws, 4))
 
     @pytest.mark.parametrize(
-        ("height", "width", "options"),
-        [
-            (32, 32, {}),
-            (32, 32, {"degrees": 180.0}),
-            (32, 32, {"padding": 0, "degrees": 90.0}),
-            (7, 10, {"padding": 3, "degrees": 40.0}),
-            (9, 4, {"padding": 5, "flip": False}),
-        ],
+        ("height", "width", "padding", "degrees"),
+        [(32, 32, 4, 15.0), (32, 32, 4, 180.0), (32, 32, 0, 90.0), (7, 10, 3, 40.0), (9, 4, 5, 15.0)],
     )
-    def test_for_random_draws(self, reference, height, width, options):
+    def test_for_random_draws(self, reference, height, width, padding, degrees, monkeypatch):
+        monkeypatch.setattr(augment, "PADDING", padding)
+        monkeypatch.setattr(augment, "DEGREES", degrees)
         images = some_images(height=height, width=width)
-        augment = cifar(images, **options)
+        made = cifar(images)
         index = torch.randint(COUNT, (60,), generator=generator(1))
-        draws = augment.draw(60, generator(2))
-        assert torch.equal(augment.moved(index, draws), reference(images, index, draws, augment.padding))
+        draws = made.draw(60, generator(2))
+        assert torch.equal(made.moved(index, draws), reference(images, index, draws, padding))
 
     def test_at_quarter_turns(self, reference):
         images, index = some_images(), torch.arange(4)
@@ -205,9 +202,6 @@ def test_cifar_is_the_moved_images_normalised():
     assert result.dtype == torch.float32
     assert result.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(result, normalise(augment.moved(index, draws), *CIFAR10))
-    half = cifar(dtype=torch.bfloat16)(index, draws)
-    assert half.dtype == torch.bfloat16
-    assert torch.equal(half, result.bfloat16())
 
 
 def test_the_draws_cover_their_ranges_evenly():
@@ -237,42 +231,6 @@ def test_a_seed_gives_the_same_again_and_another_one_something_else(make):
     first, again, other = (torch.stack([part.float() for part in make(seed)]) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-
-
-@pytest.mark.parametrize(
-    "option",
-    [{"padding": 0}, {"degrees": 0.0}, {"flip": False}, {"mean": IMAGENET.mean}, {"std": IMAGENET.std}],
-    ids=lambda option: next(iter(option)),
-)
-def test_every_option_of_cifar_changes_the_output(option):
-    options = {"mean": CIFAR10.mean, "std": CIFAR10.std}
-    plain, changed = (Cifar(some_images(), **each) for each in (options, options | option))
-    index = torch.arange(COUNT)
-    results = [augment(index, augment.draw(COUNT, generator())) for augment in (plain, changed)]
-    assert not torch.equal(*results)
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"size": 15},
-        {"scale": (0.5, 1.0)},
-        {"ratio": (1.0, 1.0)},
-        {"flip": False},
-        {"brightness": 0.0},
-        {"contrast": 0.0},
-        {"saturation": 0.0},
-        {"hue": 0.0},
-        {"mean": CIFAR10.mean},
-        {"std": CIFAR10.std},
-        {"dtype": torch.bfloat16},
-    ],
-    ids=lambda option: next(iter(option)),
-)
-def test_every_option_of_large_changes_the_output(option):
-    plain, changed = (Large(**({"size": 16} | each)) for each in ({}, option))
-    results = [augment(some_images(), augment.draw(COUNT, 32, 32, generator())) for augment in (plain, changed)]
-    assert not (results[0].shape == results[1].shape and torch.equal(results[0], results[1].float()))
 
 
 # 224 pixels: the twins, one image and one stage at a time.
@@ -392,7 +350,6 @@ def test_large_is_its_stages_in_order():
     result = augment(images, draws)
     assert result.shape == (4, 3, 9, 9)
     assert_close(result, torch.tensor(np.stack(expected), dtype=torch.float32), rtol=0, atol=5e-5)
-    assert torch.equal(Large(9, dtype=torch.bfloat16)(images, draws), result.bfloat16())
 
 
 def test_boxes_have_the_asked_area_and_ratio_and_lie_inside():
@@ -415,8 +372,10 @@ def test_boxes_have_the_asked_area_and_ratio_and_lie_inside():
     assert 0.19 < draws.hue.max() <= 0.2 + 1e-6
 
 
-def test_a_box_that_never_fits_is_cut_off():
-    draws = Large(scale=(1.0, 1.0), ratio=(4.0, 4.0)).draw(5, 32, 32, generator())
+def test_a_box_that_never_fits_is_cut_off(monkeypatch):
+    monkeypatch.setattr(augment, "AREA", (1.0, 1.0))
+    monkeypatch.setattr(augment, "RATIO", (4.0, 4.0))
+    draws = Large().draw(5, 32, 32, generator())
     assert_close(draws.width, torch.ones(5))
     assert_close(draws.height, torch.full((5,), 0.5))
 
@@ -431,28 +390,10 @@ def test_nothing_is_saved():
     [
         (lambda: cifar(torch.zeros(2, 3, 4, 4)), "Parameter `images` should be uint8. Found `images = torch.float32`."),
         (lambda: cifar(some_images()[0]), r"Parameter `images` should be of shape \(N, C, H, W\)"),
-        (lambda: cifar(padding=-1), "Parameter `padding` should be at least 0. Found `padding = -1`."),
-        (lambda: cifar(degrees=181.0), r"Parameter `degrees` should be in \[0, 180\]"),
-        (lambda: cifar(degrees=math.nan), r"Parameter `degrees` should be in \[0, 180\]"),
-        (lambda: cifar(dtype=torch.uint8), "Parameter `dtype` should be a floating type"),
-        (lambda: Cifar(some_images(), mean=(0.5,), std=CIFAR10.std), "Parameter `mean` should be 3 numbers"),
-        (lambda: Cifar(some_images(), mean=CIFAR10.mean, std=(1, 1)), "Parameter `std` should be 3 numbers"),
-        (lambda: Cifar(some_images(), mean=CIFAR10.mean, std=(1, 0, 1)), "Parameter `std` should be above 0"),
-        (lambda: cifar()(torch.tensor(0), cifar().draw(1)), r"Parameter `index` should be of shape \(n,\)"),
-        (lambda: cifar()(torch.arange(3), cifar().draw(2)), r"Parameter `draws.top` should be of shape \(3,\)"),
         (lambda: normalise(torch.zeros(2, 3, 4, 4), *CIFAR10), "Parameter `images` should be uint8"),
         (lambda: Large(0), "Parameter `size` should be at least 1"),
-        (lambda: Large(scale=(0.5, 0.2)), "Parameter `scale` should be a range in"),
-        (lambda: Large(ratio=(0.0, 1.0)), "Parameter `ratio` should be a range above 0"),
-        (lambda: Large(brightness=1.1), "Parameter `brightness` should be in"),
-        (lambda: Large(contrast=-0.1), "Parameter `contrast` should be in"),
-        (lambda: Large(saturation=math.nan), "Parameter `saturation` should be in"),
-        (lambda: Large(hue=0.6), r"Parameter `hue` should be in \[0, 0.5\]"),
-        (lambda: Large(std=(0.0, 1.0, 1.0)), "Parameter `std` should be above 0"),
-        (lambda: Large(dtype=torch.int64), "Parameter `dtype` should be a floating type"),
         (lambda: Large()(floats(), large_draws()), "Parameter `images` should be uint8"),
         (lambda: Large()(some_images()[:, :1], large_draws()), r"Parameter `images` should be of shape \(n, 3, H, W\)"),
-        (lambda: Large()(some_images(), large_draws(2)), r"Parameter `draws.top` should be of shape \(20,\)"),
     ],
 )
 def test_a_wrong_argument_is_named_with_its_rule(call, message):
@@ -469,14 +410,14 @@ def test_an_index_past_the_end_is_refused():
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # inductor's own
 def test_compiled_equals_eager():
-    augment, index = cifar(degrees=180.0), torch.arange(COUNT)
-    moved = torch.compile(augment.moved, fullgraph=True)
-    whole = torch.compile(augment, fullgraph=True)
+    made, index = cifar(), torch.arange(COUNT)
+    moved = torch.compile(made.moved, fullgraph=True)
+    whole = torch.compile(made, fullgraph=True)
     large = Large(16)
     compiled_large = torch.compile(large, fullgraph=True)
     for seed in range(3):
-        draws = augment.draw(COUNT, generator(seed))
-        assert torch.equal(moved(index, draws), augment.moved(index, draws))
-        assert_close(whole(index, draws), augment(index, draws), rtol=0, atol=1e-6)
+        draws = made.draw(COUNT, generator(seed))
+        assert torch.equal(moved(index, draws), made.moved(index, draws))
+        assert_close(whole(index, draws), made(index, draws), rtol=0, atol=1e-6)
         jitter = large.draw(COUNT, 32, 32, generator(seed))
         assert_close(compiled_large(some_images(), jitter), large(some_images(), jitter), rtol=0, atol=1e-5)

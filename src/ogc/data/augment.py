@@ -32,34 +32,36 @@ CIFAR10 = Statistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR100 = Statistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 IMAGENET = Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
+PADDING = 4  # zeros added on each side before the crop
+DEGREES = 15.0  # of the rotation, at most
 FIXED_POINT = 16  # binary digits after the point in Pillow's nearest sampling
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow's "L"
 ATTEMPTS = 10  # to find a box that fits, as in torchvision
+AREA = (0.08, 1.0)  # range of the area of the box, relative to the image, uniform
+RATIO = (3 / 4, 4 / 3)  # range of the width of the box divided by its height, in pixels, uniform in its logarithm
+JITTER = 0.4  # factors of brightness, contrast and saturation are uniform in [1 - JITTER, 1 + JITTER]
+HUE = 0.2  # the shift is uniform in [-HUE, HUE], in turns of the colour circle
 
 
-def normalise(
-    images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, *, dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """Compute (pixel / 255 - mean) / std in float32: (N, C, H, W) uint8 -> (N, C, H, W) ``dtype``.
+def normalise(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:
+    """Compute (pixel / 255 - mean) / std: (N, C, H, W) uint8 -> (N, C, H, W) float32.
 
     In a CUDA graph, ``mean`` and ``std`` must be tensors on the device.
     """
     require(images.dtype == torch.uint8, "images", "uint8", images.dtype)
-    return _standardise(images / 255, mean, std, dtype)
+    return _standardise(images / 255, mean, std)
 
 
-def _standardise(
-    images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor, dtype: torch.dtype
-) -> Tensor:
+def _standardise(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:
     mean, std = (torch.as_tensor(part, dtype=torch.float32, device=images.device) for part in (mean, std))
-    return ((images - mean[:, None, None]) / std[:, None, None]).to(dtype)
+    return (images - mean[:, None, None]) / std[:, None, None]
 
 
 class CifarDraws(NamedTuple):
     """Random numbers of ``Cifar``, one per image: (n,) each."""
 
-    top: Tensor  # int64 in [0, 2 padding], the crop's first row in the padded image
-    left: Tensor  # int64 in [0, 2 padding]
+    top: Tensor  # int64 in [0, 2 PADDING], the crop's first row in the padded image
+    left: Tensor  # int64 in [0, 2 PADDING]
     flip: Tensor  # bool
     angle: Tensor  # float32, degrees counter-clockwise
 
@@ -72,62 +74,40 @@ class Cifar(nn.Module):
     outside of the crop are zero, even if the image has more there. The batch is channels-last in memory.
 
     :param images: the training set, (N, C, H, W) uint8, on the target device.
-    :param padding: zeros added on each side before the crop.
-    :param degrees: the angle is uniform in [-degrees, degrees].
-    :param flip: mirror each image with probability 1/2.
     """
 
     pixels: Tensor
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self,
-        images: Tensor,
-        *,
-        mean: Sequence[float],
-        std: Sequence[float],
-        padding: int = 4,
-        degrees: float = 15.0,
-        flip: bool = True,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+    def __init__(self, images: Tensor, *, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         require(images.dtype == torch.uint8, "images", "uint8", images.dtype)
         require(images.ndim == 4, "images", "of shape (N, C, H, W)", tuple(images.shape))
-        require(padding >= 0, "padding", "at least 0", padding)
-        require(0 <= degrees <= 180, "degrees", "in [0, 180]", degrees)
-        _require_statistics(mean, std, images.shape[1])
-        require(dtype.is_floating_point, "dtype", "a floating type", dtype)
         self.height, self.width = images.shape[2:]
-        self.padding, self.degrees, self.flip, self.dtype = padding, degrees, flip, dtype
-        padded = F.pad(images, (padding,) * 4).flatten(2).transpose(1, 2)
+        padded = F.pad(images, (PADDING,) * 4).flatten(2).transpose(1, 2)
         # The rotation fills with the one zero pixel after those of each image: (N, padded H W + 1, C).
         self.register_buffer("pixels", F.pad(padded, (0, 0, 0, 1)).contiguous(), persistent=False)
         _register_statistics(self, mean, std, images.device)
 
     def draw(self, n: int, generator: Generator | None = None) -> CifarDraws:
         device = self.pixels.device if generator is None else generator.device
-        top, left = torch.randint(2 * self.padding + 1, (2, n), generator=generator, device=device)
+        top, left = torch.randint(2 * PADDING + 1, (2, n), generator=generator, device=device)
         flip, angle = torch.rand(2, n, generator=generator, device=device)
-        return CifarDraws(top, left, (flip < 0.5) & self.flip, self.degrees * (2 * angle - 1))
+        return CifarDraws(top, left, flip < 0.5, DEGREES * (2 * angle - 1))
 
     def moved(self, index: Tensor, draws: CifarDraws) -> Tensor:
         """Return the images at ``index`` after crop, flip and rotation, not normalised: (n,) -> (n, C, H, W) uint8."""
-        require(index.ndim == 1, "index", "of shape (n,)", tuple(index.shape))
-        require(index.dtype in (torch.int64, torch.int32), "index", "int64", index.dtype)
-        for name, part in draws._asdict().items():
-            require(part.shape == index.shape, f"draws.{name}", f"of shape {tuple(index.shape)}", tuple(part.shape))
         top, left, flip = (part[:, None, None] for part in draws[:3])
         y, x = rotation_source(draws.angle, self.height, self.width)
         inside = (y >= 0) & (y < self.height) & (x >= 0) & (x < self.width)
         x = torch.where(flip, self.width - 1 - x, x)
-        source = (top + y) * (self.width + 2 * self.padding) + left + x
+        source = (top + y) * (self.width + 2 * PADDING) + left + x
         source = torch.where(inside, source, self.pixels.shape[1] - 1)
         return self.pixels[index[:, None, None], source].permute(0, 3, 1, 2)
 
     def forward(self, index: Tensor, draws: CifarDraws) -> Tensor:
-        return normalise(self.moved(index, draws), self.mean, self.std, dtype=self.dtype)
+        return normalise(self.moved(index, draws), self.mean, self.std)
 
 
 def rotation_source(angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
@@ -171,48 +151,22 @@ class LargeDraws(NamedTuple):
 class Large(nn.Module):
     """Resized crop, flip, colour jitter (brightness, contrast, saturation, hue, in this order), normalise.
 
-    The formulas of the jitter, ``scale`` and ``ratio`` are those of torchvision, which applies the jitter in random
-    order. The box is not rounded to whole pixels and is sampled bilinearly without a low-pass filter, so store images
-    that are not much larger than ``size`` (for example, with a shorter side of 256).
+    The formulas of the jitter and the ranges are those of torchvision, which applies the jitter in random order. The
+    box is not rounded to whole pixels and is sampled bilinearly without a low-pass filter, so store images that are not
+    much larger than ``size`` (for example, with a shorter side of 256).
 
     :param size: height and width of the output.
-    :param scale: range of the area of the box, relative to the image, uniform.
-    :param ratio: range of the width of the box divided by its height, in pixels, uniform in its logarithm.
-    :param brightness: the factor is uniform in [1 - brightness, 1 + brightness]. The same holds for contrast and
-        saturation.
-    :param hue: the shift is uniform in [-hue, hue], in turns.
     """
 
     mean: Tensor
     std: Tensor
 
     def __init__(
-        self,
-        size: int = 224,
-        *,
-        mean: Sequence[float] = IMAGENET.mean,
-        std: Sequence[float] = IMAGENET.std,
-        scale: tuple[float, float] = (0.08, 1.0),
-        ratio: tuple[float, float] = (3 / 4, 4 / 3),
-        flip: bool = True,
-        brightness: float = 0.4,
-        contrast: float = 0.4,
-        saturation: float = 0.4,
-        hue: float = 0.2,
-        dtype: torch.dtype = torch.float32,
+        self, size: int = 224, *, mean: Sequence[float] = IMAGENET.mean, std: Sequence[float] = IMAGENET.std
     ) -> None:
         super().__init__()
         require(size >= 1, "size", "at least 1", size)
-        require(0 < scale[0] <= scale[1] <= 1, "scale", "a range in (0, 1]", scale)
-        require(0 < ratio[0] <= ratio[1] < math.inf, "ratio", "a range above 0", ratio)
-        factors = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
-        for name, strength in factors.items():
-            require(0 <= strength <= 1, name, "in [0, 1]", strength)
-        require(0 <= hue <= 0.5, "hue", "in [0, 0.5]", hue)
-        _require_statistics(mean, std, 3)
-        require(dtype.is_floating_point, "dtype", "a floating type", dtype)
-        self.size, self.scale, self.ratio, self.flip, self.dtype = size, scale, ratio, flip, dtype
-        self.brightness, self.contrast, self.saturation, self.hue = brightness, contrast, saturation, hue
+        self.size = size
         _register_statistics(self, mean, std, None)
 
     def draw(self, n: int, height: int, width: int, generator: Generator | None = None) -> LargeDraws:
@@ -223,8 +177,8 @@ class Large(nn.Module):
         def uniform(low: float, high: float, *shape: int) -> Tensor:
             return low + (high - low) * torch.rand(*shape, n, generator=generator, device=device)
 
-        area = uniform(*self.scale, ATTEMPTS)
-        ratio = uniform(math.log(self.ratio[0]), math.log(self.ratio[1]), ATTEMPTS).exp() * (height / width)
+        area = uniform(*AREA, ATTEMPTS)
+        ratio = uniform(math.log(RATIO[0]), math.log(RATIO[1]), ATTEMPTS).exp() * (height / width)
         box_height, box_width = (area / ratio).sqrt(), (area * ratio).sqrt()
         first = ((box_height <= 1) & (box_width <= 1)).int().argmax(0, keepdim=True)
         box_height, box_width = (side.gather(0, first)[0].clamp(max=1) for side in (box_height, box_width))
@@ -233,25 +187,23 @@ class Large(nn.Module):
             left=uniform(0, 1) * (1 - box_width),
             height=box_height,
             width=box_width,
-            flip=(uniform(0, 1) < 0.5) & self.flip,
-            brightness=uniform(1 - self.brightness, 1 + self.brightness),
-            contrast=uniform(1 - self.contrast, 1 + self.contrast),
-            saturation=uniform(1 - self.saturation, 1 + self.saturation),
-            hue=uniform(-self.hue, self.hue),
+            flip=uniform(0, 1) < 0.5,
+            brightness=uniform(1 - JITTER, 1 + JITTER),
+            contrast=uniform(1 - JITTER, 1 + JITTER),
+            saturation=uniform(1 - JITTER, 1 + JITTER),
+            hue=uniform(-HUE, HUE),
         )
 
     def forward(self, images: Tensor, draws: LargeDraws) -> Tensor:
         """(n, 3, H, W) uint8 -> (n, 3, size, size)."""
         require(images.dtype == torch.uint8, "images", "uint8", images.dtype)
         require(images.ndim == 4 and images.shape[1] == 3, "images", "of shape (n, 3, H, W)", tuple(images.shape))
-        for name, part in draws._asdict().items():
-            require(part.shape == images.shape[:1], f"draws.{name}", f"of shape ({len(images)},)", tuple(part.shape))
         x = resized_crop(images / 255, draws, self.size)
         x = adjust_brightness(x, draws.brightness)
         x = adjust_contrast(x, draws.contrast)
         x = adjust_saturation(x, draws.saturation)
         x = adjust_hue(x, draws.hue)
-        return _standardise(x, self.mean, self.std, self.dtype)
+        return _standardise(x, self.mean, self.std)
 
 
 def resized_crop(images: Tensor, draws: LargeDraws, size: int) -> Tensor:
@@ -306,12 +258,6 @@ def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 def _grey(images: Tensor) -> Tensor:
     red, green, blue = images.unbind(1)
     return (GREY[0] * red + GREY[1] * green + GREY[2] * blue)[:, None]
-
-
-def _require_statistics(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
-    require(len(mean) == channels, "mean", f"{channels} numbers, one per channel", mean)
-    require(len(std) == channels, "std", f"{channels} numbers, one per channel", std)
-    require(all(part > 0 for part in std), "std", "above 0", std)
 
 
 def _register_statistics(

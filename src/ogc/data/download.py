@@ -63,7 +63,7 @@ def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> N
     there = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "ogc", "Accept-Encoding": "identity"} | ({"Range": f"bytes={there}-"} if there else {})
     try:
-        response = _opener().open(urllib.request.Request(url, headers=headers), timeout=timeout)
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
         with error:
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not there:
@@ -92,28 +92,6 @@ def _start(response: Any) -> int:
     """Return the first byte of the response within the file."""
     found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     return int(found[1]) if response.status == http.HTTPStatus.PARTIAL_CONTENT and found else 0
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if not newurl.startswith(("http://", "https://")):
-            raise urllib.error.URLError(f"it redirects to {newurl}, which is neither http nor https")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _opener() -> urllib.request.OpenerDirector:
-    """Build an opener for http and https only. The default one also reads file:// and ftp://."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        _Redirects(),
-    ):
-        opener.add_handler(handler)
-    return opener
 
 
 def _reason(error: Exception) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,38 +56,30 @@ PUBLISHED = (
 KINDS = tuple(dict.fromkeys(kind for file in PUBLISHED for kind in file.keys))
 
 
-def cifar_n(path: str | Path, kind: str, *, clean: ArrayLike | None = None, check: bool = True) -> NDArray[np.int64]:
+def cifar_n(path: str | Path, kind: str, *, clean: ArrayLike | None = None) -> NDArray[np.int64]:
     """Read the given labels of CIFAR's training images, in the order of the official files: -> (N,).
 
-    ``kind`` is clean, aggregate, random1, random2, random3 or worse for CIFAR-10, clean or noisy for CIFAR-100.
-    The file must equal the published one byte for byte, unless ``check=False``. Nothing in it is ever executed.
-    ``clean`` are the true labels of the images; if given, the order of the labels is checked against them.
+    The file must equal the published one byte for byte.
+
+    :param kind: clean, aggregate, random1, random2, random3 or worse for CIFAR-10, clean or noisy for CIFAR-100.
+    :param clean: true labels of the images, to check the order of the file.
     """
     require(kind in KINDS, "kind", f"one of {', '.join(KINDS)}", kind)
     path = Path(path)
     content = path.read_bytes()
-    if check:
-        _check_published(path, content, kind)
-    labels = _load(path, content)
-
-    keys = [file.keys[kind] for file in PUBLISHED if kind in file.keys]
-    given = _column(path, labels, keys[0])
-    if clean is not None:
-        _check_order(path, _column(path, labels, "clean_label"), np.asarray(clean))
-    return given
-
-
-def _check_published(path: Path, content: bytes, kind: str) -> None:
     found = hashlib.sha256(content).hexdigest()
-    for file in PUBLISHED:
-        if found == file.sha256:
-            require(kind in file.keys, "kind", f"one of {', '.join(file.keys)} with {file.name}", kind)
-            return
-    expected = " or ".join(f"{file.sha256} ({file.name})" for file in PUBLISHED if kind in file.keys)
-    raise LabelFileError(f"{path} is not the published file: its sha256 is {found}, expected {expected}.")
+    published = next((file for file in PUBLISHED if file.sha256 == found), None)
+    if published is None:
+        expected = " or ".join(f"{file.sha256} ({file.name})" for file in PUBLISHED if kind in file.keys)
+        raise LabelFileError(f"{path} is not the published file: its sha256 is {found}, expected {expected}.")
+    require(kind in published.keys, "kind", f"one of {', '.join(published.keys)} with {published.name}", kind)
+    labels = _load(content)
+    if clean is not None:
+        _check_order(path, labels["clean_label"], np.asarray(clean))
+    return labels[published.keys[kind]].astype(np.int64)
 
 
-def _load(path: Path, content: bytes) -> dict[str, Any]:
+def _load(content: bytes) -> dict[str, NDArray[Any]]:
     """Load the arrays of the file by name. Only the parts of integer arrays can be unpickled."""
     reconstruct = np.zeros(0).__reduce__()[0]
     needed: list[Any] = [
@@ -98,29 +89,12 @@ def _load(path: Path, content: bytes) -> dict[str, Any]:
         np.dtype,
         np.dtypes.Int64DType,
     ]
-    try:
-        with torch.serialization.safe_globals(needed):
-            labels = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).split("GLOBAL ")[-1].split(" was not")[0] if "GLOBAL " in str(error) else "a broken pickle"
-        raise LabelFileError(f"{path} was not loaded: it holds more than arrays of labels ({reason}).") from None
-    except Exception as error:  # a damaged archive fails in many ways
-        raise LabelFileError(f"{path} is damaged, or is not a PyTorch file ({type(error).__name__}).") from None
-    if not isinstance(labels, dict):
-        raise LabelFileError(f"{path} should hold a dict of label arrays, not a {type(labels).__name__}.")
+    with torch.serialization.safe_globals(needed):
+        labels: dict[str, NDArray[Any]] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return labels
 
 
-def _column(path: Path, labels: dict[str, Any], key: str) -> NDArray[np.int64]:
-    if key not in labels:
-        raise LabelFileError(f"{path} has no `{key}`; it has {', '.join(map(str, labels)) or 'nothing'}.")
-    column = labels[key]
-    if not (isinstance(column, np.ndarray) and column.ndim == 1 and np.issubdtype(column.dtype, np.integer)):
-        raise LabelFileError(f"`{key}` in {path} should be a one-dimensional array of integers.")
-    return column.astype(np.int64)
-
-
-def _check_order(path: Path, theirs: NDArray[np.int64], clean: NDArray[Any]) -> None:
+def _check_order(path: Path, theirs: NDArray[Any], clean: NDArray[Any]) -> None:
     if theirs.shape != clean.shape:
         raise LabelFileError(f"{path} has {len(theirs)} labels, but there are {len(clean)} images.")
     differing = np.flatnonzero(theirs != clean)
