@@ -54,6 +54,12 @@ def epochs_done(out):
     return found
 
 
+def only_results(out):
+    """Whether the folders and locks of all runs are gone."""
+    work = out / ".work"
+    return not any(work.iterdir()) and {path.suffix for path in out.iterdir() if path != work} == {".json"}
+
+
 def results(out):
     """By file, without what differs from time to time."""
     found = {}

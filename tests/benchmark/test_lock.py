@@ -85,21 +85,6 @@ def test_one_can_wait(path):
     process.stdout.close()
 
 
-def test_a_folder_that_goes_as_it_is_made_is_made_again(path, monkeypatch):
-    real, tried = os.makedirs, []
-
-    def gone(*arguments, **options):
-        tried.append(arguments)
-        if len(tried) == 1:
-            raise FileExistsError("there when it was to be made, and not when it was looked at")
-        real(*arguments, **options)
-
-    monkeypatch.setattr(os, "makedirs", gone)
-    lock = Lock.take(path)
-    assert len(tried) == 2
-    lock.release()
-
-
 def test_a_file_in_the_folders_place_is_told(path):
     path.parent.write_text("")
     with pytest.raises(FileExistsError):

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from bench_runs import DIGITS, bench, epochs_done, results, start, tiny_cifar, wait_for
+from bench_runs import DIGITS, bench, epochs_done, only_results, results, start, tiny_cifar, wait_for
 from made_up_results import made_up
 from ogc.benchmark import batch as batch_module
 from ogc.benchmark.batch import SESSION, Outcome, SessionWatch, train_batch
@@ -96,7 +96,7 @@ def test_results_are_whole_and_nothing_else_is_left(undisturbed):
     assert all(result.side_by_side == 1 and result.wall_seconds >= result.seconds > 0 for result in found)
     assert len({result.noise_sha256 for result in found}) == 1
     assert all(epoch.averaged for result in found for epoch in result.epochs)
-    assert {path.suffix for path in undisturbed.iterdir()} == {".json"}
+    assert only_results(undisturbed)
 
 
 def test_what_is_there_is_not_run_again(undisturbed, epochs):
@@ -328,7 +328,7 @@ def test_what_a_killed_process_has_not_tidied_up_goes(undisturbed):
     (task.work(undisturbed) / "last.safetensors").write_bytes(b"")
     task.lock(undisturbed).touch()
     RunQueue(undisturbed, Console(quiet=True), [task])
-    assert not (undisturbed / ".work").exists()
+    assert only_results(undisturbed)
 
 
 def test_a_run_that_was_trained_but_not_written_is_only_written(tmp_path, undisturbed, epochs, monkeypatch):
@@ -387,7 +387,7 @@ def test_stopped_while_data_are_read_nothing_is_trained(number, tmp_path, epochs
     assert code == 128 + number
     assert len(epochs) == TRIAL["epochs"]
     assert "1 of 3 runs are done, 1 of them new. 2 left: run the same command again" in said
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
+    assert only_results(tmp_path)
 
 
 def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
@@ -442,7 +442,7 @@ def test_ended_in_every_way_it_goes_on(tmp_path, undisturbed):
     said = process.communicate()[0]
     assert process.returncode == 0, said
     assert results(out) == results(undisturbed)
-    assert {path.suffix for path in out.iterdir()} == {".json"}
+    assert only_results(out)
     counts = Counter(log.read_text().splitlines())
     assert len(counts) == 4 * TRIAL["epochs"]
     assert counts.total() <= 4 * TRIAL["epochs"] + 2  # an epoch a kill, if it fell between its end and the save

@@ -93,15 +93,13 @@ class Files:
             (folder / name).write_bytes(content)
         return folder
 
-    def write_archive(self, kind, members=None):
+    def write_archive(self, kind):
         """The archive; the description then has its checksum."""
         version = getattr(self.cifar, kind)
-        if members is None:
-            members = {f"{version.folder}/{name}": content for name, content in self.contents(version).items()}
         path = self.folder / version.archive
         with tarfile.open(path, "w:gz") as tar:
-            for name, content in members.items():
-                member = tarfile.TarInfo(name)
+            for name, content in self.contents(version).items():
+                member = tarfile.TarInfo(f"{version.folder}/{name}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
         md5 = hashlib.md5(path.read_bytes()).hexdigest()
@@ -161,9 +159,8 @@ def test_nothing_found_says_what_was_looked_for(tmp_path):
         assert f"cifar-{number}-python.tar.gz" in str(error.value)
 
 
-@kinds
-def test_a_file_cut_short_is_named_with_both_sizes(files, kind):
-    version = getattr(files.cifar, kind)
+def test_a_file_cut_short_is_named_with_both_sizes(files):
+    version = files.cifar.binary
     name = version.train[0]
     folder = files.write_folder(version, **{name: files.content(version, name)[:-5000]})
     with pytest.raises(ValueError, match=rf"{name}` should have .*\d bytes\. Found \d"):
@@ -183,16 +180,6 @@ def test_a_missing_file_is_named(files, kind):
     (files.write_folder(version) / version.test).unlink()
     with pytest.raises(FileNotFoundError, match=f"{version.test}` is missing"):
         load(files.cifar, files.folder)
-
-
-@kinds
-def test_an_archive_without_one_of_its_files_says_which(files, kind):
-    version = getattr(files.cifar, kind)
-    members = {f"{version.folder}/{name}": content for name, content in files.contents(version).items()}
-    del members[f"{version.folder}/{version.test}"]
-    path = files.write_archive(kind, members)
-    with pytest.raises(ValueError, match=f"has no `{version.folder}/{version.test}`"):
-        load(files.cifar, path)
 
 
 @kinds
@@ -219,30 +206,6 @@ def test_an_archive_with_a_wrong_checksum_is_not_opened(files, kind):
         load(files.cifar, path)
 
 
-def after_its_header(whole):
-    start = whole.index(b"\0", 10) + 1  # gzip's header ends with the file's name
-    return whole[:start] + bytes(50) + whole[start + 50 :]
-
-
-@pytest.mark.parametrize("damage", [lambda whole: whole[:-100], lambda whole: b"no gzip" + whole, after_its_header])
-def test_a_broken_archive_with_the_right_checksum_is_one_sentence(files, damage):
-    path = files.write_archive("binary")
-    path.write_bytes(damage(path.read_bytes()))
-    version = dataclasses.replace(files.cifar.binary, md5=hashlib.md5(path.read_bytes()).hexdigest())
-    with pytest.raises(ValueError, match="broken or cut short"):
-        load(dataclasses.replace(files.cifar, binary=version), path)
-
-
-@pytest.mark.parametrize("climber", ["../evil", "/tmp/evil", "cifar-10-batches-bin/../../evil"])
-def test_a_member_that_climbs_out_is_refused(files, climber):
-    version = files.cifar.binary
-    members = {f"{version.folder}/{name}": content for name, content in files.contents(version).items()}
-    path = files.write_archive("binary", members | {climber: b"evil"})
-    with pytest.raises(ValueError, match=f"has a member outside of its folder, `{climber}`"):
-        load(files.cifar, path)
-    assert os.listdir(path.parent) == [path.name]
-
-
 class Evil:
     def __init__(self, path):
         self.path = path
@@ -266,8 +229,7 @@ def evil_pickles(trace):
 def test_an_evil_pickle_is_named_and_never_run(files, tmp_path, name):
     trace = tmp_path / "it-ran"
     version = files.cifar.python
-    padding = bytes(files.train * PIXELS)  # so that the file is not too short
-    files.write_folder(version, **{version.train[0]: evil_pickles(trace)[name] + padding})
+    files.write_folder(version, **{version.train[0]: evil_pickles(trace)[name]})
     with pytest.raises(ValueError, match=rf"holds the global `{name}`, which is not allowed: nothing was run"):
         load(files.cifar, files.folder)
     assert not trace.exists()
@@ -287,7 +249,7 @@ def test_objects_hidden_behind_a_numpy_type_are_refused(files):
 )
 def test_a_pickle_of_the_wrong_kind_is_one_sentence(files, content):
     version = files.cifar.python
-    files.write_folder(version, **{version.test: content + bytes(files.test * PIXELS)})
+    files.write_folder(version, **{version.test: content})
     with pytest.raises(ValueError, match=r"`test(_batch)?` (should|is broken)"):
         load(files.cifar, files.folder)
 

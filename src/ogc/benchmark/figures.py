@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, over_epochs, spread, tidy
+from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, name_heights, over_epochs, tidy
 from ..report.pictures import lr_drops
 from ..training.history import Epoch
 from .plan import TABLES, Cell, name_of
@@ -169,12 +169,8 @@ def draw_references(axes: Axes, noise: str | None, results: Sequence[Result]) ->
     lines += [("ours", statistics.fmean(ours), "--")] if ours else []
     for _, height, style in lines:
         axes.axhline(height, color=GREY, linewidth=1.0, linestyle=style, zorder=1)
-    low, high = axes.get_ylim()
-    lines.sort(key=lambda line: line[1])
-    heights = spread([(height - low) / (high - low) for _, height, _ in lines], 0.1)
-    for (name, value, _), height in zip(lines, heights, strict=True):
-        text = f"{name} {value:.1f}"
-        axes.text(1.01, height, text, color=GREY, fontsize=SMALL, va="center", transform=axes.transAxes)
+    names = [(height, f"{name} {height:.1f}", GREY) for name, height, _ in lines]
+    name_heights(axes, names, gap=0.1, x=1.01, size=SMALL)
 
 
 def mark_choice(axes: Axes, place: int) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
-import stat
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -25,21 +23,9 @@ class Lock:
     def take(cls, path: Path, *, wait: float = 0.0) -> Self | None:
         """Take the lock, or return ``None`` if another process holds it for longer than ``wait`` seconds."""
         end = time.monotonic() + wait
-        tries = 1000
+        path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            try:
-                os.makedirs(path.parent, exist_ok=True)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            except FileNotFoundError:  # the empty folder was just removed, or it cannot be created
-                tries -= 1
-                if not tries:
-                    raise
-                continue
-            except FileExistsError:  # likewise, between creating and checking it
-                with suppress(FileNotFoundError):
-                    if not stat.S_ISDIR(path.parent.lstat().st_mode):
-                        raise
-                continue
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, spread, tidy
+from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, name_heights, tidy
 from .motivation import EVALUATIONS, PLANE, History, Moment, Snapshot, Task, ended
 
 if TYPE_CHECKING:
@@ -156,10 +156,7 @@ def draw_moments(
     axes.tick_params(labelsize=SMALLER, pad=1.5, length=2)
     if log:
         log_axis(axes, [found for h in histories for moment in h.moments if (found := value(moment))])
-    ends.sort()
-    at = axes.transAxes.inverted().transform(axes.transData.transform([(0, end) for end, _, _ in ends]))[:, 1]
-    for (_, name, colour), height in zip(ends, spread(list(at), 0.12), strict=True):
-        axes.text(1.03, height, name, color=colour, fontsize=SMALLER, va="center", transform=axes.transAxes)
+    name_heights(axes, ends, gap=0.12, x=1.03, size=SMALLER)
 
 
 def smoothed(values: Sequence[float]) -> list[float]:

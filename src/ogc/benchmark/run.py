@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -161,8 +160,6 @@ class RunQueue:
         if status is not None and status.state == "done":
             shutil.rmtree(claim.task.work(self.out), ignore_errors=True)
         claim.lock.release()
-        with suppress(OSError):  # not empty: other runs are in progress
-            claim.lock.path.parent.rmdir()
 
     def print(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)

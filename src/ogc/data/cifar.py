@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import tarfile
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -37,6 +37,9 @@ class Version:
     @property
     def files(self) -> tuple[str, ...]:
         return (*self.train, self.test, self.names)
+
+    def is_in(self, folder: Path) -> bool:
+        return all((folder / file).is_file() for file in self.files)
 
 
 @dataclass(frozen=True)
@@ -121,12 +124,12 @@ def cifar100(root: str | Path, *, download: bool = False, progress: Progress | N
 
 def load(cifar: Cifar, root: Path, *, fetch: bool = False, progress: Progress | None = None) -> Loaded:
     found = _find(cifar, root)
-    broken = found is not None and found[1].is_dir() and not all((found[1] / file).is_file() for file in found[0].files)
-    if (found is None or broken) and fetch and not root.is_file():
+    incomplete = found is None or (found[1].is_dir() and not found[0].is_in(found[1]))
+    if incomplete and fetch and not root.is_file():
         archive = cifar.binary.archive
         found = cifar.binary, download(URLS[archive], root / archive, md5=cifar.binary.md5, progress=progress)
     version, path = found or look_for(cifar, root)
-    files = _from_archive(cifar, version, path) if path.is_file() else _from_folder(cifar, version, path)
+    files = _from_archive(version, path) if path.is_file() else _from_folder(cifar, version, path)
     names = _class_names(cifar, version, files.pop(version.names))
     train = _dataset(cifar, version, version.train, files, names, "train")
     return train, {"test": _dataset(cifar, version, (version.test,), files, names, "test")}
@@ -148,64 +151,35 @@ def _find(cifar: Cifar, root: Path) -> tuple[Version, Path] | None:
     """Return the first version found and its path. ``root`` may be the folder, its parent, or the archive."""
     versions = (cifar.binary, cifar.python)
     for version in versions:
-        if root.is_dir() and (root.name == version.folder or all((root / file).is_file() for file in version.files)):
+        if root.is_dir() and (root.name == version.folder or version.is_in(root)):
             return version, root
         if root.is_file() and root.name == version.archive:
             return version, root
     folders = [(version, root / version.folder) for version in versions if (root / version.folder).is_dir()]
-    whole = [(v, path) for v, path in folders if all((path / file).is_file() for file in v.files)]
+    whole = [(version, folder) for version, folder in folders if version.is_in(folder)]
     archives = [(version, root / version.archive) for version in versions if (root / version.archive).is_file()]
     return next(iter(whole + archives + folders), None)  # an incomplete folder comes last, to report the missing file
 
 
 def _from_folder(cifar: Cifar, version: Version, folder: Path) -> dict[str, bytes]:
-    files = {}
     for name in version.files:
-        path = folder / name
-        if not path.is_file():
-            raise FileNotFoundError(f"{cifar.title}: the file `{path}` is missing.")
-        _check_size(cifar, version, name, path.stat().st_size, str(path))
-        files[name] = path.read_bytes()
-    return files
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{cifar.title}: the file `{folder / name}` is missing.")
+    return {name: (folder / name).read_bytes() for name in version.files}
 
 
-def _from_archive(cifar: Cifar, version: Version, archive: Path) -> dict[str, bytes]:
+def _from_archive(version: Version, archive: Path) -> dict[str, bytes]:
     """Read the files by their exact names into memory, without extracting them."""
     if (found := md5_of(archive)) != version.md5:
         raise ValueError(f"`{archive}` should have the md5 sum {version.md5}. Found {found}. Download it again.")
     wanted = {f"{version.folder}/{name}": name for name in version.files}
-    files = {}
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                if member.name.startswith("/") or ".." in PurePosixPath(member.name).parts:
-                    raise ValueError(
-                        f"`{archive}` has a member outside of its folder, `{member.name}`. Get the official archive."
-                    )
-                if member.name in wanted and (content := tar.extractfile(member)) is not None:
-                    name = wanted[member.name]
-                    _check_size(cifar, version, name, member.size, f"{archive}: {member.name}")
-                    files[name] = content.read()
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"`{archive}` is broken or cut short: {error}.") from error
-    if missing := [name for name in version.files if name not in files]:
-        raise ValueError(f"`{archive}` has no `{version.folder}/{missing[0]}`.")
-    return files
+    with tarfile.open(archive, "r:gz") as tar:
+        return {wanted[part.name]: cast(Any, tar.extractfile(part)).read() for part in tar if part.name in wanted}
 
 
 def _records(cifar: Cifar, version: Version, name: str) -> int:
     """Return the number of images in a file."""
     return cifar.test_size if name == version.test else cifar.train_size // len(version.train)
-
-
-def _check_size(cifar: Cifar, version: Version, name: str, found: int, where: str) -> None:
-    if name == version.names:
-        return
-    records = _records(cifar, version, name)
-    size = records * PIXELS if version.pickled else records * (cifar.coarse + 1 + PIXELS)
-    if found < size if version.pickled else found != size:
-        least = "at least " if version.pickled else ""
-        raise ValueError(f"`{where}` should have {least}{size:,} bytes. Found {found:,}. Download it again.")
 
 
 def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, ...]:
@@ -231,7 +205,11 @@ def _dataset(
 
 
 def _binary(cifar: Cifar, version: Version, name: str, content: bytes) -> tuple[Tensor, Tensor]:
-    rows = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(_records(cifar, version, name), -1)
+    records = _records(cifar, version, name)
+    size = records * (cifar.coarse + 1 + PIXELS)
+    if len(content) != size:
+        raise ValueError(f"`{name}` should have {size:,} bytes. Found {len(content):,}. Download it again.")
+    rows = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(records, -1)
     return rows[:, cifar.coarse + 1 :], _checked(cifar, name, rows[:, cifar.coarse].long())
 
 

@@ -47,17 +47,13 @@ except ModuleNotFoundError as error:
         f'ogc.integrations.sklearn needs {missing}, which is missing: pip install "torch-ogc[sklearn]"'
     ) from None
 
-MANY = 1_000
-WIDTHS = ((100,), (200, 200))
-"""Default hidden layers: below ``MANY`` distinct rows, and from there on."""
+MANY = 1_000  # distinct rows
+WIDTHS = ((100,), (200, 200))  # default hidden layers: below MANY rows, and from there on
 LOWEST_LR, MANY_LR, HIGHEST_LR = 1e-3, 2e-3, 3e-3
-ROWS_A_FEATURE = 10
-"""Rows per feature at which the lowest learning rate is used, below ``MANY`` rows. It grows in proportion."""
+ROWS_A_FEATURE = 10  # where the lowest learning rate is used, below MANY rows; it grows in proportion
 PASSES = 60
-STEPS = (200, 20_000)
-"""Minimum and maximum number of steps, if ``max_iter`` is not given."""
-STEPS_AN_ITERATION = 10
-"""Minimum. If a pass has fewer steps, an iteration is several passes."""
+STEPS = (200, 20_000)  # minimum and maximum, if max_iter is not given
+STEPS_AN_ITERATION = 10  # at least: if a pass has fewer steps, an iteration is several passes
 SURVEYS = 10
 QUEUE = (256, 4096)
 FORMAT = 2

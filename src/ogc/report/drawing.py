@@ -156,16 +156,21 @@ def log_axis(axes: Axes, values: Sequence[float]) -> None:
 
 
 def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Draw each label to the right of its curve, moved up or down to avoid overlaps."""
-    ends = [(value, c) for c in curves if (value := next((v for v in reversed(c.values) if v is not None), None))]
-    share = axes.transAxes.inverted().transform(axes.transData.transform([(0, end) for end, _ in ends] or [(0, 0)]))[
-        :, 1
-    ]
-    order = sorted(range(len(ends)), key=lambda i: share[i])
+    """Draw each label to the right of its curve."""
+    last = [next((value for value in reversed(curve.values) if value is not None), None) for curve in curves]
     room = 0.72 * 72 * axes.figure.get_figure(root=True).get_figheight()  # approximate height of the axes in points
-    for i, height in zip(order, spread([share[i] for i in order], 12 / room), strict=True):
-        _, curve = ends[i]
-        axes.text(1.015, height, curve.label, color=curve.colour, transform=axes.transAxes, va="center", fontsize=9.5)
+    ends = [(value, curve.label, curve.colour) for value, curve in zip(last, curves, strict=True) if value]
+    name_heights(axes, ends, gap=12 / room, x=1.015, size=9.5)
+
+
+def name_heights(axes: Axes, heights: list[tuple[float, str, str]], *, gap: float, x: float, size: float) -> None:
+    """Write names in their colours beside the axes, each at its height, moved up or down to be ``gap`` apart."""
+    axes.get_ylim()  # applies a pending change of the limits
+    ordered = sorted(heights)
+    at = axes.transData.transform([(0, height) for height, _, _ in ordered] or [(0, 0)])
+    shares = axes.transAxes.inverted().transform(at)[: len(ordered), 1]
+    for (_, name, colour), share in zip(ordered, spread(list(shares), gap), strict=True):
+        axes.text(x, share, name, color=colour, transform=axes.transAxes, va="center", fontsize=size)
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..training.method import own_loss
-from ..training.recipe import RECIPES, Recipe, override
+from ..training.recipe import RECIPES, Recipe, override, shown
 from ..training.source import NAMED, OPTIONS, Source
 
 LOAD = """\
@@ -77,16 +77,9 @@ def train_command(source: Source, recipe: Recipe) -> str | None:
     known = _flat(override(base, usual))
     for name, value in _flat(recipe).items():
         if name != "precision" and (name not in known or value != known[name]):  # already resolved for this device
-            words += ["--set", f"{name}={_typed(value)}"]
+            words += ["--set", f"{name}={shown(value).replace(', ', ',')}"]
     return shlex.join(words)
 
 
 def _flat(recipe: Recipe) -> dict[str, object]:
     return {name: value for name, value in recipe if name != "parameters"} | dict(recipe.parameters)
-
-
-def _typed(value: object) -> str:
-    """Format a value as ``--set`` accepts it."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
