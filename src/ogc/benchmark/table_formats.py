@@ -150,46 +150,11 @@ def _tex(text: str) -> str:
 
 def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
     """Render a self-contained page. On a phone each row is a card."""
+    from jinja2 import Environment, StrictUndefined
 
-    def written(cell: Shown) -> str:
-        text = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}[cell.rank].format(escape(cell.text))
-        text += '<span class="runs">~</span>' if cell.earlier else ""
-        text += '<span class="runs"> *</span>' if cell.misprinted else ""
-        text = f'<span class="off">{text} !</span>' if cell.off else text
-        return f"<td>{text}" + (f'<span class="runs">{_runs(cell)}</span>' if cell.runs else "") + "</td>"
-
-    parts = []
-    for filled in tables:
-        size = len(filled.columns) + 1
-        head = "".join(f'<th scope="col">{escape(column)}</th>' for column in (filled.table.heading, *filled.columns))
-        labels = "".join(f"<td>{escape(column)}</td>" for column in filled.columns)
-        bodies = []
-        for row, (named, _) in enumerate(filled.rows):
-            more = ' class="more"' if row == filled.first_extra else ""
-            bodies.append(f'<tbody{more} style="grid-template-rows: repeat({size}, auto)">')
-            bodies.append(f'<tr class="labels" aria-hidden="true"><td>{escape(named.label)}</td>{labels}</tr>')
-            for line, cells in filled.lines(row, averaged=averaged):
-                wide, narrow = (named.label, line) if line == "ours" else (line, line.replace("erence", "."))
-                first = f'<span class="wide">{escape(wide)}</span><span class="narrow">{narrow}</span>'
-                numbers = "".join(map(written, cells))
-                bodies.append(f'<tr class="{line}"><th scope="row">{first}</th>{numbers}</tr>')
-            bodies.append("</tbody>")
-        legend = "".join(f"<li>{escape(sentence)}</li>" for sentence in filled.legend(averaged=averaged))
-        parts.append(f"<h2>{escape(filled.table.title)}</h2>\n<ul>{legend}</ul>")
-        parts += ['<div class="scroll"><table>', f"<thead><tr>{head}</tr></thead>", *bodies, "</table></div>"]
-    style = Path(__file__).with_name("tables.css").read_text(encoding="utf-8")
-    title = escape(tables[0].table.title if len(tables) == 1 else "Results beside the paper's")
-    return "\n".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            f'<title>{title}</title>\n<link rel="icon" href="data:,">',
-            f"<style>\n{style}</style>\n</head>\n<body>\n<main>",
-            *parts,
-            "</main>\n</body>\n</html>\n",
-        ]
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = Path(__file__).with_name("tables.html").read_text(encoding="utf-8")
+    return environment.from_string(template).render(tables=tables, averaged=averaged)
 
 
 def page(results: Sequence[Result], *, folder: Path, beside: Path, other_draws: Sequence[Result] = ()) -> str:
