@@ -63,9 +63,7 @@ def key_of(recipe: Recipe, *, alone: bool = False) -> str:
     >>> key_of(override(RECIPES["cifar10"], {"noise": "symmetric:0.8", "queue_size": 256}))
     'cifar10-ce_ogc-symmetric-0.8-queue_size-256'
     """
-    like = (
-        "ce+ogc" if recipe.method.endswith("+ogc") else "ce"
-    )  # stands for a custom loss, whose defaults are not known
+    like = "ce+ogc" if recipe.method.endswith("+ogc") else "ce"  # for a custom loss, whose defaults are not known
     usual = _usual(recipe.name, recipe.method if recipe.method in methods.METHODS else like, recipe.epochs)
     parts: list[object] = [recipe.name, PurePath(recipe.method).name.replace("+", "_")]
     parts += [] if recipe.method_sha256 is None else [recipe.method_sha256[:8]]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .._require import require
 
+NOTICE = 120  # seconds before the time limit at which the runs save
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name={name}
@@ -50,7 +51,6 @@ def script(
     log: Path,
     time: str,
     more: Sequence[str] = (),
-    notice: int = 120,
 ) -> str:
     """Return a script for ``sbatch``.
 
@@ -59,7 +59,6 @@ def script(
     :param log: path of the log files, without suffix.
     :param time: time limit of a task, in Slurm's format.
     :param more: further options of ``sbatch``, such as ``--partition=gpu``.
-    :param notice: seconds before the time limit at which the runs save.
     """
     for option, text in (("script", str(log)), ("time", time), *(("sbatch", each) for each in more)):
         require(text.isprintable(), option, "on one line", text)
@@ -74,7 +73,7 @@ def script(
         last=len(batches) - 1,
         time=time,
         log=f"{quoted}.%A_%a.log",
-        notice=notice,
+        notice=NOTICE,
         more="".join(f"#SBATCH {option}\n" for option in more),
         batches="\n".join(f"    {shlex.quote(','.join(batch))}" for batch in batches),
         command=shlex.join(command),

@@ -133,10 +133,8 @@ class Filled:
         if any(entry.paper for entry in entries):
             parts.append("paper: as printed")
         if any(entry.verdict in ("above", "below") for entry in entries):
-            far = (
-                f"more than {POINTS:g} point and {DEVIATIONS:g} of the paper's standard deviations (where printed) off"
-            )
-            parts.append(f"!: {far}; averages are not marked")
+            far = f"{POINTS:g} point and {DEVIATIONS:g} of the paper's standard deviations (where printed)"
+            parts.append(f"!: more than {far} off; averages are not marked")
         if any(entry.rank or entry.paper_rank for entry in entries):
             second = ", underlined: the second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
             apart = ", ranked separately for ours and the paper's" if any(e.paper_rank for e in entries) else ""
@@ -220,9 +218,7 @@ def _average(row: Row, entries: Sequence[Entry]) -> Entry:
         return (statistics.fmean(known),) if len(known) == len(entries) else ()
 
     printed = mean([None if entry.paper is None else entry.paper.mean for entry in entries])
-    wrong = (
-        row.average is not None and abs(printed[0] - row.average) > 0.01
-    )  # the last digit may be truncated instead of rounded
+    wrong = row.average is not None and abs(printed[0] - row.average) > 0.01  # its last digit may be truncated
     return Entry(
         None,
         mean([entry.mean for entry in entries]),

@@ -90,9 +90,8 @@ def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], 
         for name, value in (run.average or {}).items():
             value.copy_(tensors[f"averaged.{name}"])
         for name, value in run.sample_state().items():
-            if f"samples.{name}" in tensors or not name.startswith(
-                "survey."
-            ):  # surveys may have been added on resuming
+            added = name.startswith("survey.") and f"samples.{name}" not in tensors  # surveys, on resuming
+            if not added:
                 value.copy_(tensors[f"samples.{name}"])
     weights = [value for group in run.optimizer.param_groups for value in group["params"]]
     slots: dict[int, dict[str, Tensor]] = {}

@@ -29,12 +29,7 @@ Parameters = dict[str, Value]
 RULES = {"ogc": OGC, "linear": Linear, "ema": EMA}  # schedules of tau
 METHODS = (
     *LOSSES,
-    *(
-        f"{base}+{rule}"
-        for rule in RULES
-        for base in CLIPPABLE
-        if (base, rule) not in {("sce", "linear"), ("sce", "ema")}
-    ),
+    *(f"{base}+{rule}" for rule in RULES for base in CLIPPABLE if base != "sce" or rule == "ogc"),
 )
 
 PAPER: dict[str, dict[str, Parameters]] = {  # the paper's table "param", and its text for gce+ogc
@@ -243,7 +238,9 @@ def _base(name: str) -> Callable[..., object]:
     if own is None:
         return LOSSES[name]
     loss = own.load()
-    if needed := own.needs(loss):
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    arguments = inspect.signature(loss).parameters.values()
+    if needed := [each.name for each in arguments if each.default is each.empty and each.kind not in kinds]:
         raise ValueError(f"{own} should have a numeric default for every argument. Found {needed[0]}.")
     return loss
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 import shlex
 import sys
 from pathlib import Path
@@ -101,12 +100,6 @@ class OwnLoss(NamedTuple):
             del sys.modules[module.__name__]
             raise ValueError(f"`{self.path}` cannot be loaded: {type(error).__name__}: {error}.") from error
         return _modules.setdefault(sha256, module)
-
-    def needs(self, loss: type[nn.Module]) -> list[str]:
-        """Return the constructor arguments without a default."""
-        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        found = inspect.signature(loss).parameters.values()
-        return [each.name for each in found if each.default is each.empty and each.kind not in kinds]
 
 
 def try_out(loss: nn.Module, name: str, classes: int) -> None:

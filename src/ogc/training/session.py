@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -320,30 +320,22 @@ def _watch(watch: Watch | None, jobs: Sequence[Job], tensorboard: bool, world: R
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ImportError('TensorBoard is missing: pip install "torch-ogc[tensorboard]"') from error
-    with TensorBoardWatch(used, SummaryWriter, [job.out for job in jobs]) as board:
-        yield board
+    with ExitStack() as opened:
+        yield TensorBoardWatch(used, SummaryWriter, opened, [job.out for job in jobs])
 
 
 class TensorBoardWatch:
     """A watch that also writes scalars for TensorBoard."""
 
-    def __init__(self, watch: Watch, writer: Callable[..., Any], folders: Sequence[Path | None]) -> None:
-        self.watch, self.writer, self.folders = watch, writer, folders
+    def __init__(self, watch: Watch, writer: Any, opened: ExitStack, folders: Sequence[Path | None]) -> None:
+        self.watch, self.writer, self.opened, self.folders = watch, writer, opened, folders
         self.moved, self.said = watch.moved, watch.said
         self.writers: dict[int, Any] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for writer in self.writers.values():
-            writer.close()
-
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
         self.watch.began(run, epoch=epoch, epochs=epochs, steps=steps)
-        folder = self.folders[run]
-        if folder is not None:  # purge_step removes what was written after the checkpoint
-            self.writers[run] = self.writer(str(folder), purge_step=epoch + 1)
+        if (folder := self.folders[run]) is not None:  # purge_step removes what was written after the checkpoint
+            self.writers[run] = self.opened.enter_context(self.writer(str(folder), purge_step=epoch + 1))
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
         self.watch.ended_epoch(run, epoch)
