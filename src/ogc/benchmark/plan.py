@@ -143,10 +143,6 @@ class Table:
     def noises(self) -> tuple[str | None, ...]:
         return tuple(dict.fromkeys(column.noise for column in self.columns))
 
-    def row_of(self, method: str, label: str) -> Row:
-        """Make a row for a method that is not in the paper's table."""
-        return Row(label, method, {}, (None,) * len(self.columns))
-
 
 def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str | None] | None = None) -> list[Cell]:
     """Return the cells of a table, for all or some methods and noises. Methods that it does not have are added."""

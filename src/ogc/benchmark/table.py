@@ -263,7 +263,8 @@ def more_rows(table: Table, by_key: dict[str, list[Result]]) -> list[tuple[Row, 
         shown = ", ".join(filter(None, details))
         return f"{name} ({shown})" if shown else name
 
-    return [(table.row_of(runs[0].method, label(*group)), runs) for group, runs in sorted(groups.items())]
+    blank = (None,) * len(table.columns)
+    return [(Row(label(*group), runs[0].method, {}, blank), runs) for group, runs in sorted(groups.items())]
 
 
 def _unusual(recipe: Recipe) -> str:

@@ -67,8 +67,6 @@ def read_pickle(content: bytes, name: str) -> dict[str, Any]:
         raise ValueError(f"`{name}` is broken or cut short after {len(content)} bytes: {error}.") from error
     if not isinstance(found, dict):
         raise ValueError(f"`{name}` should hold a dict. Found a {type(found).__name__}.")
-    return {_text(key): value.pixels if isinstance(value, _Array) else value for key, value in found.items()}
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    names = [key.decode("utf-8") if isinstance(key, bytes) else str(key) for key in found]
+    values = [value.pixels if isinstance(value, _Array) else value for value in found.values()]
+    return dict(zip(names, values, strict=True))

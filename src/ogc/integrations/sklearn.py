@@ -149,7 +149,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._begin()
             self._standardise(rows)
             held_out = None
-            if self._stops_early(rows):
+            if len(rows.y) >= MANY if isinstance(self.early_stopping, str) else self.early_stopping:
                 rows, held_out = self._split(rows)
             self._different = len(rows.y)
             self._build(
@@ -223,9 +223,6 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         require(_between(0, fraction, 1), "validation_fraction", "a number in (0, 1)", fraction)
         good = isinstance(self.early_stopping, bool | np.bool_) or self.early_stopping == "auto"
         require(good, "early_stopping", 'True, False or "auto"', self.early_stopping)
-
-    def _stops_early(self, rows: Rows) -> bool:
-        return len(rows.y) >= MANY if isinstance(self.early_stopping, str) else bool(self.early_stopping)
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
@@ -399,7 +396,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """Return the most likely label of each row: (N, features) -> (N,)."""
-        likeliest = self.predict_proba(X).argmax(1)
+        likeliest = self.predict_proba(X).argmax(1)  # which first checks that the classifier is fitted
         return self.classes_[likeliest]
 
     # --- saving ------------------------------------------------------------------------------------------------------

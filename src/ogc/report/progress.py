@@ -82,11 +82,6 @@ class Row:
         return "  ".join([self.title, *facts]).replace("done left", "done")
 
 
-def _unit(job: Job) -> str:
-    """Return the unit of a run's speed: rows for a table, images otherwise."""
-    return "rows/s" if job.source is not None and job.source.kind == "table" else "images/s"
-
-
 class Progress:
     """Show the progress of ``train``: ``with Progress(console, jobs) as watch: train(jobs, watch=watch)``.
 
@@ -97,8 +92,10 @@ class Progress:
         self.console = console
         titles = short_names([job.recipe.model_dump(mode="json") for job in jobs])
         self.milestones = [job.recipe.milestones for job in jobs]
-        self.rows = [Row(title, job.recipe.epochs, unit=_unit(job)) for title, job in zip(titles, jobs, strict=True)]
+        self.rows = [Row(title, job.recipe.epochs) for title, job in zip(titles, jobs, strict=True)]
         for row, job in zip(self.rows, jobs, strict=True):
+            if job.source is not None and job.source.kind == "table":
+                row.unit = "rows/s"
             if job.out is not None and is_finished(job.out):  # resumed, but already finished
                 row.epoch = row.epochs
         self.line_epochs: list[set[int]] = [set() for _ in jobs]  # epochs to print a line after

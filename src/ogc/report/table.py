@@ -105,18 +105,14 @@ def _cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
     ends = [run["epochs"][-1] for run in runs]
     estimates = (run.get("noise_rate") for run in runs)  # None without surveys, and in results of older versions
-    noise = "/".join(mean(values).split("+")[0] for values in (estimates, map(true_noise, runs)))
+    true = ((run["facts"]["noise"] or {}).get("rate_got") for run in runs)
+    noise = "/".join(mean(values).split("+")[0] for values in (estimates, true))
     return [
         *(mean(run["summary"].get(name) for run in runs) for name in ("last", "averaged_last", "best")),
         mean(end["memorised"] for end in ends),
         "-" if noise == "-/-" else noise,
         clock(sum(run["seconds"] for run in runs) / len(runs)),
     ]
-
-
-def true_noise(run: Mapping[str, Any]) -> float | None:
-    noise = run["facts"]["noise"] or {}
-    return noise.get("rate_got")
 
 
 def clock(seconds: float) -> str:

@@ -194,10 +194,6 @@ class Run:
         """True if every epoch is recorded. A run that broke in its last epoch is done, but not finished."""
         return len(self.history) >= self.recipe.epochs
 
-    @property
-    def steps_done(self) -> int:
-        return self.epoch * self.feed.steps + self.step
-
     def set_lr(self) -> None:
         lr = self.recipe.lr_at(self.epoch, self.step / self.feed.steps)
         for group in self.optimizer.param_groups:
@@ -213,7 +209,7 @@ class Run:
     def update_average(self) -> None:
         """Update the averaged weights. Early updates are larger, so that the initial weights lose their influence."""
         if self.average is not None:
-            decay = decay_at(self.recipe.average or 0.0, self.steps_done)
+            decay = decay_at(self.recipe.average or 0.0, self.epoch * self.feed.steps + self.step)
             torch._foreach_lerp_(list(self.average.values()), list(self.state().values()), 1 - decay)
 
     # --- the end of an epoch -----------------------------------------------------------------------------------------
@@ -288,12 +284,13 @@ class Run:
         :param epoch: counted from 1.
         """
         bad, at = ~losses.isfinite(), len(losses)
+        after = self.network.parameters() if weights is None else weights
         if bool(bad.any()):
             at = int(bad.int().argmax()) + 1
             what = f"The loss is {float(losses[at - 1])} at step {at} of epoch {epoch}"
             # On the CPU weights are checked as soon as a loss is bad; elsewhere the step before may be the cause.
             batches = [at] if at == 1 or self.device.type == "cpu" else [at, at - 1]
-        elif all_finite(self.network.parameters() if weights is None else weights):
+        elif bool(torch.stack([value.detach().isfinite().all() for value in after]).all()):
             return
         else:
             what, batches = f"The gradient is not finite at step {at} of epoch {epoch}, though the loss is", [at]
@@ -350,11 +347,6 @@ class Run:
             "seconds": seconds,
             "images_per_second": images / max(seconds, 1e-9),
         }
-
-
-def all_finite(values: Iterable[Tensor]) -> bool:
-    """Return True if all values are finite. Waits for the device."""
-    return bool(torch.stack([value.detach().isfinite().all() for value in values]).all())
 
 
 @contextmanager
