@@ -14,7 +14,7 @@ from ..report.pictures import lr_drops
 from ..training.history import Epoch
 from .plan import TABLES, Cell, name_of
 from .result import Result
-from .table import fill, more_rows
+from .table import fill, runs_by_row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -197,20 +197,14 @@ RATIOS: tuple[tuple[str, str, str, Callable[[Epoch], float | None]], ...] = (
 Runs = dict[str, list[Result]]  # by the label of the noise; its runs differ in their seed
 
 
-def with_ogc(results: Iterable[Result]) -> dict[str, dict[str, Runs]]:
+def with_ogc(results: Sequence[Result]) -> dict[str, dict[str, Runs]]:
     """Group the runs of tables by data set, method and noise: the paper's methods, then others. No sweeps."""
-    by_key: Runs = {}
-    for result in results:
-        if result.labels != "other":
-            by_key.setdefault(result.key, []).append(result)
     found: dict[str, dict[str, Runs]] = {}
     for table in TABLES.values():
         if table.name in SWEPT or table.alone:
             continue
-        rows = [(name_of(row.method), row, [by_key.get(cell.key, []) for cell in cells]) for row, cells in table.by_row]
-        for row, runs in more_rows(table, by_key):
-            rows.append((row.label, row, [[run for run in runs if run.noise == each.noise] for each in table.columns]))
-        for name, row, by_column in rows:
+        for row, by_column in runs_by_row(table, results):
+            name = name_of(row.method) if row in table.rows else row.label
             for column, runs in zip(table.columns, by_column, strict=True):
                 if runs and row.method.endswith("+ogc"):
                     label = column.label if column.noise is not None else "web labels"

@@ -156,10 +156,6 @@ def fill(table: Table, results: Iterable[Result]) -> Filled:
 
     Runs on other labels than the table's are left out.
     """
-    by_key: dict[str, list[Result]] = {}
-    for result in results:
-        if result.labels != "other":
-            by_key.setdefault(result.key, []).append(result)
     deviations = {
         (cell.key, cell.measure): cell.paper.std
         for other in TABLES.values()
@@ -168,19 +164,11 @@ def fill(table: Table, results: Iterable[Result]) -> Filled:
         if cell.paper is not None and cell.paper.std is not None
     }
     rows = []
-    for row, cells in table.by_row:
-        entries = [
-            entry_of(
-                cell.key, by_key.get(cell.key, []), cell.measure, cell.paper, deviations.get((cell.key, cell.measure))
-            )
-            for cell in cells
-        ]
-        rows.append((row, entries))
-    for row, runs in more_rows(table, by_key):
+    for row, by_column in runs_by_row(table, results):
         entries = []
-        for column in table.columns:
-            own = [run for run in runs if run.noise == column.noise]
-            entries.append(entry_of(own[0].key if own else "", own, column.measure))
+        for column, printed, runs in zip(table.columns, row.printed, by_column, strict=True):
+            key = runs[0].key if runs else ""
+            entries.append(entry_of(key, runs, column.measure, printed, deviations.get((key, column.measure))))
         rows.append((row, entries))
     columns = tuple(column.label for column in table.columns)
     if len(columns) > 2:
@@ -243,7 +231,19 @@ def _has_row(recipe: Recipe, alone: bool) -> bool:
     return same and not alone and recipe.method not in known
 
 
-def more_rows(table: Table, by_key: dict[str, list[Result]]) -> list[tuple[Row, list[Result]]]:
+def runs_by_row(table: Table, results: Iterable[Result]) -> list[tuple[Row, list[list[Result]]]]:
+    """Return the rows of a table, and rows for methods that are in no table, with the runs of each column."""
+    by_key: dict[str, list[Result]] = {}
+    for result in results:
+        if result.labels != "other":
+            by_key.setdefault(result.key, []).append(result)
+    rows = [(row, [by_key.get(cell.key, []) for cell in cells]) for row, cells in table.by_row]
+    for row, runs in _more_rows(table, by_key):
+        rows.append((row, [[run for run in runs if run.noise == column.noise] for column in table.columns]))
+    return rows
+
+
+def _more_rows(table: Table, by_key: dict[str, list[Result]]) -> list[tuple[Row, list[Result]]]:
     """Return rows for methods that are in no table. Labels have what is needed to tell them apart."""
     if table is not next(other for other in TABLES.values() if other.dataset == table.dataset):
         return []
