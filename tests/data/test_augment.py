@@ -12,13 +12,12 @@ from torch.testing import assert_close
 
 from ogc.data import augment
 from ogc.data.augment import (
-    CIFAR10,
-    CIFAR100,
     IMAGENET,
     Cifar,
     CifarDraws,
     Large,
     LargeDraws,
+    Statistics,
     adjust_brightness,
     adjust_contrast,
     adjust_hue,
@@ -29,6 +28,8 @@ from ogc.data.augment import (
 )
 
 COUNT = 20
+CIFAR10 = Statistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+CIFAR100 = Statistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
 def generator(seed=0):

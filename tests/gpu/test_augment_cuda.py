@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from ogc.data.augment import CIFAR10, Cifar, Large
+from ogc.data.augment import IMAGENET, Cifar, Large
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,7 +37,7 @@ def some_images(size: int = 32) -> Tensor:
 
 
 def cifar(images: Tensor) -> Cifar:
-    return Cifar(images, mean=CIFAR10.mean, std=CIFAR10.std)
+    return Cifar(images, mean=IMAGENET.mean, std=IMAGENET.std)
 
 
 Step = Callable[[torch.Generator], Tensor]

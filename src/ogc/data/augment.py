@@ -3,7 +3,7 @@
 All random numbers come from ``draw``; the call itself is a function of its arguments with static shapes and no host
 read, so both can be captured in a CUDA graph (whose generator the caller registers) and compiled.
 
-    augment = Cifar(images.to(device), mean=CIFAR10.mean, std=CIFAR10.std)
+    augment = Cifar(images.to(device), mean=mean, std=std)
     inputs = augment(index, augment.draw(len(index), generator))
 """
 
@@ -27,9 +27,6 @@ class Statistics(NamedTuple):
     std: tuple[float, ...]
 
 
-# Over all pixels of the training set. The std often quoted for CIFAR-10, 0.2023 ..., is the mean of each image's.
-CIFAR10 = Statistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-CIFAR100 = Statistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 IMAGENET = Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 PADDING = 4  # zeros added on each side before the crop

@@ -121,7 +121,8 @@ def _side_by_side(jobs: Sequence[Job], context: Context) -> list[Result]:
 
     runs: list[Run] = []
     for number, job in enumerate(jobs):
-        runs.append(_begin(job, number, _with_images_of(job, runs), context))
+        like = next((run for run in runs if run.feed.origin is job.data[0].inputs), None)
+        runs.append(_begin(job, number, like, context))
         if runs[-1].done:  # it gets no lane, so nothing else would report it
             context.watch.began(number, epoch=runs[-1].epoch, epochs=job.recipe.epochs, steps=runs[-1].feed.steps)
     try:
@@ -146,15 +147,6 @@ def _side_by_side(jobs: Sequence[Job], context: Context) -> list[Result]:
 def _interrupted(jobs: Sequence[Job], context: Context, trouble: Exception | None) -> Interrupted:
     own = [job.recipe.method for job in jobs if own_loss(job.recipe.method) is not None]
     return Interrupted(context.stop.signal, [job.out for job in jobs if job.out is not None], trouble, own[:1])
-
-
-def _with_images_of(job: Job, runs: Sequence[Run]) -> Run | None:
-    """Return the first run that has the job's images on the device."""
-    wanted = (job.recipe.augment, job.recipe.size)
-    for run in runs:
-        if run.feed.origin is job.data[0].inputs and (run.recipe.augment, run.recipe.size) == wanted:
-            return run
-    return None
 
 
 def _is_saved(job: Job, context: Context) -> bool:
