@@ -15,11 +15,12 @@ from typing import Any
 from .._require import require
 
 CHUNK = 1 << 18
+TIMEOUT = 30.0  # seconds
 Progress = Callable[[int, int | None], None]
 """Called with the number of bytes received, and the total if the server reports it."""
 
 
-def download(url: str, destination: Path, *, md5: str, progress: Progress | None = None, timeout: float = 30.0) -> Path:
+def download(url: str, destination: Path, *, md5: str, progress: Progress | None = None) -> Path:
     """Download ``url``. An interrupted download is kept as ``.part``, and the next call resumes it."""
     require(url.startswith(("http://", "https://")), "url", "http:// or https://", url)
     if destination.exists():
@@ -28,7 +29,7 @@ def download(url: str, destination: Path, *, md5: str, progress: Progress | None
     destination.parent.mkdir(parents=True, exist_ok=True)
     part = destination.with_name(destination.name + ".part")
     try:
-        _fetch(url, part, progress, timeout)
+        _fetch(url, part, progress)
     except (OSError, http.client.HTTPException) as error:
         there = part.stat().st_size if part.exists() else 0
         kept = (
@@ -56,14 +57,14 @@ def _check(path: Path, md5: str, advice: str) -> None:
         raise ValueError(f"`{path}` should have the md5 sum {md5}. Found {found}. {advice}")
 
 
-def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+def _fetch(url: str, part: Path, progress: Progress | None) -> None:
     """Append the missing bytes to ``part``, or start over if the server cannot resume."""
     if part.is_symlink():
         raise OSError(f"`{part}` is a link; delete it")
     there = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "ogc", "Accept-Encoding": "identity"} | ({"Range": f"bytes={there}-"} if there else {})
     try:
-        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         with error:
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not there:
@@ -71,7 +72,7 @@ def _fetch(url: str, part: Path, progress: Progress | None, timeout: float) -> N
             length = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", ""))
         if length is None or int(length[1]) != there:  # not the end of the file: this part belongs to another one
             part.unlink()
-            _fetch(url, part, progress, timeout)
+            _fetch(url, part, progress)
         return
     with response:
         continues = _start(response) == there
