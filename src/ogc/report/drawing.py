@@ -48,8 +48,7 @@ def figure_of_several(panels: Collection[Callable[[Axes], str]]) -> Figure:
     figure = _new_figure((16 * len(panels) / 3, 4.4), dpi=100)
     figure.get_layout_engine().set(w_pad=0.15)  # type: ignore[union-attr, call-arg]
     for axes, draw in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        title = {"loc": "left", "fontsize": 11, "weight": "bold", "pad": 16}  # above the marks of the learning rate
-        axes.set_title(draw(axes), **title)
+        axes.set_title(draw(axes), loc="left", fontsize=11, weight="bold", pad=16)  # above the marks of the lr
     return figure
 
 
