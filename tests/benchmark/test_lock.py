@@ -54,7 +54,7 @@ def test_a_lock_that_was_removed_takes_nobody_elses_with_it(path):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "not" / "mounted")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileExistsError, match="link"):
         Lock.take(tmp_path / "link" / "work" / "run.lock")
 
 

@@ -93,6 +93,7 @@ class Evil:
 @pytest.mark.parametrize("protocol", [2, 4])
 @pytest.mark.parametrize("form", ["zip", "legacy", "pickle"])
 @pytest.mark.parametrize("published", [False, True])
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol 4:UserWarning")
 def test_an_evil_pickle_does_not_run(tmp_path, form, protocol, published, monkeypatch):
     path, target = tmp_path / "CIFAR-10_human.pt", tmp_path / "hacked"
     evil = {**labels10(), "worse_label": Evil(target)}
