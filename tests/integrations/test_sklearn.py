@@ -484,7 +484,7 @@ def test_cross_val_predict_and_clone(blobs: tuple[Any, Any, Any]) -> None:
         *[("weight_decay", value) for value in (-1.0, None, "no")],
         *[("batch_size", value) for value in (0, 10.0, "auto")],
         *[("max_iter", value) for value in (0, 2.5)],
-        *[("early_stopping", value) for value in ("yes", 1, None)],
+        *[("early_stopping", value) for value in ("auto", 1, None)],
         *[("validation_fraction", value) for value in (1.0, 0, "most")],
         *[("n_iter_no_change", value) for value in (0, None)],
     ],

@@ -16,7 +16,7 @@ import numbers
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,8 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         than ten steps. ``None`` is 60 passes, but at least 200 and at most 20,000 steps. For a few hundred rows this
         suits many wrong labels; if most labels are right, more iterations (``max_iter=100``) can be better.
     :param early_stopping: stop if the accuracy on held-out rows, with their given labels, has not improved for
-        ``n_iter_no_change`` iterations, and restore the best iteration. "auto": from 1,000 distinct rows on.
+        ``n_iter_no_change`` iterations, and restore the best iteration. With OGC this seldom helps: it costs training
+        rows, and few wrong labels are memorised (docs/log.md).
     :param validation_fraction: share of the distinct rows that is held out, stratified by class. One row of each class
         is always used for training.
     :param random_state: an integer makes ``fit`` reproducible, bit for bit.
@@ -116,7 +117,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weight_decay: float = 1e-2,
         batch_size: int = 200,
         max_iter: int | None = None,
-        early_stopping: bool | Literal["auto"] = "auto",
+        early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
         random_state: Any = None,
@@ -149,7 +150,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._begin()
             self._standardise(rows)
             held_out = None
-            if len(rows.y) >= MANY if isinstance(self.early_stopping, str) else self.early_stopping:
+            if self.early_stopping:
                 rows, held_out = self._split(rows)
             self._different = len(rows.y)
             self._build(
@@ -221,8 +222,8 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         good = _between(0, decay, math.inf) or (_real(decay) and decay == 0)
         require(good, "weight_decay", "a number of at least 0", decay)
         require(_between(0, fraction, 1), "validation_fraction", "a number in (0, 1)", fraction)
-        good = isinstance(self.early_stopping, bool | np.bool_) or self.early_stopping == "auto"
-        require(good, "early_stopping", 'True, False or "auto"', self.early_stopping)
+        good = isinstance(self.early_stopping, bool | np.bool_)
+        require(good, "early_stopping", "True or False", self.early_stopping)
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
