@@ -7,25 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from ogc.cli.app import build
+from commands import ogc, works
 from ogc.predict import Predictor
 from tickets import write_tickets
 
 SMALL = ("--epochs", "6", "--set", "hidden=16", "--set", "batch_size=16", "--device", "cpu")
-
-
-def ogc(*arguments):
-    result = CliRunner().invoke(build(), [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def works(*arguments):
-    result = ogc(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture(scope="module")

@@ -48,18 +48,19 @@ def run(
     deadline: float | None = None,
     save_every: float = SAVE_EVERY,
     address: str | None = None,
+    queue: type[RunQueue] = RunQueue,
 ) -> RunQueue:
     """Run tasks like :func:`ogc.benchmark.run.run`, on the cluster at ``address``, or on a local Ray without one.
 
     :param device: ``auto``: GPUs, and the CPUs of nodes without GPUs; ``cuda`` or ``cpu``: only those.
     """
     require(device in ("auto", "cuda", "cpu"), "device", "auto, cuda or cpu with engine = ray", device)
-    queue = RunQueue(out.absolute(), console, list(tasks))
-    data.get(queue.waiting)
-    if queue.waiting:
+    filled = queue(out.absolute(), console, list(tasks))
+    data.get(filled.waiting)
+    if filled.waiting:
         with stopping() as stop, _connected(address) as ray:
-            Driver(ray, queue, data, device, side_by_side, deadline, save_every).work(stop)
-    return queue
+            Driver(ray, filled, data, device, side_by_side, deadline, save_every).work(stop)
+    return filled
 
 
 def _check_address(address: str) -> None:
