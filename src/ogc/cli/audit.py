@@ -287,7 +287,7 @@ def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
         fixed = shlex.join(["ogc", "audit", "apply", str(folder), "--copy", f"{path.name}-fixed"])
         say(console, f"To copy the folder with all suggestions applied: {fixed}")
     say(console, "To apply only those that you accept on the review page, add --decisions with the exported file.")
-    say(console, "To apply the likely ones of the others as well, add --accept-above 0.5.")
+    say(console, "To also apply the others where P(wrong) is at least 0.5, add --accept-above 0.5.")
 
 
 @command()
