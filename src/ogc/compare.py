@@ -295,23 +295,22 @@ class Comparison:
             f"{difference} {_points(lead)} is within the spread over {over} (+-{100 * lead.spread:.1f}).{one_seed}"
         )
 
+    @property
+    def title(self) -> str:
+        over = f"mean +- standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
+        return f"Right predictions in %, {over}"
+
+    @property
+    def caption(self) -> str:
+        noisy = " Given labels may be wrong: they rank the methods, and are no measure of their accuracy."
+        return f"Averaged weights after the last epoch. One split for all runs.{noisy if GIVEN in self.right else ''}"
+
     def table(self) -> Table:
-        """Make a table with one row per method, best first."""
+        """Make a table with one row per method, best first. ``title`` and ``caption`` belong to it."""
         from rich import box
         from rich.table import Table
 
-        held_out = self.right[GIVEN].shape[2] if GIVEN in self.right else 0
-        over = f"mean +- standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
-        noisy = " Given labels may be wrong: they rank the methods, and are no measure of their accuracy."
-        shown = Table(
-            title=f"Right predictions in %, {over}",
-            caption=f"Averaged weights after the last epoch. One split for all runs.{noisy if held_out else ''}",
-            title_justify="left",
-            caption_justify="left",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
+        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         rows = {i: self._cells(i) for i in self.ranking}
         headings = [name.replace(", ", "\n") for name in self.right]
         headings = ["method", *headings, "memorised", "time"]

@@ -180,7 +180,9 @@ def _show(comparison: Comparison, jobs: Sequence[Job], out: Path, console: Conso
     from ..report.next_steps import train_command
     from ..training.recipe import override
 
+    say(console, f"\n{comparison.title}")  # beside the table, which would wrap it to its own width
     console.print(comparison.table())
+    say(console, comparison.caption)
     say(console, comparison.sentence())
     say(console, f"Picture: {out / PICTURE}")
     [job, *_] = [job for job in jobs if job.out in comparison.folders[comparison.ranking[0]]]
