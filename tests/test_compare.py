@@ -206,10 +206,10 @@ def test_a_table_with_true_labels():
 
 def test_a_table_without_true_labels_and_one_to_test_on():
     write_tickets("checked.csv", 50, seed=1, wrong=0)
-    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc", "--out", "a")
-    assert json.loads(Path("a/compare.json").read_text())["judged_by"] == GIVEN
-    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc", "--out", "b", "--test", "checked.csv")
-    found = json.loads(Path("b/compare.json").read_text())
+    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc")
+    assert json.loads(Path("compare/tickets/compare.json").read_text())["judged_by"] == GIVEN
+    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc", "--test", "checked.csv")
+    found = json.loads(Path("compare/tickets-checked/compare.json").read_text())
     assert (found["judged_by"], found["samples"]["test"]) == ("test", 50)
 
 

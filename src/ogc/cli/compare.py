@@ -77,9 +77,9 @@ class CompareOptions:
         ),
     ] = None
     side_by_side: Annotated[int, typer.Option(help="Number of runs that share a GPU.")] = 4
-    out: Annotated[Path | None, typer.Option(help="Folder of the comparison.", show_default="compare/SOURCE-NOISE")] = (
-        None
-    )
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the comparison.", show_default="compare/SOURCE-NOISE-TEST")
+    ] = None
 
     @property
     def chosen(self) -> list[str]:
@@ -163,7 +163,8 @@ def _jobs(options: CompareOptions) -> tuple[list[Job], Path]:
     plan = training.Plan.of(options.train_options())
     recipe, source = plan.recipes[0], plan.source
     recipes_of(recipe, options.chosen)  # which reports bad methods before data are read
-    name = "-".join([source.name, *([] if recipe.noise is None else [recipe.noise])]).replace(":", "-")
+    parts = [source.name, recipe.noise, None if options.test is None else options.test.stem]
+    name = "-".join(part for part in parts if part is not None).replace(":", "-")
     out = Path("compare") / name if options.out is None else options.out
     seeds = [each.seed for each in plan.recipes]
     try:
