@@ -1,31 +1,19 @@
 """``ogc predict`` and ``ogc export``, on a run that ``ogc train`` has trained."""
 
 import csv
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from ogc.cli.app import build
+from commands import ogc, works
 from ogc.predict import Predictor
 from tickets import write_tickets
 
 SMALL = ("--epochs", "6", "--set", "hidden=16", "--set", "batch_size=16", "--device", "cpu")
-
-
-def ogc(*arguments):
-    result = CliRunner().invoke(build(), [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def works(*arguments):
-    result = ogc(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +117,11 @@ def without(column):
             2,
             "Parameter `out` should be a .csv file. Found `out = 'new.xlsx'`.",
         ),
-        (["run", "new.csv", "--out", "no/such/p.csv"], 1, "Cannot use no/such/p.csv: No such file or directory."),
+        (
+            ["run", "new.csv", "--out", "no/such/p.csv"],
+            1,
+            "There is no folder no/such for p.csv. Create it, or choose another.",
+        ),
         (["run", "new.csv", "--weights", "worst"], 2, "Parameter `weights` should be one of averaged, last, best."),
         (["run", "new.csv", "--id", "tickets"], 1, "`new.csv` has no column `tickets`, but `ticket`, "),
         (["arrays", "x.npz", "--id", "x"], 1, "Parameter `id` should be left out: the run was not trained on a table."),
@@ -160,10 +152,25 @@ def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, senten
         (["run", "--onnx", "x.pt"], 2, "Parameter `onnx` should be a .onnx file."),
         (["run", "--onnx", "there.onnx"], 2, "Parameter `onnx` should be a new file: nothing is overwritten."),
         (["run", "--onnx", "x.onnx", "--weights", "first"], 2, "Parameter `weights` should be one of"),
+        (["new.csv", "--onnx", "x.onnx"], 1, "new.csv holds no run"),
+        (["run", "--onnx", "no/such/x.onnx"], 1, "There is no folder no/such for x.onnx."),
+        (["run", "--onnx", "run"], 2, "Parameter `onnx` should be a .onnx file."),
+        (["damaged", "--onnx", "x.onnx"], 1, "damaged/preprocessing.json is damaged"),
+        (["older", "--onnx", "x.onnx"], 1, "older has no preprocessing.json"),
+        (["cut", "--onnx", "x.onnx"], 1, "cut/last.safetensors is damaged"),
     ],
 )
 def test_what_cannot_be_exported(arguments, code, sentence):
     Path("there.onnx").touch()
+    if arguments[0] in ("damaged", "older", "cut"):
+        copy = shutil.copytree("run", arguments[0])
+        if arguments[0] == "older":
+            Path(copy, "preprocessing.json").unlink()
+        if arguments[0] == "damaged":
+            Path(copy, "preprocessing.json").write_text("{")
+        if arguments[0] == "cut":
+            weights = Path(copy, "last.safetensors").read_bytes()
+            Path(copy, "last.safetensors").write_bytes(weights[:1000])
     result = ogc("export", *arguments)
     assert result.exit_code == code, result.output
     assert result.stderr.startswith(sentence)

@@ -14,33 +14,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
+from commands import ogc, works
 from ogc._files import read_json
-from ogc.cli.app import build
 from ogc.compare import GIVEN, TRUE, Comparison, Method, compare, jobs_of
 from ogc.predict import Predictor
 from ogc.training import RECIPES, Interrupted, override
 from ogc.training.run_folder import RESULT
-from small_runs import StopAt, features
+from small_runs import StopAt, features, python_path
 from tickets import write_tickets
 
 pytestmark = pytest.mark.pictures  # one that is small is drawn for each comparison
 
 TABLE = ("tickets.csv", "--label", "kind", "--id", "ticket")
 SMALL = ("--epochs", "6", "--set", "hidden=16", "--set", "batch_size=16", "--device", "cpu")
-
-
-def ogc(*arguments):
-    result = CliRunner().invoke(build(), [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def works(*arguments):
-    result = ogc(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture(autouse=True)
@@ -219,10 +206,10 @@ def test_a_table_with_true_labels():
 
 def test_a_table_without_true_labels_and_one_to_test_on():
     write_tickets("checked.csv", 50, seed=1, wrong=0)
-    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc", "--out", "a")
-    assert json.loads(Path("a/compare.json").read_text())["judged_by"] == GIVEN
-    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc", "--out", "b", "--test", "checked.csv")
-    found = json.loads(Path("b/compare.json").read_text())
+    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc")
+    assert json.loads(Path("compare/tickets/compare.json").read_text())["judged_by"] == GIVEN
+    works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc", "--test", "checked.csv")
+    found = json.loads(Path("compare/tickets-checked/compare.json").read_text())
     assert (found["judged_by"], found["samples"]["test"]) == ("test", 50)
 
 
@@ -274,6 +261,9 @@ WRONG = [
     ((*TABLE, "--test", "no.csv"), 1, "There is no `no.csv`, given as test."),
     ((*TABLE, "--noise", "symmetric"), 2, "Parameter `noise` cannot be 'symmetric'. Parameter `rate` should be given"),
     ((*TABLE, "--side-by-side", "0"), 2, "Parameter `side-by-side` should be at least 1."),
+    ((*TABLE, "--engine", "spark"), 2, "Parameter `engine` should be one of auto, loop, graph, ray."),
+    ((*TABLE, "--address", "here:1"), 2, "Parameter `address` should be omitted without --engine ray."),
+    ((*TABLE, "--engine", "ray", "--device", "cuda:1"), 2, "Parameter `device` should be auto, cuda or cpu with"),
     ((*TABLE, "--device", "tpu"), 2, "Parameter `device` should be auto, cpu, cuda or cuda:N."),
     ((*TABLE, "--set", "learning_rate=1"), 2, "There is no parameter 'learning_rate'. Did you mean lr?"),
 ]
@@ -314,3 +304,23 @@ def test_after_a_signal_the_same_command_continues(number, code):
     done = subprocess.run(slow, capture_output=True, timeout=120, check=True, text=True)
     assert " of them done" in done.stdout
     assert Path("a/compare.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray warns of what it likes
+def test_a_local_ray_trains_the_same_and_what_is_missing(monkeypatch):
+    pytest.importorskip("ray", reason="Ray cannot be imported: pip install 'torch-ogc[ray]'", exc_type=ImportError)
+    monkeypatch.setenv("PYTHONPATH", python_path())
+    two = ("compare", *TABLE, *SMALL, "--methods", "ce,ce+ogc", "--seeds", "1")
+    works(*two, "--out", "here")
+    works(*two, "--methods", "ce,gce", "--out", "there")  # what there is, is not trained again
+    before = Path("there/ce-1/last.safetensors").stat().st_mtime_ns
+    said = works(*two, "--out", "there", "--engine", "ray")
+    assert "ce+ogc-1 is finished." in said
+    assert "ce-1 is finished." not in said
+    assert Path("there/ce-1/last.safetensors").stat().st_mtime_ns == before
+    assert sorted(path.name for path in Path("there").iterdir()) == sorted(
+        ["ce-1", "gce-1", "ce+ogc-1", "compare.json", "compare.png"]
+    )
+    found, expected = (json.loads(Path(name, "compare.json").read_text()) for name in ("there", "here"))
+    assert found == expected

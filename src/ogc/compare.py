@@ -129,6 +129,7 @@ def compare(
     device: str = "auto",
     engine: str = "auto",
     side_by_side: int = SIDE_BY_SIDE,
+    address: str | None = None,
     progress: Callable[[Sequence[Job]], AbstractContextManager[Watch | None]] = lambda jobs: nullcontext(),
 ) -> Comparison:
     """Train what is missing in the jobs' folders, and judge all of them.
@@ -136,11 +137,20 @@ def compare(
     After Ctrl-C or SIGTERM, which raise ``Interrupted``, the same call continues from the last checkpoints.
 
     :param jobs: those of :func:`jobs_of`.
-    :param engine: as in :func:`ogc.training.train`.
+    :param engine: as in :func:`ogc.training.train`, or ``ray``: a Ray cluster that shares the jobs' folders.
+    :param address: HOST:PORT of the cluster; a local Ray if not given.
     :param side_by_side: number of runs that share a GPU. On a CPU they train one after the other.
     :param progress: makes a watch of the jobs that train together.
     """
     require(side_by_side >= 1, "side_by_side", "at least 1", side_by_side)
+    if engine == "ray":
+        from rich.console import Console
+
+        from .compare_cluster import train as train_on_cluster
+
+        check_folders(jobs, None)
+        options: Any = {"device": device, "side_by_side": side_by_side, "address": address}
+        return judge(jobs, train_on_cluster(jobs, **options, console=Console(highlight=False)))
     chosen = pick_device(device)
     check_folders(jobs, chosen)
     size = side_by_side if chosen.type == "cuda" else len(jobs)
@@ -152,13 +162,17 @@ def compare(
     return judge(jobs, results, device=device)
 
 
-def check_folders(jobs: Sequence[Job], device: torch.device) -> None:
-    """Refuse folders with runs of another comparison, before anything is trained."""
+def check_folders(jobs: Sequence[Job], device: torch.device | None) -> None:
+    """Refuse folders with runs of another comparison, before anything is trained.
+
+    :param device: that trains; ``None``: any of a cluster, which chooses what is ``auto`` in a recipe.
+    """
     for job in jobs:
         if job.out is None or not is_saved(job.out):
             continue
         found, fix = read_description(job.out), "To fix this, choose another --out, or remove that folder."
-        recorded, wanted = found.recipe.model_dump(), resolve(job.recipe, device).model_dump()
+        recorded, recipe = found.recipe.model_dump(), job.recipe if device is None else resolve(job.recipe, device)
+        wanted = {name: value for name, value in recipe.model_dump().items() if value != "auto"}
         if changed := [name for name, value in wanted.items() if recorded[name] != value]:
             name = changed[0]
             raise CheckpointError(
@@ -281,23 +295,22 @@ class Comparison:
             f"{difference} {_points(lead)} is within the spread over {over} (+-{100 * lead.spread:.1f}).{one_seed}"
         )
 
+    @property
+    def title(self) -> str:
+        over = f"mean +- standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
+        return f"Right predictions in %, {over}"
+
+    @property
+    def caption(self) -> str:
+        noisy = " Given labels may be wrong: they rank the methods, and are no measure of their accuracy."
+        return f"Averaged weights after the last epoch. One split for all runs.{noisy if GIVEN in self.right else ''}"
+
     def table(self) -> Table:
-        """Make a table with one row per method, best first."""
+        """Make a table with one row per method, best first. ``title`` and ``caption`` belong to it."""
         from rich import box
         from rich.table import Table
 
-        held_out = self.right[GIVEN].shape[2] if GIVEN in self.right else 0
-        over = f"mean +- standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
-        noisy = " Given labels may be wrong: they rank the methods, and are no measure of their accuracy."
-        shown = Table(
-            title=f"Right predictions in %, {over}",
-            caption=f"Averaged weights after the last epoch. One split for all runs.{noisy if held_out else ''}",
-            title_justify="left",
-            caption_justify="left",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
+        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         rows = {i: self._cells(i) for i in self.ranking}
         headings = [name.replace(", ", "\n") for name in self.right]
         headings = ["method", *headings, "memorised", "time"]

@@ -89,7 +89,7 @@ def test_without_true_labels_nothing_is_measured(tmp_path):
 def test_fixed_labels_are_in_the_order_of_the_data(audited):
     made = findings()
     found = rows(audited / "labels_fixed.csv")
-    assert list(found[0]) == ["id", "label", "given_label", "changed"]
+    assert list(found[0]) == ["id", "label", "given_label", "changed", "wrong_probability"]
     assert [row["id"] for row in found] == list(IDS)
     assert [row["label"] for row in found] == [NAMES[i] for i in made.issues.suggested_label.tolist()]
     assert [row["given_label"] for row in found] == [NAMES[i] for i in made.issues.given_label.tolist()]

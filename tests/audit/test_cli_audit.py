@@ -634,6 +634,26 @@ def test_only_what_was_accepted(table):
     ]
     assert changed == [(worst[0]["id"], worst[0]["predicted_label"])]
 
+    # The likely suggestions without a decision as well: what was kept or skipped stays.
+    issues = [row for row in worst if row["is_label_issue"] == "True"]
+    by_chance = sorted(float(row["wrong_probability"]) for row in issues)
+    middle = by_chance[len(by_chance) // 2]
+    likely = {row["id"]: row["predicted_label"] for row in issues if float(row["wrong_probability"]) >= middle}
+    assert 3 < len(likely) < len(issues)
+    for extra, expected in (
+        ((), likely),
+        (("--decisions", "d.csv"), {**likely, worst[0]["id"]: worst[0]["predicted_label"]}),
+    ):
+        works("audit", "apply", table, *extra, "--accept-above", middle, "--out", f"likely{len(extra)}.csv")
+        pairs = zip(rows("t.csv"), rows(f"likely{len(extra)}.csv"), strict=True)
+        decided = {worst[1]["id"], worst[2]["id"]} if extra else set()
+        wanted = {id: name for id, name in expected.items() if id not in decided}
+        assert {new["customer"]: new["kind"] for old, new in pairs if old != new} == wanted
+    assert likely.keys() & decided
+    said = ogc("audit", "apply", table, "--accept-above", "50", "--out", "no.csv")
+    assert said.exit_code == 2
+    assert "Parameter `accept_above` should be a probability in [0, 1]. Found `accept_above = 50.0`." in said.stderr
+
 
 def test_the_original_is_never_written_to(table):
     before = Path("t.csv").read_bytes()

@@ -655,22 +655,34 @@ def test_no_key_decides_what_is_not_shown(visit, tmp_path):
         tab.keyboard.press(key)
     assert kept(tab) == before
 
-    # A search counts from Enter on, however soon the key comes; one letter at a time it would wait for more.
-    tab.click("#clear")
-    last = next(name for i in reversed(worst) if sum((name := findings.ids[i]) in other for other in findings.ids) == 1)
-    tab.evaluate(
-        """name => {
-        const search = document.getElementById('search');
-        search.value = name;
-        search.dispatchEvent(new InputEvent('input', {bubbles: true}));
-        search.form.requestSubmit();
-        document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 's', bubbles: true}));
-        }""",
-        last,
-    )
+
+@pytest.mark.slow
+def test_enter_searches_at_once_and_leads_to_the_samples(visit, tmp_path):
+    findings = made(200)
+    issues = findings.issues
+    worst = [findings.ids[i] for i in issues.worst_first.tolist() if issues.is_label_issue[i]]
+    tab = visit(page(findings))
+    tab.locator(".card.current").focus()
+    tab.keyboard.press("a")
+    tab.evaluate("window.loaded = 1")
+    last = next(name for name in reversed(worst) if sum(name in other for other in findings.ids) == 1)
+    tab.keyboard.press("/")
+    tab.keyboard.insert_text(last)
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("s")  # which decides the sample that was found, and is not written into the field
     wait(tab, "#said", "Skipped")
+    assert tab.text_content("#shown").startswith("1 shown, 2 decided")
+    assert tab.input_value("#search") == last
+    assert tab.evaluate("window.loaded") == 1
+    assert kept(tab)[0].strip(".")[0] == "a"
     found = decisions(exported(tab, tmp_path / "decisions.csv"))
-    assert {name for name, row in found.items() if row[0] == "skip"} == {last}
+    assert {name: row[0] for name, row in found.items()} == {worst[0]: "accept", last: "skip"}
+
+    tab.fill("#search", "")
+    tab.fill("#highest", "0.1")
+    tab.keyboard.press("Enter")
+    few = int((issues.label_score[issues.is_label_issue] <= 0.1).sum())
+    assert tab.text_content("#shown").startswith(f"{few} shown")
 
 
 @pytest.mark.slow

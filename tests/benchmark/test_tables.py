@@ -522,14 +522,20 @@ def test_without_a_name_it_shows_what_was_run(folder):
     assert text == ogc("cifar10", "--results", folder, "--format", "markdown").stdout
 
 
-def test_a_table_can_be_looked_at_before_anything_is_run(tmp_path, monkeypatch):
+def test_a_table_without_runs_is_one_sentence_unless_all_rows_are_wanted(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shown = ogc("gce", "--format", "markdown")
+    missing = "benchmarks/results/runs has no runs of gce. To make them: ogc bench run gce. To read another folder: "
+    refused = ogc("gce", "--out", "gce.md")
+    assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "", f"{missing}--results.\n")
+    assert not Path("gce.md").exists()
+    some = ogc("gce", "cifar10", "--results", folder)
+    assert some.exit_code == 0
+    assert f"Note: {folder} has no runs of gce. To make them: ogc bench run gce --out {folder}." in some.stderr
+    assert TABLES["gce"].title not in some.stdout
+    shown = ogc("gce", "--format", "markdown", "--all")
     assert shown.exit_code == 0
     assert "| GCE | ours | - | - |" in shown.stdout
-    note = "Note: benchmarks/results/runs has no runs of gce. Create them with ogc bench run, or give --results.\n"
-    assert shown.stderr == note
-    assert ogc("gce").stderr == ogc("gce", "--out", "gce.md").stderr == note
+    assert shown.stderr == f"Note: {missing}--results.\n"
 
 
 def test_rows_without_runs_are_named_in_the_caption(folder):
@@ -586,13 +592,13 @@ def test_files_that_are_no_results_are_told(folder):
             2,
             "The results in trials are trials with --epochs or --set, which no table includes.",
         ),
-        (("gce", "--format", "html", "--out", "no/where.html"), 1, "Cannot use no/where.html: No such file"),
+        (("gce", "--all", "--format", "html", "--out", "no/where.html"), 1, "Cannot use no/where.html: No such file"),
         (
             ("gce", "--out", "x.pdf"),
             2,
             "`out` should be a file that ends in one of .txt, .md, .tex, .html, unless --format",
         ),
-        (("gce", "--out", "no/where.txt"), 1, "Cannot use no/where.txt: No such file"),
+        (("gce", "--all", "--out", "no/where.txt"), 1, "Cannot use no/where.txt: No such file"),
     ],
 )
 def test_what_goes_wrong_ends_in_a_sentence(tmp_path, monkeypatch, arguments, code, words):

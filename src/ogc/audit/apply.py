@@ -19,7 +19,7 @@ from ..noise.files import LabelInfo, labels_sha256, write_labels
 from ..training.digests import file_sha256
 from ..training.run_folder import AUDIT, RUN, read_description
 from ..training.source import Source
-from .files import SUMMARY, Audit, AuditError, csv, decided, read_audit
+from .files import SUMMARY, Audit, AuditError, accepted_above, csv, decided, read_audit
 from .table_file import table_of
 
 if TYPE_CHECKING:
@@ -36,15 +36,25 @@ class Applied(NamedTuple):
     copied: int | None = None  # files, if a folder was copied
 
 
-def apply(folder: Path, out: Path | None = None, decisions: Path | None = None, *, copy: Path | None = None) -> Applied:
-    """Write the labels of an audited run, with all issues applied, or with those that a person accepted.
+def apply(
+    folder: Path,
+    out: Path | None = None,
+    decisions: Path | None = None,
+    *,
+    copy: Path | None = None,
+    accept_above: float | None = None,
+) -> Applied:
+    """Write the labels of an audited run, with all suggestions applied, or with those that a person accepted.
 
     :param out: file to write. For a folder of images it is the list of files to move.
     :param copy: folder to write instead: a copy of the folder of images, with every file under its new label.
+    :param accept_above: apply the suggestions without a decision where P(wrong) is at least this.
     """
     goal = copy if out is None else out
     require((out is None) != (copy is None), "out", "given, or `copy` instead", None if out is None else str(out))
     assert goal is not None
+    proper = accept_above is None or 0 <= accept_above <= 1
+    require(proper, "accept_above", "a probability in [0, 1]", accept_above)
     if not (folder / AUDIT / SUMMARY).is_file():
         raise FileNotFoundError(f"{folder} has no audit. To make one: ogc audit {folder}.")
     audit = read_audit(folder / AUDIT)
@@ -54,7 +64,8 @@ def apply(folder: Path, out: Path | None = None, decisions: Path | None = None, 
         )
     source = None if audit.source is None else Source(**audit.source)
     _check_out("copy" if out is None else "out", goal, folder, decisions, source)
-    labels = audit.fixed if decisions is None else decided(audit, decisions)
+    sure = None if accept_above is None else accepted_above(audit, accept_above)
+    labels = (sure or audit.fixed) if decisions is None else decided(audit, decisions, sure)
     kind = "python" if source is None else source.kind
     if audit.noise is not None and kind in WRITERS:
         raise ValueError(

@@ -34,8 +34,9 @@ ISSUES, ISSUES_CSV, FIXED, SUMMARY, PAGE = (
     "audit.json",
     "audit.html",
 )
-FORMAT = 2  # of audit.json
+FORMAT = 3  # of audit.json
 DECISIONS = ("accept", "keep", "skip")
+FIXED_COLUMNS = ("id", "label", "given_label", "changed", "wrong_probability")
 COLUMNS = ("id", "decision", "given_label", "suggested_label")  # of a file of decisions, as the page exports it
 
 
@@ -60,9 +61,10 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
         (names[label] for label in suggested),
         (names[label] for label in given),
         texts([old != new for old, new in zip(given, suggested, strict=True)]),
+        texts(findings.issues.wrong_probability.tolist()),
         strict=True,
     )
-    content = csv(("id", "label", "given_label", "changed"), fixed)
+    content = csv(FIXED_COLUMNS, fixed)
     facts["fixed_sha256"] = hashlib.sha256(content).hexdigest()
     write_whole(folder / FIXED, content)
     notes = write_parquet(columns, folder / ISSUES)
@@ -225,6 +227,7 @@ class Audit:
     ids: list[str]
     given: list[str]
     fixed: list[str]
+    wrong: list[float]  # P(given label is wrong)
     run: str  # the identifier of the audited run
     noise: str | None  # added to the labels for training
     source: dict[str, Any] | None
@@ -240,10 +243,10 @@ def read_audit(folder: Path) -> Audit:
     path = folder / FIXED
     if hashlib.sha256(path.read_bytes()).hexdigest() != facts["fixed_sha256"]:
         raise AuditError(f"{path} has changed since {SUMMARY} was written. {fix}")
-    rows = [cells for _, cells in read_rows(path, ("id", "label", "given_label", "changed"))]
-    ids, fixed, given = ([row[i] for row in rows] for i in range(3))
-    run = facts["run"]
-    return Audit(folder, facts, ids, given, fixed, run["id"], run["recipe"]["noise"], run["source"], run["sha256"])
+    rows = [cells for _, cells in read_rows(path, FIXED_COLUMNS)]
+    ids, fixed, given, _, wrong = ([row[i] for row in rows] for i in range(len(FIXED_COLUMNS)))
+    run, origin = facts["run"], (facts["run"]["source"], facts["run"]["sha256"])
+    return Audit(folder, facts, ids, given, fixed, [*map(float, wrong)], run["id"], run["recipe"]["noise"], *origin)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -265,9 +268,18 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[st
         raise AuditError(f"{path} is empty.")
 
 
-def decided(audit: Audit, path: Path) -> list[str]:
-    """Return the labels with the accepted suggestions of a decisions file applied: (N,) class names."""
-    at, labels = {name: i for i, name in enumerate(audit.ids)}, audit.given.copy()
+def accepted_above(audit: Audit, least: float) -> list[str]:
+    """Return the labels with all suggestions applied where P(wrong) is at least ``least``: (N,) class names."""
+    rows = zip(audit.given, audit.fixed, audit.wrong, strict=True)
+    return [suggested if wrong >= least else given for given, suggested, wrong in rows]
+
+
+def decided(audit: Audit, path: Path, others: Sequence[str] | None = None) -> list[str]:
+    """Return the labels with the accepted suggestions of a decisions file applied: (N,) class names.
+
+    :param others: labels of the samples without a decision; by default the given ones.
+    """
+    at, labels = {name: i for i, name in enumerate(audit.ids)}, list(audit.given if others is None else others)
     classes, seen = set(audit.summary["classes"]), dict[int, int]()
     for line, (name, decision, given, suggested) in read_rows(path, COLUMNS):
 
@@ -286,8 +298,7 @@ def decided(audit: Audit, path: Path) -> list[str]:
         if i in seen:
             raise bad(f"{_short(name)} already has a decision in line {seen[i]}")
         seen[i] = line
-        if decision == "accept":
-            labels[i] = suggested
+        labels[i] = suggested if decision == "accept" else given
     return labels
 
 

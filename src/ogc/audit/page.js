@@ -507,7 +507,12 @@ document.addEventListener("keydown", event => {
   const at = event.target, writing = at.matches("input:not([type=checkbox]), select, textarea");
   if ($("help").open) return;
   if (writing) {
-    if (event.key === "Escape" && at === $("search")) { event.preventDefault(); searched(); focusCurrent(); }
+    // The browser submits no form of several fields without a button.
+    if (event.key === "Enter" && at.matches("#filters input") || event.key === "Escape" && at === $("search")) {
+      event.preventDefault();
+      searched();
+      focusCurrent();
+    }
     return;
   }
   if (event.repeat && ("akslue".includes(event.key) || event.key === "Enter" && at.matches("button"))) return event.preventDefault();  // held down
@@ -596,7 +601,6 @@ $("filters").addEventListener("input", event => {
   waiting = setTimeout(searched, 120);
   if (event.target !== $("search")) searched();
 });
-$("filters").addEventListener("submit", event => { event.preventDefault(); searched(); focusCurrent(); });
 $("filters").addEventListener("reset", () => setTimeout(refilter, 0, false));
 addEventListener("storage", event => { if (event.key === KEY) { recall(); refilter(true); } });
 addEventListener("beforeunload", event => { if (!kept && unexported) event.preventDefault(); });

@@ -58,21 +58,22 @@ def run(
     deadline: float | None = None,
     save_every: float = SAVE_EVERY,
     address: str | None = None,
+    queue: type[RunQueue] = RunQueue,
 ) -> RunQueue:
     """Run tasks like :func:`ogc.benchmark.run.run`, on the cluster at ``address``, or on a local Ray without one.
 
     :param device: ``cuda`` or ``cpu``; ``auto`` is ``cuda`` if the cluster has a GPU.
     """
     require(device in ("auto", *DEVICES), "device", "auto, cuda or cpu with engine = ray", device)
-    queue = RunQueue(out.absolute(), console, list(tasks))
-    data.get(queue.waiting)
-    if queue.waiting:
+    filled = queue(out.absolute(), console, list(tasks))
+    data.get(filled.waiting)
+    if filled.waiting:
         with stopping() as stop, _connected(address) as ray:
             if device == "auto":
                 device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
             most = number_side_by_side(device, side_by_side if device == "cuda" else None)
-            Driver(ray, queue, data, device, most, deadline, save_every).work(stop)
-    return queue
+            Driver(ray, filled, data, device, most, deadline, save_every).work(stop)
+    return filled
 
 
 def _check_address(address: str) -> None:

@@ -159,6 +159,9 @@ class RunQueue:
         status = result_status(claim.task, self.out)
         if status is not None and status.state == "done":
             shutil.rmtree(claim.task.work(self.out), ignore_errors=True)
+        self.unlock(claim)
+
+    def unlock(self, claim: Claim) -> None:
         claim.lock.release()
 
     def print(self, text: str) -> None:

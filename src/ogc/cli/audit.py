@@ -88,6 +88,14 @@ class ApplyOptions:
         Path | None,
         typer.Option(help="Decisions exported from audit.html: apply the accepted ones.", show_default="all issues"),
     ] = None
+    accept_above: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Apply the suggestions without a decision if P(wrong) is at least P, in [0, 1].",
+            show_default="none of them with --decisions, else all",
+        ),
+    ] = None
 
 
 class AuditGroup(TyperGroup):
@@ -279,6 +287,7 @@ def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
         fixed = shlex.join(["ogc", "audit", "apply", str(folder), "--copy", f"{path.name}-fixed"])
         say(console, f"To copy the folder with all suggestions applied: {fixed}")
     say(console, "To apply only those that you accept on the review page, add --decisions with the exported file.")
+    say(console, "To also apply the others where P(wrong) is at least 0.5, add --accept-above 0.5.")
 
 
 @command()
@@ -295,12 +304,14 @@ def apply(options: ApplyOptions) -> None:
     Examples:
       ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv
       ogc audit apply runs/photos --decisions mine.csv --copy photos-fixed
+      ogc audit apply runs/photos --decisions mine.csv --accept-above 0.5 --copy photos-fixed
       ogc audit apply runs/photos --out moves.csv
       ogc audit apply runs/digits-ce+ogc-pairflip-0.2-0 --out fixed.npy
     """
     from ..audit.apply import apply as write
 
-    applied = write(options.run, options.out, options.decisions, copy=options.copy)
+    limit = options.accept_above
+    applied = write(options.run, options.out, options.decisions, copy=options.copy, accept_above=limit)
     if applied.copied is not None:
         labels = f"{applied.changed:,} of {applied.samples:,} images under a new label"
         return say(make_console(), f"{applied.path}: {applied.copied:,} files copied, {labels}.")

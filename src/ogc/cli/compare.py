@@ -65,11 +65,21 @@ class CompareOptions:
     ilsvrc: shared.Ilsvrc = None
     download: shared.Download = False
     device: shared.Device = "auto"
-    engine: Annotated[str, typer.Option(help="auto, loop, or graph (CUDA graphs, several runs side by side).")] = "auto"
+    engine: Annotated[
+        str, typer.Option(help="auto, loop, graph (CUDA graphs, several runs side by side), or ray: a Ray cluster.")
+    ] = "auto"
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Head of the Ray cluster, whose nodes share the folder of the comparison.",
+            show_default="a local Ray",
+        ),
+    ] = None
     side_by_side: Annotated[int, typer.Option(help="Number of runs that share a GPU.")] = 4
-    out: Annotated[Path | None, typer.Option(help="Folder of the comparison.", show_default="compare/SOURCE-NOISE")] = (
-        None
-    )
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the comparison.", show_default="compare/SOURCE-NOISE-TEST")
+    ] = None
 
     @property
     def chosen(self) -> list[str]:
@@ -78,6 +88,8 @@ class CompareOptions:
     def train_options(self) -> training.TrainOptions:
         """Return the options that all runs share, as those of ``ogc train``."""
         values = {name: getattr(self, name) for name in SHARED}
+        if self.engine == "ray":  # the nodes train, on their own devices
+            values |= {"engine": "auto", "device": "auto"}
         return training.TrainOptions(source=self.source, **values)
 
     def check(self) -> None:
@@ -91,6 +103,11 @@ class CompareOptions:
         require(bool(self.seeds), "seeds", "different whole numbers, as in 1,2,3", self.seeds)
         require(self.val is None or self.val > 0, "val", "above 0, because methods are judged on held-out", self.val)
         require(self.side_by_side >= 1, "side-by-side", "at least 1", self.side_by_side)
+        engines = ("auto", "loop", "graph", "ray")
+        require(self.engine in engines, "engine", f"one of {', '.join(engines)}", self.engine)
+        places = "auto, cuda or cpu with engine = ray"
+        require(self.engine != "ray" or self.device in ("auto", "cuda", "cpu"), "device", places, self.device)
+        require(self.address is None or self.engine == "ray", "address", "omitted without --engine ray", self.address)
         self.train_options().check()
 
 
@@ -106,6 +123,7 @@ def compare(options: CompareOptions) -> None:
       ogc compare photos/ --methods ce,ce+ogc --seeds 1,2 --epochs 10
       ogc compare embeddings.npz --noise symmetric:0.3
       ogc compare digits --noise pairflip:0.3 --epochs 40
+      ogc compare photos/ --engine ray --address 10.0.0.1:6379
 
     Prints a table and one sentence, and writes compare.png and compare.json to the folder of the comparison.
     With --test, or else --true, correct labels decide, and otherwise the held-out labels as they are given.
@@ -127,6 +145,7 @@ def compare(options: CompareOptions) -> None:
                 device=options.device,
                 engine=options.engine,
                 side_by_side=options.side_by_side,
+                address=options.address,
                 progress=lambda group: Progress(console, group),
             )
         except Interrupted as stop:
@@ -144,7 +163,8 @@ def _jobs(options: CompareOptions) -> tuple[list[Job], Path]:
     plan = training.Plan.of(options.train_options())
     recipe, source = plan.recipes[0], plan.source
     recipes_of(recipe, options.chosen)  # which reports bad methods before data are read
-    name = "-".join([source.name, *([] if recipe.noise is None else [recipe.noise])]).replace(":", "-")
+    parts = [source.name, recipe.noise, None if options.test is None else options.test.stem]
+    name = "-".join(part for part in parts if part is not None).replace(":", "-")
     out = Path("compare") / name if options.out is None else options.out
     seeds = [each.seed for each in plan.recipes]
     try:
@@ -161,7 +181,9 @@ def _show(comparison: Comparison, jobs: Sequence[Job], out: Path, console: Conso
     from ..report.next_steps import train_command
     from ..training.recipe import override
 
+    say(console, f"\n{comparison.title}")  # beside the table, which would wrap it to its own width
     console.print(comparison.table())
+    say(console, comparison.caption)
     say(console, comparison.sentence())
     say(console, f"Picture: {out / PICTURE}")
     [job, *_] = [job for job in jobs if job.out in comparison.folders[comparison.ranking[0]]]

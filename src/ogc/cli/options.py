@@ -48,6 +48,8 @@ def check_new_file(option: str, path: Path, suffix: str) -> None:
     """Refuse a file of another type, and one that exists: commands do not overwrite files."""
     require(path.suffix.lower() == suffix, option, f"a {suffix} file", str(path))
     require(not path.exists() and not path.is_symlink(), option, "a new file: nothing is overwritten", str(path))
+    if not path.parent.is_dir():  # reported before the work, not after it
+        raise FileNotFoundError(f"There is no folder {path.parent} for {path.name}. Create it, or choose another.")
 
 
 def parse_settings(changes: Iterable[str], given: dict[str, object], example: str) -> dict[str, object]:

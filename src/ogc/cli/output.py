@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import ProgressColumn
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -32,20 +33,28 @@ def warnings_as_notes(console: Console) -> Iterator[None]:
 
 
 @contextmanager
-def download_bar() -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback for a download. The bar appears at the first call."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+def progress_bar(*columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
+    """Yield a callback for what is done, and of how much. The bar appears at the first call, on a terminal."""
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
-    bar = Progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), transient=True)
+    console = make_console(stderr=True)
+    shown = (BarColumn(), *columns, TimeRemainingColumn())
+    bar = Progress(*shown, console=console, transient=True, disable=not console.is_terminal)
 
     def update(done: int, total: int | None) -> None:
         if not bar.task_ids:
-            bar.add_task("download")
+            bar.add_task("")
             bar.start()
         bar.update(bar.task_ids[0], completed=done, total=total)
 
     try:
         yield update
     finally:
-        if bar.task_ids:
-            bar.stop()
+        bar.stop()
+
+
+def download_bar() -> AbstractContextManager[Callable[[int, int | None], None]]:
+    """Return a progress bar in bytes."""
+    from rich.progress import DownloadColumn, TransferSpeedColumn
+
+    return progress_bar(DownloadColumn(), TransferSpeedColumn())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +12,7 @@ import typer
 from . import options as shared
 from .command import command
 from .errors import FAILED, fail
-from .output import make_console, say, warnings_as_notes
+from .output import make_console, progress_bar, say, warnings_as_notes
 
 if TYPE_CHECKING:
     from ..predict import Predictions
@@ -56,6 +54,8 @@ def predict(options: PredictOptions) -> None:
 
     New data are prepared as the training data were. Columns may come in any order.
     """
+    from rich.progress import MofNCompleteColumn
+
     from ..predict import Predictor
 
     options.check()
@@ -63,7 +63,7 @@ def predict(options: PredictOptions) -> None:
     with warnings_as_notes(console):
         predictor = Predictor.load(options.run, which=options.weights, device=options.device)
         try:
-            with _bar() as progress:
+            with progress_bar(MofNCompleteColumn()) as progress:
                 found = predictor.predict(options.data, id=options.id, skip_bad=options.skip_bad, progress=progress)
         except ValueError as error:  # a broken file, a missing column
             raise fail(str(error), FAILED) from None
@@ -82,24 +82,3 @@ def _summary(found: Predictions) -> str:
     counts = ", ".join(f"{count:,} {name}" for name, count in common[:MOST_CLASSES])
     rest = sum(count for _, count in common[MOST_CLASSES:])
     return f"{len(found):,} {what}: {counts}{f', {rest:,} of other classes' if rest else ''}."
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback for the samples that are done. The bar appears at the first call, on a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = make_console(stderr=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-    def update(done: int, total: int) -> None:
-        if not bar.task_ids:
-            bar.add_task("predict")
-            bar.start()
-        bar.update(bar.task_ids[0], completed=done, total=total)
-
-    try:
-        yield update
-    finally:
-        bar.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -92,9 +93,11 @@ def tables(options: TablesOptions) -> None:
         typer.echo(f"{options.write}: {len(found)} run{'' if len(found) == 1 else 's'}")
         return
     filled = [fill(table, found) for table in wanted or TABLES.values()]
-    empty = ", ".join(each.table.name for each in filled if not each.has_runs)
-    filled = filled if wanted else [each for each in filled if each.has_runs]
-    filled = filled if options.all else [each.without_empty_rows() for each in filled]
+    empty = [each.table.name for each in filled if not each.has_runs]
+    filled = filled if options.all else [each.without_empty_rows() for each in filled if each.has_runs]
+    missing = _missing(empty, folder)
+    if not filled and wanted:
+        raise FileNotFoundError(missing)
     if not filled:
         raise ValueError(
             f"The results in {folder} are trials with --epochs or --set, which no table includes. Run without these."
@@ -106,9 +109,16 @@ def tables(options: TablesOptions) -> None:
         write_whole(options.out, text.encode())
         typer.echo(str(options.out))
     if wanted and empty:
-        typer.echo(
-            f"Note: {folder} has no runs of {empty}. Create them with ogc bench run, or give --results.", err=True
-        )
+        typer.echo(f"Note: {missing}", err=True)
+
+
+def _missing(names: list[str], folder: Path) -> str:
+    """Report tables without runs, and the command that fills the first of them."""
+    from ..benchmark.result import FOLDER
+
+    run = ["ogc", "bench", "run", *names[:1], *([] if folder == FOLDER else ["--out", str(folder)])]
+    fix = f"To make them: {shlex.join(run)}. To read another folder: --results."
+    return f"{folder} has no runs of {', '.join(names)}. {fix}"
 
 
 def _render(filled: list[Filled], format: str, options: TablesOptions) -> str:
