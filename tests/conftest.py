@@ -25,6 +25,9 @@ settings.register_profile("ogc", derandomize=True, **common)
 settings.register_profile("fuzz", derandomize=False, **common)
 settings.load_profile("ogc")
 
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray reads it when imported: use the loopback, nothing else
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us in the background has it ignored
 
 # Child processes import ogc from this source tree, even if another one is installed.

@@ -55,8 +55,6 @@ class Deadly(nn.CrossEntropyLoss):
 @pytest.fixture(scope="module")
 def ray():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # which means: no other address than the loopback's
         patch.setenv("PYTHONPATH", python_path())
         yield pytest.importorskip(
             "ray", reason="Ray cannot be imported: pip install 'torch-ogc[ray]'", exc_type=ImportError
