@@ -5,20 +5,24 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 0
 SEED ?=
+unexport PYTHONDONTWRITEBYTECODE  # pip does not compile: without bytecode every process would compile torch again
 
-.PHONY: demo test test-all check fuzz browser lint format bench docs clean help
+.PHONY: demo test test-all check ready fuzz browser lint format bench docs clean help
 
 demo: .venv/cli  ## train on digits with wrong labels and draw what OGC does
 	$(BIN)/ogc demo
 
-test: lint .venv/aside browser  ## lint, types and all tests but the long ones; CI runs this
+test: ready  ## lint, types and all tests but the long ones; CI runs this
 	$(PYTEST) -m "not kill"
 
-test-all: lint .venv/aside browser  ## all tests, with 100 kills, 1,000 damaged files and every resumed run
+test-all: ready  ## all tests, with 100 kills, 1,000 damaged files and every resumed run
 	$(PYTEST)
 
 check: lint .venv/aside  ## lint, types and the fast tests
 	$(PYTEST) -m "not slow and not kill"
+
+ready: .venv/dev
+	@$(MAKE) --no-print-directory -j 2 lint .venv/aside browser
 
 fuzz: .venv/dev  ## property tests with fresh seeds until Ctrl-C; MINUTES=10 to limit, SEED=7 to reproduce
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(MINUTES) $(SEED)

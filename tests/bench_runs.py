@@ -1,16 +1,14 @@
-"""``ogc bench run`` on the digits: in this process, or in others that are slowed down, so as to be ended in mid-run."""
+"""``ogc bench run`` on the digits: in this process, or in others that are held at a step, to be ended there."""
 
 import dataclasses
 import json
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import torch
 from typer.testing import CliRunner
 
+from children import fork, hold_training
 from ogc.benchmark import result
 from ogc.cli.app import build
 from ogc.data import cifar
@@ -30,20 +28,10 @@ def bench(*arguments):
     return result.exit_code, result.output
 
 
-def start(*arguments, pause=0.0, hold=None, log=None, **options):
-    """In another process; ``pause`` seconds a step, which waits while ``hold`` exists; a line of ``log`` an epoch."""
-    env = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    env |= {"PAUSE": str(pause), "HOLD": str(hold or ""), "LOG": str(log or os.devnull)}
-    command = [sys.executable, str(Path(__file__)), *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, env=env, **pipes | options)
-
-
-def wait_for(holds, what, seconds=90):
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.01)
+def start(*arguments, hold=None, log=None):
+    """In another process, held as the variables ``hold`` demand; one line of ``log`` per epoch."""
+    env = {"PYTHONPATH": python_path(), "COLUMNS": "200", "LOG": str(log or os.devnull), **(hold or {})}
+    return fork(__file__, *arguments, env=env, merged=True)
 
 
 def epochs_done(out):
@@ -87,28 +75,21 @@ def tiny_cifar(folder, monkeypatch):
     return folder
 
 
-def slow_down():
-    """What ``start`` asks for."""
+def log_epochs():
+    """Write the lines that ``start`` asks for."""
     from ogc.benchmark.batch import SessionWatch
 
-    pause, hold = float(os.environ.get("PAUSE", 0)), os.environ.get("HOLD", "")
-    log = Path(os.environ.get("LOG", os.devnull))
-    moved, ended = SessionWatch.moved, SessionWatch.ended_epoch
-
-    def slowly(self, *arguments, **options):
-        time.sleep(pause)
-        while hold and Path(hold).exists():
-            time.sleep(0.01)
-        moved(self, *arguments, **options)
+    log, ended = Path(os.environ.get("LOG", os.devnull)), SessionWatch.ended_epoch
 
     def noted(self, number, epoch):
         with log.open("a") as file:
             file.write(f"{self.jobs[number].out.name} {epoch.epoch}\n")
         ended(self, number, epoch)
 
-    SessionWatch.moved, SessionWatch.ended_epoch = slowly, noted
+    SessionWatch.ended_epoch = noted
 
 
 if __name__ == "__main__":
-    slow_down()
+    hold_training()
+    log_epochs()
     build()(prog_name="ogc")

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from browser import find_browser
+from children import Server, kill_all
 
 pytest.register_assert_rewrite("asserts", "samples")
 
@@ -53,6 +54,18 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forks():
+    yield
+    Server.end()
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left():
+    yield
+    kill_all()
 
 
 @pytest.fixture

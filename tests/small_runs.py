@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from children import fork
 from ogc.data.dataset import Dataset
 from ogc.training import Interrupted, Job, Recipe, train
 from ogc.training.feed import Feed
@@ -170,6 +169,10 @@ def half_of_the_variants():
     return [variant for number, variant in enumerate(variants()) if number % 4 in (0, 3)]
 
 
+def other_half_of_the_variants():
+    return [variant for number, variant in enumerate(variants()) if number % 4 in (1, 2)]
+
+
 def resume_matrix(folder, variants=variants):
     """Each variant as a whole and in pieces, under ``folder``: whole/NAME and pieces/NAME."""
     for name, options in variants():
@@ -197,38 +200,39 @@ def environment():
     return {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
-def two_processes(code, folder, *arguments, env=None, fail=False, timeout=240):
+def two_processes(code, folder, *arguments, env=None, fail=False):
     """Run ``code`` in two processes that form a group; what each has said. If one fails, the other is ended."""
     start = "import os, sys; from pathlib import Path; folder = Path(sys.argv[1])\n"
     if env is None:
         env = {"MEET": f"file://{folder}/meet"}
         start += "import torch.distributed as dist; dist.init_process_group('gloo', init_method=os.environ['MEET'], "
         start += "rank=int(os.environ['RANK']), world_size=2)\n"
-    env = {**environment(), **env}
-    command = [sys.executable, "-W", "error", "-c", start + code, str(folder), *map(str, arguments)]
-    logs = [Path(folder) / f"said by {rank}" for rank in range(2)]
-    processes = []
-    for rank, log in enumerate(logs):
-        with log.open("w") as file:
-            ranked = {**env, "RANK": str(rank), "WORLD_SIZE": "2"}
-            processes.append(subprocess.Popen(command, env=ranked, stdout=file, stderr=file))
-    try:
-        end = time.monotonic() + timeout
-        while time.monotonic() < end and any(process.poll() is None for process in processes):
-            if any(process.poll() for process in processes) and not fail:
-                break
-            time.sleep(0.05)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    said = [log.read_text() for log in logs]
+    script = Path(folder) / "two processes.py"
+    script.write_text(start + code)
+    processes = [
+        fork(
+            script,
+            folder,
+            *arguments,
+            env={**environment(), **env, "RANK": str(rank), "WORLD_SIZE": "2"},
+            merged=True,
+            strict=True,
+        )
+        for rank in range(2)
+    ]
+    while any(process.poll() is None for process in processes):
+        if any(process.poll() for process in processes) and not fail:
+            break
+        time.sleep(0.05)
+    for process in processes:
+        process.kill()
+    said = [process.communicate()[0] for process in processes]
     if not fail:
         assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
     return said
 
 
-def finish(processes, timeout=300):
+def finish(processes, timeout=900):
     """Wait for all, which were started with ``stderr=PIPE``; where one has failed, the others would wait for it."""
     try:
         for process in processes:

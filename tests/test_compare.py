@@ -3,11 +3,7 @@
 import csv
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from children import held, wait_for
+from children import ogc as start
 from commands import ogc, works
 from ogc._files import read_json
 from ogc.compare import GIVEN, TRUE, Comparison, Method, compare, jobs_of
@@ -287,22 +285,18 @@ def test_help_has_examples():
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_after_a_signal_the_same_command_continues(number, code):
-    command = [sys.executable, "-m", "ogc", "compare", *TABLE, *SMALL, "--methods", "ce,ce+ogc", "--seeds", "1"]
-    slow = [*command, "--epochs", "60", "--out", "a"]
-    process = subprocess.Popen(slow, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=dict(os.environ))
-    metrics, deadline = Path("a/ce-1/metrics.jsonl"), time.monotonic() + 60
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    command = ["compare", *TABLE, *SMALL, "--methods", "ce,ce+ogc", "--seeds", "1", "--out", "a"]
+    process = start(*command, env=held(hold := Path("hold"), after=15))  # of 10 steps per epoch
+    wait_for(hold.exists, "the second epoch", process)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate()
     assert process.returncode == code, stderr
     name = signal.Signals(number).name
     told = f"Stopped by {name}. To continue from the last checkpoints, run the same command again.\n"
-    assert stderr.decode() == told
+    assert stderr == told
     assert Path("a/ce-1/last.safetensors").exists()
     assert not Path("a/compare.json").exists()
-    done = subprocess.run(slow, capture_output=True, timeout=120, check=True, text=True)
-    assert " of them done" in done.stdout
+    assert "6 epochs of 10 steps, 1 of them done" in works(*command)
     assert Path("a/compare.json").exists()
 
 

@@ -83,7 +83,7 @@ def test_the_wheel_is_torch_ogc_and_runs_outside_the_clone(tmp_path):
         shutil.copy(ROOT / name, tree)
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", "made"]
     command = [sys.executable, "-m", "pip", "wheel", *options, "."]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (tree / "made").iterdir()
     assert wheel.name == f"torch_ogc-{ogc.__version__}-py3-none-any.whl"
@@ -99,15 +99,12 @@ def test_the_wheel_is_torch_ogc_and_runs_outside_the_clone(tmp_path):
 
     # Installed and run outside the clone: the command, its package data and a training.
     installed = tmp_path / "installed"
-    options = ["--no-deps", "--no-index", "--no-compile", "--target", str(installed)]
-    command = [sys.executable, "-m", "pip", "install", "--quiet", *options, str(wheel)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
     here = {**os.environ, "PYTHONPATH": str(installed)}
-    where = [sys.executable, "-c", "import ogc; print(ogc.__file__)"]
-    done = subprocess.run(where, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=300)
-    assert Path(done.stdout.strip()).is_relative_to(installed), done.stdout + done.stderr
-    train = [sys.executable, "-m", "ogc", "train", "digits", "--epochs", "1", "--out", "run"]
-    done = subprocess.run(train, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=300)
+    code = "import ogc; print(ogc.__file__); import ogc.__main__"
+    train = [sys.executable, "-c", code, "train", "digits", "--epochs", "1", "--out", "run"]
+    done = subprocess.run(train, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert Path(done.stdout.splitlines()[0]).is_relative_to(installed), done.stdout
     assert "<svg" in (tmp_path / "run" / "report.html").read_text()

@@ -1,14 +1,12 @@
 """Every example runs, in a process of its own, and is mentioned where people read; ogc takes what it says to type."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from children import fork, ogc
 from shown import ASIDE, WITH_ASIDE, missing, parse
 
 ROOT = Path(__file__).parent.parent
@@ -19,16 +17,18 @@ PAGES = "\n".join(path.read_text() for path in [ROOT / "README.md", *ROOT.glob("
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path, tmp_path):
-    absent, command = missing(path.read_text()), [sys.executable, str(path), "--smoke"]
+    absent = missing(path.read_text())
     if absent == ["timm"] and ASIDE.is_dir():
-        command[1:2] = ["-c", f"{WITH_ASIDE}\nimport runpy; runpy.run_path({str(path)!r}, run_name='__main__')"]
+        script = tmp_path / "aside.py"
+        script.write_text(f"{WITH_ASIDE}\nimport runpy; runpy.run_path({str(path)!r}, run_name='__main__')")
+        path = script
     elif absent:
         pytest.skip(f"{', '.join(absent)}: not installed")
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"\d\.\d", done.stdout), "it prints numbers"
-    for line in re.findall(r"^\s*(ogc .*)", done.stdout, re.M):
+    process = fork(path, "--smoke", cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"})
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert re.search(r"\d\.\d", stdout), "it prints numbers"
+    for line in re.findall(r"^\s*(ogc .*)", stdout, re.M):
         parse(line)
 
 
@@ -46,6 +46,7 @@ def test_an_example_says_how_to_run_it(path):
 def test_the_own_loss_is_one_that_ogc_takes(tmp_path):
     method = f"{ROOT / 'examples' / 'own_loss.py'}:Insistent+ogc"
     command = ["train", "digits", "--noise", "symmetric:0.5", "--method", method, "--epochs", "1", "--out", "run"]
-    done = subprocess.run([sys.executable, "-m", "ogc", *command], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = ogc(*command, cwd=tmp_path)
+    _, stderr = process.communicate()
+    assert process.returncode == 0, stderr
     assert (tmp_path / "run" / "report.html").exists()

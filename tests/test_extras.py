@@ -164,7 +164,7 @@ def run(code, folder, there):
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV"))}
     env |= {"PYTHONPATH": os.pathsep.join([str(there), str(ROOT / "src")]), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-S", "-c", textwrap.dedent(code)]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900)
 
 
 def test_the_core_needs_torch_alone(tmp_path):

@@ -8,6 +8,7 @@ import html.parser
 import io
 import json
 import re
+import time
 
 import pytest
 import torch
@@ -226,7 +227,7 @@ def visit(chromium, tmp_path):
         context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         contexts.append(context)
         tab = context.new_page()
-        tab.set_default_timeout(15_000)
+        tab.set_default_timeout(120_000)
         tab.on("console", lambda message: complaints.append(message.text))
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on("request", lambda request: fetched.append(request.url))
@@ -254,6 +255,21 @@ def large(tmp_path_factory):
 def wait(tab, element, text):
     """Until it says so; the page's policy lets nobody evaluate a condition there."""
     tab.locator(element).filter(has_text=text).wait_for(state="attached")
+
+
+def scroll(tab, share):
+    """Scroll to a share of the height, and wait until other cards than the first, the current one, are shown."""
+    before = ids_on(tab)[1:]
+    tab.evaluate(f"scrollTo(0, {share} * document.documentElement.scrollHeight)")
+    poll(lambda: ids_on(tab)[1:] != before)
+
+
+def poll(holds):
+    """Wait until ``holds()``."""
+    end = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def nodes(tab):
@@ -349,22 +365,23 @@ def test_few_nodes_wherever_one_scrolls_and_the_right_pictures(visit, large):
     tab.uncheck("#issues")
     assert "50,000 shown" in tab.text_content("#shown")
     for share in (0.1, 0.37, 1):
-        tab.evaluate(f"scrollTo(0, {share} * document.documentElement.scrollHeight)")
-        tab.locator(".card").nth(10).wait_for(state="attached")
-        tab.wait_for_timeout(150)
+        scroll(tab, share)
         assert nodes(tab) < 1500
-    assert ids_on(tab)[-1] == findings.ids[worst[-1]]
+    poll(lambda: ids_on(tab)[-1] == findings.ids[worst[-1]])
+    assert nodes(tab) < 1500
     assert "no thumbnail" in tab.locator(".card").last.text_content()  # only the worst 20,000 have one
 
-    tab.evaluate("scrollTo(0, 0.37 * document.documentElement.scrollHeight)")
-    tab.wait_for_timeout(500)
-    seen = tab.evaluate(
-        """[...document.querySelectorAll('.card')].map(card => [card.querySelector('.id').textContent,
-        ...card.querySelector('canvas').getContext('2d').getImageData(8, 8, 1, 1).data])"""
-    )
-    assert len(seen) > 20
-    for name, *colour in seen[1:]:  # the first is the current one, kept though out of sight
-        assert colour[:3] == pytest.approx(coloured(int(name.split()[1]))[:, 0, 0].tolist(), abs=4)
+    scroll(tab, 0.37)
+
+    def pictures_are_right():
+        seen = tab.evaluate(
+            """[...document.querySelectorAll('.card')].map(card => [card.querySelector('.id').textContent,
+            ...card.querySelector('canvas').getContext('2d').getImageData(8, 8, 1, 1).data])"""
+        )[1:]  # the first is the current one, kept though out of sight
+        right = [coloured(int(name.split()[1]))[:, 0, 0].tolist() for name, *_ in seen]
+        return len(seen) > 20 and [colour[:3] for _, *colour in seen] == [pytest.approx(each, abs=4) for each in right]
+
+    poll(pictures_are_right)
 
 
 @pytest.mark.slow
@@ -690,8 +707,7 @@ def test_a_sample_out_of_sight_comes_up_before_a_key_decides_it(visit):
     tab = visit(page(made(2000, shown=Made(coloured))))
     tab.locator(".card.current").focus()
     first = current(tab)
-    tab.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-    tab.wait_for_timeout(150)
+    scroll(tab, 1)
     tab.keyboard.press("a")
     wait(tab, "#said", "press again")
     assert kept(tab) == []

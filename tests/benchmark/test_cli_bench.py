@@ -9,7 +9,8 @@ import warnings
 import pytest
 from typer.testing import CliRunner
 
-from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar, wait_for
+from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar
+from children import held, popen, wait_for
 from made_up_results import MADE, made_up
 from ogc._provenance import device_name
 from ogc.benchmark import run as benchmark_run
@@ -392,7 +393,7 @@ def exported(tmp_path):
 def submit(script, task, **more):
     env = {**os.environ, "PATH": f"{script.parent.parent / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": python_path()}
     env |= {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "77", "OMP_NUM_THREADS": "1", **more}
-    return subprocess.Popen(["bash", str(script)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return popen(["bash", str(script)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_the_script(exported):
@@ -438,16 +439,21 @@ def test_any_folder_for_the_script(tmp_path):
 @pytest.mark.slow
 def test_a_task_saves_when_slurm_says_so_and_is_queued_again(exported, tmp_path):
     script, out, _ = exported
-    task = submit(script, 0, PAUSE="0.05")
-    wait_for(lambda: sum(epochs_done(out).values()) >= 2, "two epochs")
+    task = submit(script, 0, **held(hold := tmp_path / "hold", after=25))  # of 11 steps per epoch
+    wait_for(hold.exists, "the third epoch", task)
     task.send_signal(signal.SIGTERM)
     said = task.communicate()[0]
     assert task.returncode == 143, said
     assert (tmp_path / "asked").read_text() == "requeue 77_0\n"
     assert epochs_done(out)
-    for number in (0, 1):
-        task = submit(script, number)
-        assert "3 of 3 runs are done" in task.communicate()[0]
-        assert task.returncode == 0
-    assert len(results(out)) == 6
+    task = submit(script, 0)
+    assert "3 of 3 runs are done" in task.communicate()[0]
+    assert task.returncode == 0
+    assert len(results(out)) == 3
     assert (tmp_path / "asked").read_text() == "requeue 77_0\n"
+
+    # The other task of the array runs the others.
+    script.write_text(script.read_text().replace(f"{sys.executable} {TESTS / 'bench_runs.py'}", "echo"))
+    named = submit(script, 1).communicate()[0].rpartition("--only ")[2].strip().split(",")
+    assert len(named) == 3
+    assert not {f"{name}.json" for name in named} & results(out).keys()

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench_runs import SMALL, bench, epochs_done, only_results, results, start, wait_for
+from bench_runs import SMALL, bench, epochs_done, only_results, results, start
+from children import wait_for
 from ogc.benchmark import cluster as over_ray
-from ogc.benchmark.batch import Outcome
+from ogc.benchmark.batch import Outcome, SessionWatch
 from ogc.benchmark.cluster import RemoteJob, remove_finished, train_remotely
 from ogc.benchmark.data import Data
 from ogc.benchmark.lock import Lock
@@ -32,12 +33,29 @@ MEMORY = 80 * 2**20  # bytes of a node's object store
 LOSSES = """
 import os
 import time
+from pathlib import Path
+
 from torch import nn
+
+MEETING = Path(__file__).with_name("meeting")
 
 
 class Slow(nn.CrossEntropyLoss):
     def forward(self, logits, labels):
         time.sleep(0.05)
+        return super().forward(logits, labels)
+
+
+class Meeting(nn.CrossEntropyLoss):  # waits until two processes train with it
+    steps = 0
+
+    def forward(self, logits, labels):
+        self.steps += 1
+        if self.steps == 5:  # not when it is tried out
+            MEETING.mkdir(exist_ok=True)
+            (MEETING / str(os.getpid())).touch()
+            while len(list(MEETING.iterdir())) < 2:
+                time.sleep(0.01)
         return super().forward(logits, labels)
 
 
@@ -110,9 +128,9 @@ def file(tmp_path):
     return path
 
 
-def test_nodes_share_the_work_and_their_results_are_the_same(cluster, over, tmp_path):
+def test_nodes_share_the_work_and_their_results_are_the_same(cluster, over, file, tmp_path):
     second = add_node(cluster)
-    four = (*DIGITS, "--methods", "ce,ce+ogc", "--seeds", "1,2")
+    four = (*DIGITS, "--methods", "ce+ogc", "--method", f"{file}:Meeting", "--seeds", "1,2")
     process = start(*four, *over)
     said = process.communicate()[0]
     assert process.returncode == 0, said
@@ -131,7 +149,7 @@ def test_a_node_is_killed_and_another_comes(cluster, over, file, tmp_path):
     nodes, out = [add_node(cluster) for _ in range(2)], tmp_path / "out"
     slow = (*DIGITS, "--method", f"{file}:Slow", "--seeds", "1,2,3,4")
     process = start(*slow, *over)
-    wait_for(lambda: len(epochs_done(out)) == 2 and min(epochs_done(out).values()) >= 2, "two runs under way")
+    wait_for(lambda: len(epochs_done(out)) == 2 and min(epochs_done(out).values()) >= 2, "two runs under way", process)
     cluster.remove_node(nodes[0], allow_graceful=False)
     add_node(cluster)
     said = process.communicate()[0]
@@ -151,19 +169,20 @@ def test_what_ends_its_process_is_tried_three_times(cluster, over, file, tmp_pat
     assert [result.method for result in read_all(tmp_path / "out")[0]] == ["ce"]
 
 
-def test_stopped_in_the_middle_workers_save(cluster, over, file, tmp_path):
-    """And the runs go on without Ray, too. It takes a second or two until a worker is told."""
+def test_stopped_in_the_middle_workers_save(cluster, over, tmp_path, monkeypatch):
+    """The runs can be resumed without Ray, too."""
     out = tmp_path / "out"
-    slow = ("bench", "run", "digits", "--noises", "symmetric:0.5", *SMALL, "--method", f"{file}:Slow", "--epochs", 40)
-    process = start(*slow, *over)
-    wait_for(lambda: sum(epochs_done(out).values()) >= 2, "two epochs")
+    endless = ("bench", "run", "digits", "--noises", "symmetric:0.5", *SMALL, "--methods", "ce", "--epochs", 100_000)
+    process = start(*endless, *over)
+    wait_for(lambda: sum(epochs_done(out).values()) >= 2, "two epochs", process)
     process.send_signal(signal.SIGINT)
     said = process.communicate()[0]
     assert process.returncode == 130, said
     assert "1 left: run the same command again." in said
     [epochs] = epochs_done(out).values()
-    code, said = bench(*slow, "--out", out, "--max-minutes", 0.1)
-    assert (code, f"40 epochs of 11 steps, {epochs} of them done" in said) == (0 if read_all(out)[0] else 3, True), said
+    monkeypatch.setattr(SessionWatch, "moved", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    code, said = bench(*endless, "--out", out)
+    assert (code, f"100000 epochs of 11 steps, {epochs} of them done" in said) == (130, True), said
 
 
 def test_max_minutes(cluster, over, file, tmp_path):

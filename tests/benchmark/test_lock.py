@@ -1,25 +1,28 @@
 import os
 import subprocess
 import sys
-import time
+import threading
 
 import pytest
 
+from children import LIMIT, popen
 from ogc.benchmark.lock import Lock, holder
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from ogc.benchmark.lock import Lock
 lock = Lock.take(Path(sys.argv[1]))
 print("held" if lock else "not held", flush=True)
-time.sleep(float(sys.argv[2]))
+sys.stdin.readline()
 if lock: lock.release()
 """
 
 
-def hold(path, seconds):
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path), str(seconds)], stdout=subprocess.PIPE, text=True)
+def hold(path):
+    """Take the lock in another process, which releases it after it reads a line."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    process = popen([sys.executable, "-c", HOLD, str(path)], **pipes)
     return process, process.stdout.readline().strip()
 
 
@@ -59,13 +62,12 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 
 
 def test_a_killed_process_holds_nothing(path):
-    process, said = hold(path, 60)
+    process, said = hold(path)
     assert said == "held"
     assert Lock.take(path) is None
     assert holder(path).startswith(f"process {process.pid} on ")
     process.kill()
     process.wait()
-    process.stdout.close()
     assert path.exists()  # what it has left bars nobody
     assert holder(path) is None
     lock = Lock.take(path)
@@ -74,15 +76,14 @@ def test_a_killed_process_holds_nothing(path):
 
 
 def test_one_can_wait(path):
-    process, _ = hold(path, 1.0)
-    began = time.monotonic()
+    process, _ = hold(path)
     assert Lock.take(path, wait=0.1) is None
-    lock = Lock.take(path, wait=30)
+    timer = threading.Timer(0.3, process.stdin.write, ["\n"])
+    timer.start()
+    lock = Lock.take(path, wait=LIMIT)
     assert lock is not None
-    assert time.monotonic() - began < 20
     lock.release()
-    process.wait()
-    process.stdout.close()
+    timer.join()
 
 
 def test_a_file_in_the_folders_place_is_told(path):

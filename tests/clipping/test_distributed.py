@@ -1,16 +1,17 @@
 """Several processes have the state of one: queue, counters and solution, bit for bit, uneven batches included."""
 
 import math
-import socket
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
+from children import fork
 from ogc import OGC
 from samples import noisy_batch, optimizer_with, same_bits, state_of
+from small_runs import environment, finish
 
 pytestmark = pytest.mark.slow
 
@@ -43,22 +44,16 @@ def walk(world: int, rank: int | None, process_group: bool | None = None) -> OGC
     return criterion
 
 
-def work(rank: int, world: int, port: int, folder: str) -> None:
+def work(rank: int, world: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
     torch.save([state_of(walk(world, rank)), state_of(walk(world, rank, process_group=False))], f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 @pytest.mark.parametrize("world", [2, 4])
 def test_equals_one_process(world, tmp_path: Path):
-    mp.spawn(work, (world, free_port(), str(tmp_path)), nprocs=world)
+    finish([fork(__file__, rank, world, tmp_path, env=environment()) for rank in range(world)])
     together = state_of(walk(world, None))
     assert together["solution"][0] > 1e-3
     for rank in range(world):
@@ -69,3 +64,7 @@ def test_equals_one_process(world, tmp_path: Path):
         for name in alone:
             assert same_bits(local[name], alone[name]), (rank, name)
         assert local["seen"] < shared["seen"]
+
+
+if __name__ == "__main__":
+    work(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -279,20 +278,12 @@ def train_on_one_of_two(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_agree_with_each_other_and_with_one(tmp_path: Path) -> None:
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(tmp_path)],
-            env={**os.environ, **world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    from small_runs import finish  # not above: the processes run this file, away from the tests
+    from children import fork  # not above: the processes run this file, away from the tests
+    from small_runs import finish
 
-    finish(processes)
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    ranks = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2))
+    finish([fork(__file__, tmp_path, env=world | rank) for rank in ranks])
     runs = [run for rank in range(2) for run in torch.load(tmp_path / f"rank{rank}.pt", weights_only=True).values()]
 
     criterion = small_ogc()

@@ -182,8 +182,13 @@ def test_errors(images, rate, message):
 
 
 @pytest.mark.slow
-def test_fifty_thousand_images_take_seconds():
+def test_ten_times_the_images_take_ten_times_the_time():
+    """About, and the best of three. Fifty thousand took seconds on one core on 2026-11-16."""
     images, labels = some_images(50_000, shape=(3, 32, 32))
-    began = time.perf_counter()
-    instance_dependent(images, labels, 0.4, num_classes=C)
-    assert time.perf_counter() - began < 10
+
+    def seconds(N):
+        began = time.process_time()
+        instance_dependent(images[:N], labels[:N], 0.4, num_classes=C)
+        return time.process_time() - began
+
+    assert any(seconds(50_000) < 30 * seconds(5_000) for _ in range(3))

@@ -13,20 +13,33 @@ import time
 from pathlib import Path
 
 from ogc.training import Interrupted, train
+from ogc.training.history import SilentWatch
 from ogc.training.run_folder import read_tensors
 from small_runs import assert_equal_runs, job, network
 
 STOPPED = 3
 
 
+class Began(SilentWatch):
+    """Writes to a pipe when training has begun, with the signals' handlers in place."""
+
+    def __init__(self, pipe):
+        self.pipe = pipe
+
+    def began(self, run, **_):
+        os.write(self.pipe, b"!")
+
+
 def attempt(folder):
-    """Train in a process of its own; its id."""
+    """Train in a process of its own; its id, and a pipe that can be read when training has begun or has failed."""
+    readable, writable = os.pipe()
     child = os.fork()
     if child:
-        return child
-    code = 1
+        os.close(writable)
+        return child, readable
+    code, watch = 1, Began(writable)
     try:
-        train([job(folder, net=network(), average=0.99, epochs=3)], resume=True, save_every=0)
+        train([job(folder, net=network(), average=0.99, epochs=3)], resume=True, save_every=0, watch=watch)
         code = 0
     except Interrupted:
         code = STOPPED
@@ -51,18 +64,23 @@ def require_whole(folder):
 def main(folder, number, times, seed):
     draw = random.Random(seed)
     began = time.monotonic()
-    assert os.waitpid(attempt(folder / "whole"), 0)[1] == 0
+    child, pipe = attempt(folder / "whole")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(pipe)
     longest = time.monotonic() - began
     ended, in_order, rounds = 0, 0, 0
     while ended < times:
         rounds += 1
         out, status = folder / f"round {rounds}", None
         while status != 0:
-            child = attempt(out)
+            child, pipe = attempt(out)
+            if number != signal.SIGKILL:
+                os.read(pipe, 1)  # a signal of before would end the process as any other
             if ended < times:
                 time.sleep(draw.uniform(0, longest / 2))
                 os.kill(child, number)
             status = os.waitpid(child, 0)[1]
+            os.close(pipe)
             stopped = os.WIFEXITED(status) and os.WEXITSTATUS(status) == STOPPED
             by_signal = os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == -number % 256
             assert status == 0 or stopped or by_signal, status

@@ -1,8 +1,5 @@
 import json
 import signal
-import subprocess
-import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from children import held, ogc, wait_for
 from ogc.cli.app import build
 from ogc.training.recipe import RECIPES, override
 from ogc.training.run import NonFinite
@@ -350,16 +348,14 @@ def test_help_has_examples():
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_names_the_command_that_goes_on(tmp_path, number, code):
-    command = [sys.executable, "-m", "ogc", "train", "digits", "--epochs", "100000", "--set", "hidden=8", "--out", "a"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "a" / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    command = ("train", "digits", "--epochs", 6, "--set", "hidden=8", "--out", "a")
+    process = ogc(*command, env=held(hold := tmp_path / "hold", after=15))  # of 11 steps per epoch
+    wait_for(hold.exists, "the second epoch", process)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate()
     assert process.returncode == code
-    assert b"ogc train --resume a" in stderr
-    assert stderr.count(b"\n") == 1
+    assert "ogc train --resume a" in stderr
+    assert stderr.count("\n") == 1
     assert (tmp_path / "a" / "last.safetensors").exists()
     assert "This run is not finished" in (tmp_path / "a" / "report.html").read_text()
 
@@ -380,9 +376,9 @@ def test_what_cannot_be_trained_takes_no_folder(arguments, message):
 
 def end_to_end(*arguments):
     """Through the command line in a process of its own: what is in result.json."""
-    command = [sys.executable, "-m", "ogc", "train", *map(str, arguments), "--out", "a"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert ran.returncode == 0, ran.stderr
+    process = ogc("train", *arguments, "--out", "a")
+    _, stderr = process.communicate()
+    assert process.returncode == 0, stderr
     assert Path("a/report.html").exists()
     return json.loads(Path("a/result.json").read_text())
 

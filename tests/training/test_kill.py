@@ -1,12 +1,11 @@
 """SIGKILL, SIGTERM and Ctrl-C at random moments: what is on the disk is whole, and going on gives the same bits."""
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from children import fork
 from ogc.training import Interrupted, train
 from ogc.training.run_folder import LAST, read_tensors
 from small_runs import StopAt, assert_equal_runs, environment, job
@@ -15,10 +14,10 @@ from small_runs import StopAt, assert_equal_runs, environment, job
 def disturb(folder, number, times, seed=0):
     """How often a run was ended, and how often it saved and ended by itself."""
     script = Path(__file__).with_name("kills.py")
-    command = [sys.executable, "-W", "error", str(script), str(folder), str(int(number)), str(times), str(seed)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    return [int(count) for count in done.stdout.split()]
+    process = fork(script, folder, int(number), times, seed, env=environment(), strict=True)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    return [int(count) for count in stdout.split()]
 
 
 @pytest.mark.slow

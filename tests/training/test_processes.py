@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import children
+from children import held, popen, wait_for
 from ogc.training import Interrupted, NonFinite, train
 from ogc.training.history import SilentWatch
 from ogc.training.run_folder import LAST, METRICS, NONFINITE, SAMPLES, read_tensors
-from small_runs import StopAt, job, metrics, network, two_processes
+from small_runs import StopAt, environment, job, metrics, network, two_processes
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +46,7 @@ def scenarios(folder):
 
     endless = job(folder / "stopped", epochs=100_000)
     if rank == "1":
-        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        threading.Thread(target=terminate_after_an_epoch, args=[folder / "stopped"]).start()
     seen["stopped"] = complaint(endless)
     seen["of one process"] = complaint(job(folder / "of one process"), resume=True)
     seen["odd batch"] = complaint(job(folder / "odd", batch_size=15))
@@ -53,6 +55,13 @@ def scenarios(folder):
     train([job(epochs=2)], watch=told)
     seen["told"] = told.epochs
     (folder / f"seen by {rank}").write_text(json.dumps(seen))
+
+
+def terminate_after_an_epoch(folder):
+    path = folder / METRICS
+    while not (path.exists() and path.stat().st_size):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def complaint(one, **options):
@@ -131,33 +140,27 @@ def test_only_the_first_is_told(pair):
     assert [seen["told"] for seen in pair[1]] == [2, 0]
 
 
-def torchrun(*arguments):
+def torchrun(*arguments, **more):
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    command += ["--master-port", str(port), "-m", "ogc", "train", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command += ["--master-port", str(port), children.__file__, "train", *arguments]
+    return popen(command, env={**environment(), **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_torchrun(tmp_path):
     """From the command line: stopped by a signal to torchrun, and gone on with."""
     out = tmp_path / "run"
-    started = torchrun("digits", "--noise", "symmetric:0.5", "--epochs", "10", "--out", str(out))
-    try:
-        end = time.monotonic() + 90
-        while time.monotonic() < end and not ((out / METRICS).exists() and metrics(out)):
-            assert started.poll() is None, started.communicate()
-            time.sleep(0.05)
-        started.send_signal(signal.SIGTERM)
-        _, complaint = started.communicate(timeout=60)
-    finally:
-        started.kill()
+    hold = held(tmp_path / "hold", after=15)  # of 11 steps per epoch
+    started = torchrun("digits", "--noise", "symmetric:0.5", "--epochs", "10", "--out", str(out), **hold)
+    wait_for((tmp_path / "hold").exists, "the second epoch", started)
+    started.send_signal(signal.SIGTERM)
+    _, complaint = started.communicate()
     assert f"Resume with: ogc train --resume {out}" in complaint
-    assert 0 < read_tensors(out / LAST)[1]["epoch"] < 10
+    assert read_tensors(out / LAST)[1]["epoch"] == 1
     again = torchrun("--resume", str(out))
-    said, complaint = again.communicate(timeout=120)
+    said, complaint = again.communicate()
     assert again.returncode == 0, complaint
     assert said.count("report.html") == 1
     assert len(metrics(out)) == 10

@@ -15,6 +15,7 @@ from small_runs import (
     half_of_the_variants,
     job,
     network,
+    other_half_of_the_variants,
     resume_matrix,
     train_in_pieces,
     two_processes,
@@ -23,13 +24,14 @@ from small_runs import (
 
 @pytest.mark.slow
 def test_every_method_in_one_process(tmp_path):
-    resume_matrix(tmp_path)
-    assert_matrix(tmp_path)
+    """In the precision that it has not in two processes; ``test_every_way_to_stop`` has both in both."""
+    resume_matrix(tmp_path, other_half_of_the_variants)
+    assert_matrix(tmp_path, other_half_of_the_variants)
 
 
 @pytest.mark.slow
 def test_every_method_in_two_processes(tmp_path):
-    """In one precision each; ``test_every_way_to_stop`` has both."""
+    """In one precision each."""
     code = "from small_runs import half_of_the_variants, resume_matrix; resume_matrix(folder, half_of_the_variants)"
     two_processes(code, tmp_path)
     assert_matrix(tmp_path, half_of_the_variants)

@@ -1,0 +1,231 @@
+"""Processes that tests start, hold at a step and end. None outlives its test.
+
+Most are forks of a process that has imported torch, scikit-learn and matplotlib: importing them takes longer than what
+the tests then do.
+"""
+
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+LIMIT = 900  # seconds; reached only if something hangs
+LIBRARIES = ("torch", "torch._dynamo", "sklearn.datasets", "sklearn.model_selection", "matplotlib.figure", "typer")
+LIBRARIES += ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "pydantic", "rich.live")
+STARTED = []
+
+
+def popen(command, **options):
+    """Start a process that the test's end kills, with all that it has started."""
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    STARTED.append(process)
+    return process
+
+
+def fork(script, *arguments, env=None, cwd=None, merged=False, strict=False):
+    """Run a Python file as ``popen`` would, in a fork, with ``env`` added to this process's environment.
+
+    :param merged: whether stderr goes where stdout goes.
+    :param strict: whether warnings are errors.
+    """
+    given = {"script": str(script), "arguments": [*map(str, arguments)], "cwd": str(cwd or Path.cwd())}
+    given |= {"env": {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}, "merged": merged, "strict": strict}
+    process = Server.get().fork(given)
+    STARTED.append(process)
+    return process
+
+
+def kill_all():
+    """Kill the processes that are still running, and close their pipes."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def wait_for(holds, what, *processes):
+    """Wait until ``holds()``. Fail if a process ends before."""
+    end = time.monotonic() + LIMIT
+    while not holds():
+        ended = [process for process in processes if process.poll() is not None]
+        assert not ended or holds(), f"ended before {what}: {ended[0].communicate()}"
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.01)
+
+
+def ogc(*arguments, **options):
+    """Run ``ogc`` in a fork, held as the variables of ``held`` demand."""
+    return fork(__file__, *arguments, **options)
+
+
+# --- held at a step --------------------------------------------------------------------------------------------------
+
+
+def held(path, after=1):
+    """Environment of a process that creates ``path`` at its step number ``after`` and waits there.
+
+    It continues when the file is removed or when it receives a signal that it handles.
+    """
+    return {"HOLD": str(path), "AFTER": str(after)}
+
+
+def hold_training():
+    """Make this process do what ``held`` says."""
+    if not os.environ.get("HOLD"):
+        return
+    from ogc.report.progress import Progress
+
+    path, left = Path(os.environ["HOLD"]), int(os.environ["AFTER"])
+    moved, parent = Progress.moved, os.getppid()
+
+    def hold(self, *arguments, **options):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            handler = signal.getsignal(signal.SIGTERM)  # the first signal restores the one before
+            path.touch()
+            while path.exists() and signal.getsignal(signal.SIGTERM) is handler:
+                if os.getppid() != parent:
+                    os._exit(1)  # its test has ended
+                time.sleep(0.01)
+        moved(self, *arguments, **options)
+
+    Progress.moved = hold
+
+
+# --- forks -----------------------------------------------------------------------------------------------------------
+
+
+class Forked:
+    """A fork of the server, with the methods of ``Popen``. What it prints goes to files."""
+
+    stdin = stdout = stderr = returncode = None
+
+    def __init__(self, folder, merged):
+        self.folder, self.merged = folder, merged
+        wait_for((folder / "pid").exists, "a fork", Server.running.process)
+        self.pid = int((folder / "pid").read_text())
+
+    def poll(self):
+        if self.returncode is None and (self.folder / "status").exists():
+            self.returncode = int((self.folder / "status").read_text())
+        return self.returncode
+
+    def wait(self):
+        wait_for(lambda: self.poll() is not None, "the end of a fork", Server.running.process)
+        return self.returncode
+
+    def communicate(self, timeout=LIMIT):
+        self.wait()
+        return (self.folder / "stdout").read_text(), "" if self.merged else (self.folder / "stderr").read_text()
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+class Server:
+    """The process that is forked. It reads one request per line and ends with this process."""
+
+    running = None
+
+    @classmethod
+    def get(cls):
+        if cls.running is None:
+            cls.running = cls()
+        return cls.running
+
+    @classmethod
+    def end(cls):
+        if cls.running is not None:
+            cls.running.process.stdin.close()
+            cls.running.process.wait()
+            cls.running.folder.cleanup()
+            cls.running = None
+
+    def __init__(self):
+        self.folder, self.forks = tempfile.TemporaryDirectory(), 0
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, __file__, "--serve"]
+        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, start_new_session=True)
+
+    def fork(self, given):
+        self.forks += 1
+        folder = Path(self.folder.name, str(self.forks))
+        folder.mkdir()
+        self.process.stdin.write(json.dumps(given | {"folder": str(folder)}).encode() + b"\n")
+        self.process.stdin.flush()
+        return Forked(folder, given["merged"])
+
+
+def serve():
+    """Fork for every line of the input. Return its request in the child, and None at the end of the input."""
+    for name in LIBRARIES:
+        __import__(name)
+    children, unread = {}, b""
+    while True:
+        if select.select([0], [], [], 0.02 if children else None)[0]:
+            read = os.read(0, 2**16)
+            if not read:
+                return None
+            *lines, unread = (unread + read).split(b"\n")
+            for line in lines:
+                given = json.loads(line)
+                child = os.fork()
+                if child == 0:
+                    return given
+                children[child] = Path(given["folder"])
+                publish(children[child] / "pid", child)
+        while children and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            publish(children.pop(ended[0]) / "status", os.waitstatus_to_exitcode(ended[1]))
+
+
+def publish(path, value):
+    path.with_suffix(".new").write_text(str(value))
+    path.with_suffix(".new").rename(path)
+
+
+def become(given):
+    """Turn the fork into what a new process would be, and run the script."""
+    os.setsid()
+    folder = Path(given["folder"])
+    files = [os.open(os.devnull, os.O_RDONLY)]
+    files += [os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in ("stdout", "stderr")]
+    for number, file in enumerate([files[0], files[1], files[1 if given["merged"] else 2]]):
+        os.dup2(file, number)
+    os.environ.clear()
+    os.environ.update(given["env"])
+    os.chdir(given["cwd"])
+    sys.argv = [given["script"], *given["arguments"]]
+    sys.path[:1] = [str(Path(given["script"]).parent), *given["env"].get("PYTHONPATH", "").split(os.pathsep)]
+    if given["strict"]:
+        warnings.simplefilter("error")
+    runpy.run_path(given["script"], run_name="__main__")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--serve"]:
+        request = serve()
+        if request is not None:
+            become(request)
+    else:
+        from ogc.cli import main
+
+        hold_training()
+        main()
