@@ -99,7 +99,7 @@ def review(chromium, run, truth, screenshot):
     issues = {row["id"]: row for row in read(Path(run) / "audit" / "issues.csv")}
     context = chromium.new_context(viewport={"width": 1100, "height": 760})
     tab = context.new_page()
-    tab.set_default_timeout(60_000)
+    tab.set_default_timeout(120_000)
     tab.goto((Path(run) / "audit" / "audit.html").absolute().as_uri())
     changed = by_hand = 0
 

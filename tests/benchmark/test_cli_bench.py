@@ -9,7 +9,7 @@ import warnings
 import pytest
 from typer.testing import CliRunner
 
-from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, results, tiny_cifar
+from bench_runs import DIGITS, SMALL, TESTS, bench, epochs_done, only_results, results, tiny_cifar
 from children import held, popen, wait_for
 from made_up_results import MADE, made_up
 from ogc._provenance import device_name
@@ -201,7 +201,8 @@ def test_only(tmp_path):
     name = "digits-ce-symmetric-0.5-epochs-6-hidden-16-2"
     args = [*DIGITS, "--methods", "ce,gce", "--seeds", "1,2", "--out", tmp_path]
     assert bench(*args, "--only", name)[0] == 0
-    assert [path.stem for path in tmp_path.iterdir()] == [name]
+    assert only_results(tmp_path)
+    assert [path.stem for path in tmp_path.glob("*.json")] == [name]
     assert bench(*args, "--only", "digits-ce-2") == (
         2,
         "Parameter `only` should be names of selected runs, as shown by --dry-run. Found `only = 'digits-ce-2'`.\n",
