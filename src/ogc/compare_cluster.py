@@ -97,19 +97,17 @@ class JobQueue(RunQueue):
         return is_finished(task.folder)
 
     def finish(self, claim: Claim, outcome: Outcome) -> None:
-        task = claim.task
-        if self._has_result(task):
-            self.print(f"{task.name} is finished.")
-        elif outcome.result is not None:
-            self.failed[task.name] = (
-                f"{task.name} was trained on a node that does not share {self.out} with this machine. To fix this, "
+        name = claim.task.name
+        if self._has_result(claim.task):
+            self.print(f"{name} is finished.")
+            self.release(claim)
+            return
+        if outcome.result is not None:
+            outcome = Outcome(
+                error=f"{name} was trained on a node that does not share {self.out} with this machine. To fix this, "
                 "give an --out on a shared file system, or leave --engine ray out."
             )
-        elif outcome.error is not None:
-            self.failed[task.name] = outcome.error
-        else:
-            self.waiting.append(task)
-        self.release(claim)
+        super().finish(claim, outcome)
 
     def release(self, claim: Claim) -> None:
         self.unlock(claim)
