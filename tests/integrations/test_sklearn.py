@@ -29,7 +29,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.utils._pytree import tree_map
 
 from ogc.integrations._weighted_rows import batches as batches_of
-from ogc.integrations._weighted_rows import different
+from ogc.integrations._weighted_rows import different, hold_out
 from ogc.integrations.sklearn import OGCClassifier
 from ogc.losses import CLIPPABLE, GCE, Pointwise
 
@@ -151,9 +151,9 @@ def test_early_stopping_goes_back_to_all_of_the_best_iteration(blobs: tuple[Any,
 def test_a_row_of_every_class_is_trained_on(fraction: float, blobs: tuple[Any, Any, Any]) -> None:
     X, _, true = blobs
     kept = np.flatnonzero((true < 3) | (np.cumsum(true == 3) == 1))  # one row of class 3
-    classifier = OGCClassifier(validation_fraction=fraction, max_iter=1, random_state=0).fit(X[kept], true[kept])
+    generator = torch.Generator().manual_seed(0)
     for _ in range(20):
-        rows, held_out = classifier._split(different(X[kept], true[kept], np.ones(len(kept))))
+        rows, held_out = hold_out(different(X[kept], true[kept], np.ones(len(kept))), fraction, generator)
         assert rows.y.unique().tolist() == [0, 1, 2, 3]
         assert len(held_out.y) == np.ceil(fraction * len(kept))
     with pytest.raises(ValueError, match="`validation_fraction` should be small enough"):

@@ -19,7 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from .._require import require
+from ..given_label import margin
 
 SMALLEST_BATCH = 64
 """Positions per batch, even with fewer distinct rows, unless ``at_most`` is smaller."""
@@ -63,3 +66,64 @@ def batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterato
     fractions = (torch.randperm(places, generator=generator) + shift) / places
     rows = torch.searchsorted(line, fractions * line[-1], right=True).clamp(max=len(weight) - 1)
     return iter(rows.chunk(number))
+
+
+def hold_out(rows: Rows, fraction: float, generator: torch.Generator) -> tuple[Rows, Rows]:
+    """Return the rows to train on and the held-out rows, stratified by class. Training keeps a row of each class."""
+    n = len(rows.y)
+    order = torch.randperm(n, generator=generator)
+    order = order[rows.y[order].argsort(stable=True)]  # by class, in any order within it
+    order = order[1:][rows.y[order].diff() == 0]  # the first of each class stays
+    out, free = math.ceil(fraction * n), len(order)
+    rule = f"small enough to leave one of {n} different rows for each class"
+    require(out <= free, "validation_fraction", rule, fraction)
+    held_out = torch.zeros(n, dtype=torch.bool)
+    held_out[order[((torch.arange(out) + 0.5) * free / out).long()]] = True
+    return rows.at(~held_out), rows.at(held_out)
+
+
+class Moments(NamedTuple):
+    """Total weight of the rows so far, and the mean and standard deviation of their features."""
+
+    weight: float
+    mean: Any  # (features,) float64
+    deviation: Any  # (features,) float64
+
+    def with_rows(self, rows: Rows) -> Moments:
+        X, weight = rows.X.numpy(), rows.weight.numpy()
+        new = float(weight.sum())
+        total = self.weight + new
+        of_old, of_new, share = self.weight / total, new / total, weight / new
+        with np.errstate(over="ignore", invalid="ignore"):  # reported below
+            mean = share @ X
+            apart, X = mean - self.mean, X - mean
+            largest = np.abs(X).max(0)  # avoids overflow and underflow of the squares
+            X /= np.where(largest > 0, largest, 1.0)
+            deviation = largest * np.sqrt(share @ np.square(X, out=X))
+            between = np.hypot(self.deviation * math.sqrt(of_old), apart * math.sqrt(of_old * of_new))
+            deviation = np.hypot(between, deviation * math.sqrt(of_new))
+        far = np.flatnonzero(~np.isfinite(deviation))
+        require(not len(far), "X", "features with a finite deviation in float64", f"others in columns {far[:5]}")
+        return Moments(total, self.mean + apart * of_new, deviation)
+
+    def scale(self) -> Any:
+        """Return the deviation, or 1 for constant features."""
+        return np.where(self.deviation > 10 * np.finfo(float).eps * np.abs(self.mean), self.deviation, 1.0)
+
+
+class Survey:
+    """Predictions for all rows of ``fit``, summed over the surveys during training."""
+
+    def __init__(self, inputs: Tensor, given: Tensor) -> None:
+        self.inputs, self.given, self.count = inputs, given, 0
+        self.margin = torch.zeros(len(given))
+
+    @torch.no_grad()
+    def take(self, network: nn.Module) -> None:
+        for start in range(0, len(self.given), CHUNK):
+            part = slice(start, start + CHUNK)
+            self.margin[part] += margin(network(self.inputs[part]).log_softmax(1), self.given[part])
+        self.count += 1
+
+    def quality(self) -> Tensor:
+        return torch.sigmoid((self.margin / self.count).double())

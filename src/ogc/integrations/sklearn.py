@@ -1,16 +1,15 @@
 """scikit-learn: :class:`OGCClassifier`, a small multi-layer perceptron trained with OGC, for features and embeddings.
 
-``_weighted_rows.py`` defines ``sample_weight`` and the batches.
+``_weighted_rows.py`` defines ``sample_weight`` and the batches, ``_classifier_file.py`` the file of a classifier.
 
 Defaults depend on the number of distinct rows. With few rows wrong labels are memorised early. So below 1,000 rows
 there is one small hidden layer, and the learning rate is lower if there are fewer rows per feature. From 1,000 rows on
-there are two layers, and training stops early.
+there are two layers.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import math
 import numbers
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .._require import require
-from .._tensors import part_of, read_tensors, write_tensors
 from ..clipping import OGC
-from ..given_label import margin
-from ..losses import CLIPPABLE, LOSSES, Pointwise
+from ..losses import CLIPPABLE, Pointwise
 from ..models import mlp
 
 try:
@@ -37,7 +34,8 @@ try:
     from sklearn.utils.multiclass import check_classification_targets, unique_labels
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-    from ._weighted_rows import CHUNK, Rows, batches, different
+    from . import _classifier_file
+    from ._weighted_rows import CHUNK, Moments, Rows, Survey, batches, different, hold_out
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("numpy", "safetensors", "sklearn"):
@@ -56,12 +54,6 @@ STEPS = (200, 20_000)  # minimum and maximum, if max_iter is not given
 STEPS_AN_ITERATION = 10  # at least: if a pass has fewer steps, an iteration is several passes
 SURVEYS = 10
 QUEUE = (256, 4096)
-FORMAT = 2
-FACTS = (
-    "n_features_in_", "n_iter_", "loss_", "loss_curve_", "noise_rate_", "validation_scores_", "best_validation_score_",
-    "_weight_seen", "_different",
-)  # fmt: skip
-ARRAYS = ("mean_", "scale_", "_deviation", "label_quality_")
 
 
 class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -151,12 +143,14 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._standardise(rows)
             held_out = None
             if self.early_stopping:
-                rows, held_out = self._split(rows)
+                generator = self._generator()
+                rows, held_out = hold_out(rows, self.validation_fraction, generator)
+                self._rng = generator.get_state()
             self._different = len(rows.y)
             self._build(
                 self._widths(self._different), self.base, queue_size=min(max(self._different, QUEUE[0]), QUEUE[1])
             )
-            survey = _Survey(self._inputs(torch.tensor(X)), torch.from_numpy(labels))
+            survey = Survey(self._inputs(torch.tensor(X)), torch.from_numpy(labels))
             self._train(rows, held_out, survey)
             self.label_quality_ = np.where(self.classes_[labels] == y, survey.quality().numpy(), 0.0)
             self.noise_rate_ = float(np.average(self.label_quality_ < 0.5, weights=weight))
@@ -265,41 +259,13 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _standardise(self, rows: Rows) -> None:
         """Update the mean and deviation of the features with these rows."""
-        X, weight = rows.X.numpy(), rows.weight.numpy()
-        new = float(weight.sum())
-        total = self._weight_seen + new
-        of_old, of_new, share = self._weight_seen / total, new / total, weight / new
-        with np.errstate(over="ignore", invalid="ignore"):  # reported below
-            mean = share @ X
-            apart, X = mean - self.mean_, X - mean
-            largest = np.abs(X).max(0)  # avoids overflow and underflow of the squares
-            X /= np.where(largest > 0, largest, 1.0)
-            deviation = largest * np.sqrt(share @ np.square(X, out=X))
-            between = np.hypot(self._deviation * math.sqrt(of_old), apart * math.sqrt(of_old * of_new))
-            deviation = np.hypot(between, deviation * math.sqrt(of_new))
-        far = np.flatnonzero(~np.isfinite(deviation))
-        require(not len(far), "X", "features with a finite deviation in float64", f"others in columns {far[:5]}")
-        self._deviation, self._weight_seen, self.mean_ = deviation, total, self.mean_ + apart * of_new
-        self.scale_ = np.where(deviation > 10 * np.finfo(float).eps * np.abs(self.mean_), deviation, 1.0)
+        moments = Moments(self._weight_seen, self.mean_, self._deviation).with_rows(rows)
+        self._weight_seen, self.mean_, self._deviation = moments
+        self.scale_ = moments.scale()
 
     def _inputs(self, X: Tensor) -> Tensor:
         """Standardise: (N, features) float64 -> float32."""
         return ((X - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)).float()
-
-    def _split(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return the rows to train on and the held-out rows."""
-        n = len(rows.y)
-        generator = self._generator()
-        order = torch.randperm(n, generator=generator)
-        self._rng = generator.get_state()
-        order = order[rows.y[order].argsort(stable=True)]  # by class, in any order within it
-        order = order[1:][rows.y[order].diff() == 0]  # the first of each class stays
-        out, free = math.ceil(self.validation_fraction * n), len(order)
-        rule = f"small enough to leave one of {n} different rows for each class"
-        require(out <= free, "validation_fraction", rule, self.validation_fraction)
-        held_out = torch.zeros(n, dtype=torch.bool)
-        held_out[order[((torch.arange(out) + 0.5) * free / out).long()]] = True
-        return rows.at(~held_out), rows.at(held_out)
 
     def _build(self, widths: Sequence[int], base: str | Pointwise, *, queue_size: int) -> None:
         """Build network, optimizer and loss, without using torch's global generator."""
@@ -339,7 +305,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.loss_curve_.append(self.loss_)
         self.n_iter_ += 1
 
-    def _train(self, rows: Rows, held_out: Rows | None, survey: _Survey) -> None:
+    def _train(self, rows: Rows, held_out: Rows | None, survey: Survey) -> None:
         inputs, generator = self._inputs(rows.X), self._generator()
         self._hold_together()
         a_pass = math.ceil(len(rows.y) / self.batch_size)
@@ -409,96 +375,14 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         integer is not saved, and ``base`` must be a loss of ogc.
         """
         check_is_fitted(self, "network_")
-        parameters = self.get_params()
-        parameters["base"] = _described(self.base)
-        if not _whole(self.random_state):
-            parameters["random_state"] = None
-        layers = [layer for layer in self.network_ if isinstance(layer, nn.Linear)]
-        facts = {
-            "format": FORMAT,
-            "parameters": parameters,
-            "classes": self.classes_.tolist(),
-            "dtype": self.classes_.dtype.str,
-            "widths": [layer.out_features for layer in layers[:-1]],  # as built, whatever the parameters are by now
-            "base": _described(self.criterion_.base),
-            "epsilon": self.criterion_.epsilon,
-            "weight_decay": self._optimizer.param_groups[0]["weight_decay"],
-            "criterion": self.criterion_.get_extra_state(),
-            **{name: getattr(self, name) for name in FACTS if hasattr(self, name)},
-            **({"feature_names_in_": list(self.feature_names_in_)} if hasattr(self, "feature_names_in_") else {}),
-        }
-        slots = self._optimizer.state_dict()["state"].items()
-        criterion = self.criterion_.state_dict()
-        tensors = {
-            **{name: torch.from_numpy(getattr(self, name)) for name in ARRAYS if hasattr(self, name)},
-            **{f"network.{name}": value for name, value in self.network_.state_dict().items()},
-            **{f"criterion.{name}": value for name, value in criterion.items() if isinstance(value, Tensor)},
-            **{f"optimizer.{slot}.{name}": value for slot, state in slots for name, value in state.items()},
-            "rng": self._rng,
-        }
-        try:
-            header = json.dumps(facts, default=_plain)
-        except TypeError as error:
-            raise ValueError(f"To be saved, labels and parameters should be numbers or text: {error}.") from None
-        write_tensors(Path(path), tensors, header)
+        _classifier_file.write(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Load a file written by :meth:`save`."""
-        try:
-            with _apart():
-                tensors, facts = read_tensors(Path(path), error=ValueError, fix="Fit and save the classifier again.")
-                require(facts["format"] == FORMAT, "format", f"{FORMAT}", facts["format"])
-                return cls._from(tensors, facts)
-        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{path} was not saved by this version of OGCClassifier: {error}") from error
-
-    @classmethod
-    def _from(cls, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Self:
-        parameters: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in facts["parameters"].items()
-        }
-        self = cls(**parameters | {"base": _loss(parameters["base"])})
-        self.classes_ = np.array(facts["classes"], dtype=facts["dtype"])
-        if "feature_names_in_" in facts:
-            self.feature_names_in_ = np.array(facts["feature_names_in_"], dtype=object)
-        for name in FACTS:
-            if name in facts:
-                setattr(self, name, facts[name])
-        for name in ARRAYS:
-            if name in tensors:
-                setattr(self, name, tensors[name].numpy())
-        self._rng = tensors["rng"]
-        self._build(facts["widths"], _loss(facts["base"]), queue_size=facts["criterion"]["queue_size"])
-        self.criterion_.epsilon = facts["epsilon"]
-        self._optimizer.param_groups[0]["weight_decay"] = facts["weight_decay"]
-        self._rng = tensors["rng"]  # building the network has advanced it
-        self.network_.load_state_dict(part_of(tensors, "network"))
-        self.criterion_.load_state_dict(part_of(tensors, "criterion") | {"_extra_state": facts["criterion"]})
-        slots: dict[int, dict[str, Tensor]] = {}
-        for key, value in part_of(tensors, "optimizer").items():
-            slot, name = key.split(".")
-            slots.setdefault(int(slot), {})[name] = value
-        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": slots})
-        return self
-
-
-class _Survey:
-    """Predictions for all rows of ``fit``, summed over the surveys during training."""
-
-    def __init__(self, inputs: Tensor, given: Tensor) -> None:
-        self.inputs, self.given, self.count = inputs, given, 0
-        self.margin = torch.zeros(len(given))
-
-    @torch.no_grad()
-    def take(self, network: nn.Module) -> None:
-        for start in range(0, len(self.given), CHUNK):
-            part = slice(start, start + CHUNK)
-            self.margin[part] += margin(network(self.inputs[part]).log_softmax(1), self.given[part])
-        self.count += 1
-
-    def quality(self) -> Tensor:
-        return torch.sigmoid((self.margin / self.count).double())
+        with _apart():
+            found: Self = _classifier_file.read(cls, Path(path))
+            return found
 
 
 @contextmanager
@@ -525,26 +409,3 @@ def _real(value: object) -> bool:
 
 def _between(low: float, value: Any, high: float) -> bool:
     return _real(value) and low < value < high
-
-
-def _described(base: str | Pointwise) -> str | dict[str, Any]:
-    """Describe a loss for JSON."""
-    if isinstance(base, str):
-        return base
-    name = next((name for name in CLIPPABLE if LOSSES[name] is type(base)), None)
-    require(name is not None, "base", f"one of {', '.join(CLIPPABLE)}, to be saved", base)
-    return {"name": name, **base.hyperparameters}
-
-
-def _loss(found: str | dict[str, Any]) -> Any:
-    """Build the loss that :func:`_described` described."""
-    if isinstance(found, str):
-        return found
-    return LOSSES[found["name"]](**{name: value for name, value in found.items() if name != "name"})
-
-
-def _plain(value: Any) -> Any:
-    """Convert NumPy numbers and arrays for JSON."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise TypeError(f"{value!r} is neither")
