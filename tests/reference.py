@@ -221,10 +221,10 @@ class ReferenceOGC:
 
 
 class ReferenceDefault(ReferenceOGC):
-    """OGC's default rule: the paper's bound and the edge of the clean samples, under two conditions."""
+    """OGC's default rule: the paper's bound and, under two conditions, the edge of the clean samples."""
 
     def __init__(self, loss: Loss, *, every: int = 32, queue_size: int = 4096) -> None:
-        super().__init__(loss, epsilon=2.0, every=every, queue_size=queue_size)
+        super().__init__(loss, epsilon=0.5, every=every, queue_size=queue_size)
         self.seen = 0
         self.since: list[tuple[int, float]] = []  # label and H of the samples since the last update
 
@@ -258,7 +258,9 @@ class ReferenceDefault(ReferenceOGC):
         clean_mean, noisy_mean = mixture[0], mixture[2]
         chance = math.log(self.num_classes)
         aim = solve_threshold(self.loss.slope, mixture, 1 + self.epsilon * lr / self.highest_lr)
-        if noisy_mean > chance and self._every_class_is_learned(since, chance):
+        if noisy_mean <= chance:
+            aim = min(aim, 1 / self.num_classes)
+        elif self._every_class_is_learned(since, chance):
             aim = max(aim, min(math.exp(-max(clean_mean, 3 * chance - 2 * noisy_mean)), 1 - P_MIN))
         alpha = math.exp(-self.period / 16)
         self.p0 = alpha * self.p0 + (1 - alpha) * aim

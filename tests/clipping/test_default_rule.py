@@ -23,11 +23,13 @@ def mixture(clean: float, noisy: float) -> Mixture:
 @pytest.mark.parametrize(
     ("clean", "noisy", "p_ratio", "gives_up", "expected"),
     [
-        (0.2, 2.0, 0.3, False, 0.3),  # better than a guess among ten: hard rather than wrong, so no edge
+        (0.2, 2.0, 0.3, False, 0.1),  # better than a guess among ten: hard rather than wrong, so no edge
         (0.2, 2.0, P_MIN, False, P_MIN),
         (0.2, 5.0, 0.3, False, math.exp(-0.2)),  # the edge of the clean samples
         (0.2, 5.0, 0.9, False, 0.9),  # the paper's bound, where it is tighter
         (0.2, 5.0, 0.3, True, 0.3),  # no edge while a class is not learned
+        (0.2, 2.0, 0.03, True, 0.03),
+        (0.2, 2.0, 0.3, True, 0.1),
         (0.2, 2.4, 0.01, False, math.exp(2 * 2.4 - 3 * math.log(10))),  # hardly worse than a guess
         (0.0, 9.0, 0.3, False, 1 - P_MIN),
     ],

@@ -57,7 +57,7 @@ RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "states.json").rea
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: recorded["rule"])
 def test_a_state_from_before_is_resumed(recorded):
-    """States after 21 steps, saved by commit ade1ded, and what followed by its code."""
+    """States after 21 steps, saved by commit ade1ded, and what followed: by its code, or by the default rule of now."""
     optimizer = optimizer_with(0.1)
     rule = {"threshold": EMA(0.9)} if recorded["rule"] == "ema" else {}
     criterion = OGC(optimizer=optimizer, every=8, queue_size=128, **recorded["arguments"], **rule)

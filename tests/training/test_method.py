@@ -7,9 +7,8 @@ from torch import nn
 
 from ogc import OGC
 from ogc.clipping import EMA, Linear
-from ogc.clipping.default_rule import EPSILON
 from ogc.losses import LOSSES
-from ogc.training.method import METHODS, PAPER, build, check, complete, criterion, takes
+from ogc.training.method import IMAGE_EPSILON, METHODS, PAPER, build, check, complete, criterion, takes
 from ogc.training.recipe import RECIPES, override
 
 
@@ -79,7 +78,7 @@ def test_the_losses_defaults_are_the_papers_for_cifar10():
     """Typed twice, in losses/ and here; gce+ogc has a q of its own, and OGC's epsilon is another form of epsilon0."""
     alone = {method: row for method, row in PAPER["cifar10"].items() if not method.endswith("+ogc")}
     assert {method: takes(method) for method in alone} == alone
-    assert RECIPES["cifar10"].lr * PAPER["cifar10"]["ce+ogc"]["epsilon0"] == EPSILON
+    assert RECIPES["cifar10"].lr * PAPER["cifar10"]["ce+ogc"]["epsilon0"] == IMAGE_EPSILON
 
 
 @pytest.mark.parametrize(

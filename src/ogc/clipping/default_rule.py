@@ -3,18 +3,19 @@
 With the two normals of :mod:`ogc.clipping.mixture`, of means mu_c (clean) and mu_n (noisy), and C classes, p0 moves
 towards
 
-    p* = max(p_ratio, p_edge)
-    p_edge = exp(-max(mu_c, 3 log C - 2 mu_n))   if mu_n > log C and no class is given up, else 0
+    p* = min(p_ratio, 1/C)       if mu_n <= log C
+    p* = p_ratio                 if mu_n > log C, and a class is given up
+    p* = max(p_ratio, p_edge)    otherwise
+    p_edge = exp(-max(mu_c, 3 log C - 2 mu_n))
 
-p_ratio solves r(tau) = 1 + epsilon, Eq. 12 of Ye et al., 2025, with epsilon = 2 lr / (highest lr so far). On CIFAR that
-is the rule of the paper. p_edge clips samples that are less likely than a typical clean sample. It is needed because
-with two or three classes r(tau) hardly ever reaches 1 + epsilon, and because without a falling learning rate the bound
-of the paper never tightens.
+p_ratio solves r(tau) = 1 + epsilon, Eq. 12 of Ye et al., 2025, with epsilon = 0.5 lr / (highest lr so far). p_edge
+clips samples that are less likely than a typical clean sample. It is needed because with two or three classes r(tau)
+hardly ever reaches 1 + epsilon, and because without a falling learning rate the bound of the paper never tightens.
 
-log C is the H of a guess. While the noisy samples are better than a guess, they are as likely to be hard as to be
-wrong, and p_edge is 0. The term 3 log C - 2 mu_n makes it grow gradually from there: it starts at the probability of a
-guess. A class is given up if less than a third of its recent samples are better than a guess: it has not been learned
-yet, and clipping would prevent that.
+log C is the H of a guess, 1/C its probability. While the noisy samples are better than a guess, they are as likely to
+be hard as to be wrong, and only samples worse than a guess are clipped. From there p_edge grows gradually, because of
+the term 3 log C - 2 mu_n: it starts at 1/C. A class is given up if less than a third of its recent samples are better
+than a guess: it has not been learned yet, and p_edge would prevent that.
 
 p0 follows p* with a short memory, like the EMA schedule of the paper: 1/tau_t = alpha/tau_{t-1} + (1 - alpha) p*.
 ``docs/tables.md`` compares the default with the rule of the paper.
@@ -29,7 +30,7 @@ from torch import Tensor
 from ..given_label import P_MIN, widest_float
 from .mixture import Mixture
 
-EPSILON = 2.0
+EPSILON = 0.5
 """The excess of noisy over clean gradients that is allowed at the highest learning rate."""
 MEMORY = 16.0
 """Steps in which p0 covers 63 % of its way."""
@@ -75,7 +76,9 @@ def gives_up_a_class(counts: Tensor, num_classes: int) -> bool:
 def target(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -> float:
     """Return p*, towards which p0 moves."""
     chance, clean_mean, noisy_mean = math.log(num_classes), float(mixture.clean_mean), float(mixture.noisy_mean)
-    if gives_up or noisy_mean <= chance:
+    if noisy_mean <= chance:
+        return min(p_ratio, 1 / num_classes)
+    if gives_up:
         return p_ratio
     p_edge = min(math.exp(-max(clean_mean, 3 * chance - 2 * noisy_mean)), 1 - P_MIN)
     return max(p_ratio, p_edge)

@@ -16,7 +16,7 @@ import torch
 from .._require import require
 from .._suggestions import did_you_mean
 from ..clipping import EMA, OGC, Linear
-from ..clipping.default_rule import EPSILON, FEWEST
+from ..clipping.default_rule import FEWEST
 from ..losses import CLIPPABLE, LOSSES, Loss
 from .own_loss import OwnLoss, try_out
 
@@ -73,6 +73,8 @@ PAPER: dict[str, dict[str, Parameters]] = {  # the paper's table "param", and it
     },
 }
 
+IMAGE_EPSILON = 2.0
+"""OGC's epsilon on images: the paper's rule for CIFAR-10, for any learning rate."""
 PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe for images
     **PAPER,
     "folder": {},
@@ -175,7 +177,7 @@ def complete(method: str, given: Mapping[str, Value], name: str) -> Parameters:
     check(method, given)
     require(not given.keys() >= {"epsilon", "epsilon0"}, "epsilon", "left out with epsilon0", given.get("epsilon"))
     known, (base, _, rule) = PARAMETERS.get(name, {}), split(method)
-    on_images = {"epsilon": EPSILON} if rule == "ogc" and name in PARAMETERS else {}  # the paper's rule at its lr
+    on_images = {"epsilon": IMAGE_EPSILON} if rule == "ogc" and name in PARAMETERS else {}
     usual = known.get(method, known.get(base, {}) | on_images)
     whole: dict[str, Value | None] = {**takes(method), **usual, **given}
     if "epsilon" in given:

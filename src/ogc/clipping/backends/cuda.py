@@ -218,7 +218,8 @@ if triton is not None:
             tl.store(by_class + each, tl.zeros((_MOST_CLASSES,), tl.int64))
             tl.store(by_class + _MOST_CLASSES + each, tl.zeros((_MOST_CLASSES,), tl.int64))
             edge = tl.minimum(tl.exp(-tl.maximum(m, 3 * log_classes - 2 * mn)), 1 - _P_MIN)
-            aim = tl.where(gives_up | (mn <= log_classes), p0, tl.maximum(p0, edge))
+            aim = tl.where(gives_up, p0, tl.maximum(p0, edge))
+            aim = tl.where(mn <= log_classes, tl.minimum(p0, tl.exp(-log_classes)), aim)
             alpha = tl.exp(-steps.to(tl.float64) / _MEMORY)
             p0 = alpha * before + (1 - alpha) * aim
             logit = (_LOGIT_MAX - tl.log(p0 / (1 - p0))) / _LOGIT_STEP
