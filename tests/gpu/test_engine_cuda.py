@@ -268,6 +268,7 @@ def test_any_network_with_batch_norm() -> None:
     assert int(network[1].num_batches_tracked) == 2 * 60, "warm-up does not count"
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_step_does_not_wait_for_the_device() -> None:
     run = Run(job(method="ce+ogc", samples=64 * 100), device=DEVICE)
     driven = Lane(run, SilentWatch(), {}).steps()
