@@ -1,6 +1,7 @@
 """``ogc bench run``: missing runs are trained once, however the process ends."""
 
 import json
+import random
 import shutil
 import signal
 import time
@@ -498,6 +499,30 @@ def test_the_tasks_of_a_process_that_is_killed_are_taken_over(tmp_path):
     said = second.communicate()[0]
     assert second.returncode == 0
     assert "2 of 2 runs are done, 2 of them new." in said
+
+
+@pytest.mark.kill
+def test_killed_a_hundred_times(tmp_path, undisturbed):
+    """At any moment: what was written stays as it is and can be read, and the results are those of one go."""
+    draw, kills, rounds, written = random.Random(0), 0, 0, {}
+    while kills < 100:
+        rounds += 1
+        out, code = tmp_path / f"round {rounds}", None
+        while code != 0:
+            process = start(*FOUR, "--out", out, "--save-every", 0)
+            if kills < 100:
+                time.sleep(draw.uniform(0, 2))
+                process.kill()
+            said, _ = process.communicate()
+            code = process.returncode
+            assert code in (0, -signal.SIGKILL), said
+            kills += code != 0
+            assert read_all(out)[1] == []
+            assert all(path.read_bytes() == content for path, content in written.items())
+            written |= {path: path.read_bytes() for path in out.glob("*.json")}
+        assert results(out) == results(undisturbed)
+        assert only_results(out)
+    assert rounds >= 10
 
 
 # --- estimates --------------------------------------------------------------------------------------------------------

@@ -443,6 +443,7 @@ def test_the_tables_caption_says_what_the_numbers_are(tmp_path):
 
     assert "running average: mean over the last 10 epochs. The best" in caption("many")
     assert "running average: after the last epoch. The best" in caption("one", epochs=1)
+    assert "Accuracy: after the last epoch. The best" in caption("raw", epochs=1, average=False)
     without = caption("none", sets=(), average=False)
     assert without.endswith("No held-out data: the generalisation is unknown.")
     assert "ccuracy" not in without

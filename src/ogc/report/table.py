@@ -60,7 +60,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     epochs = {min(result["recipe"]["report_epochs"], len(result["epochs"])) for result in results}
     over = "mean over the last epochs" if len(epochs) > 1 else f"mean over the last {max(epochs, default=0)} epochs"
     over = "after the last epoch" if epochs == {1} else over
-    what = f"Accuracy of the weights, and of their running average: {over}. {BEST}"
+    averaged = any(result["summary"].get("averaged_last") is not None for result in results)
+    what = f"Accuracy{' of the weights, and of their running average' if averaged else ''}: {over}. {BEST}"
     shown = Table(
         title=_title(recipes),
         caption=what if sets else "No held-out data: the generalisation is unknown.",
