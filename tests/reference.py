@@ -221,12 +221,13 @@ class ReferenceOGC:
 
 
 class ReferenceDefault(ReferenceOGC):
-    """OGC's default rule: the paper's bound and, under two conditions, the edge of the clean samples."""
+    """OGC's default rule: the paper's bound, a limit early on, and the edge of the clean samples."""
 
     def __init__(self, loss: Loss, *, every: int = 32, queue_size: int = 4096) -> None:
         super().__init__(loss, epsilon=0.5, every=every, queue_size=queue_size)
         self.seen = 0
         self.since: list[tuple[int, float]] = []  # label and H of the samples since the last update
+        self.cases: set[str] = set()  # of the rule, that have occurred
 
     def step(self, logits: Array, labels: Sequence[int], lr: float) -> tuple[float, list[float]]:
         self.highest_lr = max(self.highest_lr, lr)
@@ -259,9 +260,13 @@ class ReferenceDefault(ReferenceOGC):
         chance = math.log(self.num_classes)
         aim = solve_threshold(self.loss.slope, mixture, 1 + self.epsilon * lr / self.highest_lr)
         if noisy_mean <= chance:
+            self.cases.add("better than a guess, limited" if aim > 1 / self.num_classes else "better than a guess")
             aim = min(aim, 1 / self.num_classes)
         elif self._every_class_is_learned(since, chance):
+            self.cases.add("edge")
             aim = max(aim, min(math.exp(-max(clean_mean, 3 * chance - 2 * noisy_mean)), 1 - P_MIN))
+        else:
+            self.cases.add("a class is given up")
         alpha = math.exp(-self.period / 16)
         self.p0 = alpha * self.p0 + (1 - alpha) * aim
         self.tau = float(self.loss.slope(self.p0))

@@ -522,7 +522,7 @@ def test_killed_a_hundred_times(tmp_path, undisturbed):
             written |= {path: path.read_bytes() for path in out.glob("*.json")}
         assert results(out) == results(undisturbed)
         assert only_results(out)
-    assert rounds >= 10
+    assert rounds > 1
 
 
 # --- estimates --------------------------------------------------------------------------------------------------------

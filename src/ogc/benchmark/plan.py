@@ -462,6 +462,7 @@ TABLES: dict[str, Table] = {
                 Row("default", "ce+ogc", {}, (None,) * 6),
             ),
             heading="rule",
+            note="the default was an earlier version, with epsilon 2 and without the limit of 1/C",
         ),
         _plus(
             "plus",

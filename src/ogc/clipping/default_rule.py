@@ -1,4 +1,4 @@
-"""The default rule for the threshold: the bound of the paper, and a second bound under two conditions.
+"""The default rule for the threshold: the bound of the paper, limited early on, and a second one under two conditions.
 
 With the two normals of :mod:`ogc.clipping.mixture`, of means mu_c (clean) and mu_n (noisy), and C classes, p0 moves
 towards
@@ -10,7 +10,7 @@ towards
 
 p_ratio solves r(tau) = 1 + epsilon, Eq. 12 of Ye et al., 2025, with epsilon = 0.5 lr / (highest lr so far). p_edge
 clips samples that are less likely than a typical clean sample. It is needed because with two or three classes r(tau)
-hardly ever reaches 1 + epsilon, and because without a falling learning rate the bound of the paper never tightens.
+is small even without clipping, and because without a falling learning rate the bound of the paper never tightens.
 
 log C is the H of a guess, 1/C its probability. While the noisy samples are better than a guess, they are as likely to
 be hard as to be wrong, and only samples worse than a guess are clipped. From there p_edge grows gradually, because of

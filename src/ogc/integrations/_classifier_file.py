@@ -30,7 +30,7 @@ def write(classifier: OGCClassifier, path: Path) -> None:
     network, criterion, optimizer = classifier.network_, classifier.criterion_, classifier._optimizer
     parameters = classifier.get_params()
     parameters["base"] = _describe(classifier.base)
-    if not isinstance(classifier.random_state, numbers.Integral):
+    if not isinstance(classifier.random_state, numbers.Integral) or isinstance(classifier.random_state, bool):
         parameters["random_state"] = None
     layers = [layer for layer in network if isinstance(layer, nn.Linear)]
     facts = {

@@ -8,6 +8,8 @@ depend on the number of *distinct* rows. So
 - a weight of 0 removes a row, and only the ratios of weights matter;
 - with equal weights, a pass is an ordinary epoch: each row occurs about once, some twice so that batches have one size
   (and all several times if there are fewer than ``SMALLEST_BATCH``).
+
+Rows can be held out, standardised by :class:`Moments`, and surveyed during training.
 """
 
 from __future__ import annotations
