@@ -330,6 +330,7 @@ def test_a_real_run_from_python(tmp_path):
         "accuracy.png",
         "labels.png",
         "noise.png",
+        "tau.png",
         "histogram.png",
         "report.html",
     ]
