@@ -9,7 +9,7 @@ depend on the number of *distinct* rows. So
 - with equal weights, a pass is an ordinary epoch: each row occurs about once, some twice so that batches have one size
   (and all several times if there are fewer than ``SMALLEST_BATCH``).
 
-Rows can be held out, standardised by :class:`Moments`, and surveyed during training.
+Held-out rows, and the moments by which features are standardised, follow the weights too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._require import require
-from ..given_label import margin
 
 SMALLEST_BATCH = 64
 """Positions per batch, even with fewer distinct rows, unless ``at_most`` is smaller."""
@@ -111,21 +110,3 @@ class Moments(NamedTuple):
     def scale(self) -> Any:
         """Return the deviation, or 1 for constant features."""
         return np.where(self.deviation > 10 * np.finfo(float).eps * np.abs(self.mean), self.deviation, 1.0)
-
-
-class Survey:
-    """Predictions for all rows of ``fit``, summed over the surveys during training."""
-
-    def __init__(self, inputs: Tensor, given: Tensor) -> None:
-        self.inputs, self.given, self.count = inputs, given, 0
-        self.margin = torch.zeros(len(given))
-
-    @torch.no_grad()
-    def take(self, network: nn.Module) -> None:
-        for start in range(0, len(self.given), CHUNK):
-            part = slice(start, start + CHUNK)
-            self.margin[part] += margin(network(self.inputs[part]).log_softmax(1), self.given[part])
-        self.count += 1
-
-    def quality(self) -> Tensor:
-        return torch.sigmoid((self.margin / self.count).double())

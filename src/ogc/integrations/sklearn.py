@@ -23,6 +23,7 @@ from torch.func import functional_call
 
 from .._require import require
 from ..clipping import OGC
+from ..given_label import margin
 from ..losses import CLIPPABLE, Pointwise
 from ..models import mlp
 
@@ -35,7 +36,7 @@ try:
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
     from . import _classifier_file
-    from ._weighted_rows import CHUNK, Moments, Rows, Survey, batches, different, hold_out
+    from ._weighted_rows import CHUNK, Moments, Rows, batches, different, hold_out
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("numpy", "safetensors", "sklearn"):
@@ -150,7 +151,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._build(
                 self._widths(self._different), self.base, queue_size=min(max(self._different, QUEUE[0]), QUEUE[1])
             )
-            survey = Survey(self._inputs(torch.tensor(X)), torch.from_numpy(labels))
+            survey = _Survey(self._inputs(torch.tensor(X)), torch.from_numpy(labels))
             self._train(rows, held_out, survey)
             self.label_quality_ = np.where(self.classes_[labels] == y, survey.quality().numpy(), 0.0)
             self.noise_rate_ = float(np.average(self.label_quality_ < 0.5, weights=weight))
@@ -305,7 +306,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.loss_curve_.append(self.loss_)
         self.n_iter_ += 1
 
-    def _train(self, rows: Rows, held_out: Rows | None, survey: Survey) -> None:
+    def _train(self, rows: Rows, held_out: Rows | None, survey: _Survey) -> None:
         inputs, generator = self._inputs(rows.X), self._generator()
         self._hold_together()
         a_pass = math.ceil(len(rows.y) / self.batch_size)
@@ -383,6 +384,24 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _apart():
             found: Self = _classifier_file.read(cls, Path(path))
             return found
+
+
+class _Survey:
+    """Predictions for all rows of ``fit``, summed over the surveys during training."""
+
+    def __init__(self, inputs: Tensor, given: Tensor) -> None:
+        self.inputs, self.given, self.count = inputs, given, 0
+        self.margin = torch.zeros(len(given))
+
+    @torch.no_grad()
+    def take(self, network: nn.Module) -> None:
+        for start in range(0, len(self.given), CHUNK):
+            part = slice(start, start + CHUNK)
+            self.margin[part] += margin(network(self.inputs[part]).log_softmax(1), self.given[part])
+        self.count += 1
+
+    def quality(self) -> Tensor:
+        return torch.sigmoid((self.margin / self.count).double())
 
 
 @contextmanager
