@@ -69,7 +69,7 @@ def test_gce_has_the_q_behind_the_papers_number_under_instance_dependent_noise()
         assert "q = 0.7" in TABLES[table].note
     [fitted] = find("cifar10", ["gce"], ["instance:0.4"])
     assert (fitted.key, fitted.paper) == ("cifar10-gce-instance-0.4-q-0.7", Printed(66.76, 0.38))
-    [printed, same] = find("q")
+    [printed, same] = find("instance", ["gce"])
     assert (printed.key, printed.paper) == ("cifar10-gce-instance-0.4", None)
     assert same.key == fitted.key
     [cifar100] = find("cifar100", ["gce"], ["instance:0.4"])

@@ -10,7 +10,10 @@ import typer
 
 from .._require import require
 
-TABLES = "cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits, q, default, plus, plus100"
+TABLES = (
+    "cifar10, cifar100, adjusting, gce, webvision, epsilon, queue, every, time, digits, instance, default, plus, "
+    "plus100"
+)
 
 Data = Annotated[Path | None, typer.Option(help="Folder with the CIFAR or WebVision files.", show_default="data")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
