@@ -1,6 +1,6 @@
 """Processes that tests start, hold at a step and end. None outlives its test.
 
-Most are forks of a process that has imported torch, scikit-learn and matplotlib: importing them takes longer than what
+Most are forks of a process that has imported torch and matplotlib: importing them takes longer than what
 the tests then do.
 """
 
@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LIMIT = 900  # seconds; reached only if something hangs
-LIBRARIES = ("torch", "torch._dynamo", "sklearn.datasets", "sklearn.model_selection", "matplotlib.figure", "typer")
+LIBRARIES = ("torch", "torch._dynamo", "matplotlib.figure", "typer")
 LIBRARIES += ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "pydantic", "rich.live")
 STARTED = []
 

@@ -3,6 +3,7 @@ import sys
 import pytest
 import torch
 from sklearn import datasets
+from sklearn.model_selection import train_test_split
 
 from ogc.data import load_digits
 
@@ -51,11 +52,13 @@ def test_classes_keep_their_proportions(digits):
     assert (train - test).abs().max() < 1 / 360
 
 
-def test_the_split_is_fixed(digits):
-    train, others = load_digits()
-    for part, again in zip(digits, (train, others["test"]), strict=True):
-        assert torch.equal(part.inputs, again.inputs)
-        assert torch.equal(part.given, again.given)
+def test_the_split_is_that_of_scikit_learn(digits):
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    parts = train_test_split(range(len(labels)), test_size=0.2, stratify=labels, random_state=0)
+    for part, index in zip(digits, parts, strict=True):
+        assert part.ids == [f"digits/{i:04}" for i in index]
+        assert torch.equal(part.inputs, torch.tensor(pixels[index] / 16, dtype=torch.float32))
+        assert part.given.tolist() == labels[index].tolist()
 
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):
