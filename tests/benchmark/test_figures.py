@@ -313,15 +313,6 @@ def test_the_point_of_the_figure_is_there():
     check_the_point(numbers([train(threshold, settings, task) for threshold in settings.thresholds], settings, task))
 
 
-@pytest.mark.slow
-def test_the_run_with_ogc_makes_the_point_beside_the_recorded_ones():
-    settings = Settings()
-    task, *_, threshold = task_of(settings), *settings.thresholds
-    found = json.loads((ROOT / "benchmarks" / "results" / "motivation.json").read_text())
-    [ogc] = numbers([train(threshold, settings, task)], settings, task)["runs"]
-    check_the_point({"runs": [*found["runs"][:2], ogc]})
-
-
 def check_the_point(found):
     loose, strict, ogc = found["runs"]
     at = {epoch: i for i, epoch in enumerate(loose["moments"]["epoch"])}

@@ -34,7 +34,7 @@ from ogc.integrations.sklearn import OGCClassifier
 from ogc.losses import CLIPPABLE, GCE, Pointwise
 
 
-@parametrize_with_checks([OGCClassifier()])  # no expected_failed_checks
+@parametrize_with_checks([OGCClassifier(max_iter=10)])  # no expected_failed_checks
 def test_scikit_learns_own_checks(
     estimator: OGCClassifier, check: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import children
-from children import held, popen, wait_for
+from children import held, ogc, popen, wait_for
 from ogc.training import Interrupted, NonFinite, train
 from ogc.training.history import SilentWatch
 from ogc.training.run_folder import LAST, METRICS, NONFINITE, SAMPLES, read_tensors
-from small_runs import StopAt, environment, job, metrics, network, two_processes
+from small_runs import StopAt, environment, finish, job, metrics, network, two_processes
 
 pytestmark = pytest.mark.slow
 
@@ -140,12 +140,15 @@ def test_only_the_first_is_told(pair):
     assert [seen["told"] for seen in pair[1]] == [2, 0]
 
 
-def torchrun(*arguments, **more):
+def free_port():
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
+        return str(server.getsockname()[1])
+
+
+def torchrun(*arguments, **more):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    command += ["--master-port", str(port), children.__file__, "train", *arguments]
+    command += ["--master-port", free_port(), children.__file__, "train", *arguments]
     return popen(command, env={**environment(), **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -159,9 +162,9 @@ def test_torchrun(tmp_path):
     _, complaint = started.communicate()
     assert f"Resume with: ogc train --resume {out}" in complaint
     assert read_tensors(out / LAST)[1]["epoch"] == 1
-    again = torchrun("--resume", str(out))
-    said, complaint = again.communicate()
-    assert again.returncode == 0, complaint
-    assert said.count("report.html") == 1
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}  # as torchrun sets it
+    again = [ogc("train", "--resume", out, env={**environment(), **world, "RANK": str(rank)}) for rank in range(2)]
+    finish(again)
+    assert "".join(process.communicate()[0] for process in again).count("report.html") == 1
     assert len(metrics(out)) == 10
     assert json.loads((out / "result.json").read_text())["summary"]["last"] > 0.5

@@ -15,8 +15,8 @@ from small_runs import (
     half_of_the_variants,
     job,
     network,
-    other_half_of_the_variants,
     resume_matrix,
+    some_of_the_variants,
     train_in_pieces,
     two_processes,
 )
@@ -24,17 +24,16 @@ from small_runs import (
 
 @pytest.mark.slow
 def test_every_method_in_one_process(tmp_path):
-    """In the precision that it has not in two processes; ``test_every_way_to_stop`` has both in both."""
-    resume_matrix(tmp_path, other_half_of_the_variants)
-    assert_matrix(tmp_path, other_half_of_the_variants)
+    """In one precision each; ``test_every_way_to_stop`` has both, in two processes as well."""
+    resume_matrix(tmp_path, half_of_the_variants)
+    assert_matrix(tmp_path, half_of_the_variants)
 
 
 @pytest.mark.slow
-def test_every_method_in_two_processes(tmp_path):
-    """In one precision each."""
-    code = "from small_runs import half_of_the_variants, resume_matrix; resume_matrix(folder, half_of_the_variants)"
+def test_every_kind_of_method_in_two_processes(tmp_path):
+    code = "from small_runs import resume_matrix, some_of_the_variants; resume_matrix(folder, some_of_the_variants)"
     two_processes(code, tmp_path)
-    assert_matrix(tmp_path, half_of_the_variants)
+    assert_matrix(tmp_path, some_of_the_variants)
 
 
 @pytest.mark.parametrize("stops", [[(1, step) for step in (1, 2, 3, 4, None)], [(4, 4)], [(3, None), (4, 1)]])
