@@ -76,15 +76,8 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_pictures(request):
-    """Replace matplotlib's rendering, 95 % of the time of a small training, in modules not marked ``pictures``.
-
-    The figures are still built; only ``savefig`` writes a fixed picture.
-    """
-    if request.node.get_closest_marker("pictures"):
-        yield
-        return
+def draw_nothing(patch):
+    """Replace matplotlib's rendering, 95 % of the time of a small training: ``savefig`` writes a fixed picture."""
     png = io.BytesIO()
     Image.new("L", (1, 1)).save(png, "PNG")
 
@@ -93,9 +86,22 @@ def quick_pictures(request):
         content = {"png": png.getvalue(), "svg": svg if isinstance(file, io.StringIO) else svg.encode()}
         file.write(content[format])
 
+    patch.setattr("matplotlib.figure.Figure.savefig", savefig)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_pictures(request):
+    """Draw nothing in modules not marked ``pictures``. The figures are still built."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("matplotlib.figure.Figure.savefig", savefig)
+        if not request.node.get_closest_marker("pictures"):
+            draw_nothing(patch)
         yield
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Draw nothing in one test of a module that is marked."""
+    draw_nothing(monkeypatch)
 
 
 @pytest.fixture(scope="module")  # a session's would leave playwright's event loop running in other modules

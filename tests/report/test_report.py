@@ -216,6 +216,7 @@ def test_names_of_classes_are_escaped(finished):
     assert "x" * 41 not in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_class_is_named_by_any_bytes(tmp_path):
     folder = run_folder(tmp_path / "run", classes=["caf\udce9", "tea", "c", "d"])  # a folder's name that is no UTF-8
     assert "caf?" in write_report(folder)[-1].read_text()
@@ -233,6 +234,7 @@ def test_the_outcome_is_said_in_sentences(finished):
     assert said in Page(finished[1][-1].read_text()).text.replace("\u00a0", " ").replace("\n", " ")
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("method", "remedy"),
     [("ce", "with a method that ends in +ogc"), ("ce+ogc", "(while tau is well above 1) with a smaller epsilon")],
