@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 CPU, SAME, CIFAR = (RESULTS / f"audit-{name}.json" for name in ("cpu", "same-network", "cifar10n"))
 TITLES = {
     "digits": "scikit-learn's digits, 20 % pair flip",
-    "table": "a made-up table of 20,000 rows, 20 % to the next class",
+    "table": "a synthetic table of 20,000 rows, 20 % to the next class",
 }
 
 
@@ -64,14 +64,14 @@ def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
         for score in SCORES:
             facts = [run["ours"]["cleanlab_on_mean_p"]["scores"][score] for run in runs]
             yield row(f"cleanlab on our run's mean probabilities, `{score}`", facts)
-        yield "\nWhat is called wrong, and what it takes:"
+        yield "\nLabels flagged as wrong, and the CPU time:"
         yield from head("", *FOUND)
         yield found_row("truth", [{"noise_rate": run["noise_rate"]} for run in runs])
         yield found_row("**ours**, one run", [run["ours"] for run in runs])
         for kind in runs[0]["cleanlab"]:
             yield found_row(f"cleanlab, five-fold {kind}", [run["cleanlab"][kind] for run in runs])
         right = over([run["ours"]["suggestions_right"] for run in runs], 2)
-        yield f"\nOf the wrong labels among ours, the suggested one is right in a share of {right}."
+        yield SUGGESTIONS.format(right)
         yield "\nOther choices on the same run:"
         yield from head("score", *MEASURES.values())
         for choice, what in CHOICES.items():
@@ -89,12 +89,13 @@ def both(run: Facts, same: Facts) -> Facts:
     return {**run, "cleanlab": {**run["cleanlab"], **other["cleanlab"]}}
 
 
+SUGGESTIONS = "\nFor the wrong labels that we flag, the suggestion is right in a fraction of {}."
 FOUND = {
     "estimated noise rate": ("noise_rate", 3),
-    "called wrong": ("found", 0),
+    "flagged": ("found", 0),
     "precision": ("precision", 2),
     "recall": ("recall", 2),
-    "seconds of one core": ("seconds", 0),
+    "CPU seconds": ("seconds", 0),
 }
 
 
@@ -109,8 +110,7 @@ def calibration_rows(runs: Sequence[Facts]) -> Iterator[str]:
     normals = over([run["two_normals_noise_rate"] for run in runs])
     brier, other = (over([run[name] for run in runs]) for name in ("brier", "two_normals_brier"))
     yield (
-        f"\nP(wrong), and how many of those are wrong (Brier score {brier}; of the two normals {other}, whose noise "
-        f"rate is {normals}):"
+        f"\nCalibration of P(wrong): Brier score {brier} (the two normals: {other}, with a noise rate of {normals})."
     )
     steps = list(zip(*(run["calibration"] for run in runs), strict=True))
     yield from head("P(wrong)", *(f"{(i / len(steps)):.1f} to {step[0]['to']:.1f}" for i, step in enumerate(steps)))
@@ -130,8 +130,8 @@ def cifar_tables(result: Facts | None) -> Iterator[str]:
     trained, ours = result["trained"], result["ours"]
     yield (
         f"One seed. {trained['device']}, torch {trained['versions']['torch']}, {trained['started'][:10]}, commit "
-        f"{trained['commit']}; cleanlab {result['versions']['cleanlab']}. {result['samples']:,} images, a share of "
-        f"{result['noise_rate']:.3f} labelled wrong; {trained['recipe']['epochs']} epochs."
+        f"{trained['commit']}; cleanlab {result['versions']['cleanlab']}. {result['samples']:,} images, a fraction "
+        f"of {result['noise_rate']:.3f} mislabelled; {trained['recipe']['epochs']} epochs."
     )
     yield from head("", "training images", *MEASURES.values())
 
@@ -142,14 +142,14 @@ def cifar_tables(result: Facts | None) -> Iterator[str]:
     for title, facts in result["cleanlab"].items():
         for score in SCORES:
             yield line(f"cleanlab, {title}, `{score}`", facts["images"], facts["scores"][score])
-    yield "\nWhat is called wrong:"
+    yield "\nLabels flagged as wrong:"
     columns = list(FOUND)[:-1]
     yield from head("", *columns)
     yield found_row("truth", [{"noise_rate": result["noise_rate"]}], columns)
     yield found_row("**ours**", [ours], columns)
     for title, facts in result["cleanlab"].items():
         yield found_row(f"cleanlab, {title}", [facts], columns)
-    yield f"\nOf the wrong labels among ours, the suggested one is right in a share of {ours['suggestions_right']:.2f}."
+    yield SUGGESTIONS.format(f"{ours['suggestions_right']:.2f}")
     yield "\nOther choices on the same run:"
     yield from head("score", *MEASURES.values())
     for choice, what in CHOICES.items():

@@ -253,10 +253,10 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
         f"the update every 32 steps included: {times['10', 'ce']:.1f} (CE) and {times['10', 'fl']:.1f} (FL) times "
         f"`F.cross_entropy` at 10 classes, {times['1000', 'ce']:.1f} and {times['1000', 'fl']:.1f} at 1,000.",
         f"With the default rule, CE+OGC at 10 classes takes {early:.1f} times as long in its first 1,024 steps,",
-        f"where it updates every four, and {later:.1f} times later.",
-        f"An update is {cheaper['ce']:.0f} (CE) and {cheaper['fl']:.0f} (FL) times cheaper than with scikit-learn's "
-        "GaussianMixture and a deque;",
-        f"a whole step of a small MLP takes {mlp['ogc'] / mlp['ce'] - 1:.0%} more.",
+        f"with an update every four, and {later:.1f} times as long afterwards.",
+        f"With scikit-learn's GaussianMixture and a deque, an update takes {cheaper['ce']:.0f} (CE) and "
+        f"{cheaper['fl']:.0f} (FL) times as long.",
+        f"A whole step of a small MLP takes {mlp['ogc'] / mlp['ce'] - 1:.0%} longer than with CE.",
         f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}) queue, update, loss and gradient "
         "are one launch:",
         f"ResNet-18 on CIFAR-10 trains at {rates['ce']:,} images/s with CE and at {rates['ce+ogc']:,} with CE+OGC",

@@ -236,7 +236,7 @@ def tables(result: Facts) -> Iterator[str]:
             yield f"| {what} | {kind} {100 * rate:.0f} % | {100 * wrong:.0f} % | {' | '.join(cells)} |"
     yield f"| **mean** |  |  | {' | '.join(both(facts) for _, facts in ways(runs))} |"
     yield f"| **mean F1** |  |  | {' | '.join(f'{statistics.fmean(map(f1, facts)):.3f}' for _, facts in ways(runs))} |"
-    yield "\nThe estimated noise rate less the true one, in points, over all rows above:"
+    yield "\nThe estimated noise rate minus the true one, in points, over all rows above:"
     yield from head("estimate", "bias", "mean absolute error", "largest error")
     estimates = [(title, facts, "noise_rate") for title, facts in ways(runs)]
     for times in (TIMES[0], TIMES[-1]):

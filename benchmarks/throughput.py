@@ -38,7 +38,7 @@ def table(result: dict[str, Any]) -> str:
         f"{result['device']}, torch {result['torch']}, {result['date'][:10]}, commit {result['commit']}, "
         f"median of {result['settings']['rounds']}:",
         "",
-        "| | CE, images/s | CE+OGC, images/s | OGC over CE | memory, GiB |",
+        "| | CE, images/s | CE+OGC, images/s | extra time with OGC | memory, GiB |",
         "|---|---|---|---|---|",
     ]
     for row in result["rows"]:

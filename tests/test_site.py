@@ -237,7 +237,7 @@ def test_the_numbers_for_gce_are_the_recorded_ones():
     slow = ahead(noisy, "CE", "GCE 0.9", optimizer="AdamW 1e-4", passes=100)
     assert f"it is {short:.1f} points behind CE, and with 100 passes of AdamW at 1e-4 {slow:.1f} points" in text
     behind = [ahead(clean, "CE", method) for method in ("GCE 0.9", "OGC, default")]
-    assert "it is {:.1f} points behind CE in the mean, OGC {:.1f}".format(*behind) in text
+    assert "it is {:.1f} points behind CE on average, and OGC {:.1f}".format(*behind) in text
 
 
 def test_the_versions_on_the_page_of_integrations_are_those_tested():
