@@ -457,7 +457,9 @@ TABLES: dict[str, Table] = {
                     ("nce_nnce", "alpha 5, beta 5", {"alpha": 5.0, "beta": 5.0}),
                 )
             ),
-            note="the first row of each method has the paper's parameters; the paper's number for GCE is that of q = 0.7",
+            note=(
+                "the first row of each method has the paper's parameters; the paper's number for GCE is that of q = 0.7"
+            ),
         ),
         Table(  # not in the paper
             "default",
