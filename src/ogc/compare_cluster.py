@@ -32,11 +32,9 @@ def train(
     jobs: Sequence[Job], *, device: str, side_by_side: int, address: str | None, console: Console
 ) -> list[dict[str, Any]]:
     """Train what is missing, like :func:`ogc.training.train` with ``resume``, and return the results."""
-    folders = [job.out.absolute() for job in jobs if job.out is not None]
-    tasks = [
-        JobTask(Cell(job.recipe.name, job.recipe.method, job.recipe.noise), job.recipe.seed, job._replace(out=folder))
-        for job, folder in zip(jobs, folders, strict=True)
-    ]
+    jobs = [job._replace(out=job.out.absolute()) for job in jobs if job.out is not None]
+    tasks = [JobTask(Cell(job.recipe.name, job.recipe.method, job.recipe.noise), job.recipe.seed, job) for job in jobs]
+    folders = [task.folder for task in tasks]
     queue = cluster.run(
         tasks,
         data=JobData(jobs[0].data),
@@ -110,4 +108,4 @@ class JobQueue(RunQueue):
         super().finish(claim, outcome)
 
     def release(self, claim: Claim) -> None:
-        self.unlock(claim)
+        claim.lock.release()

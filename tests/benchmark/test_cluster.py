@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import re
 import signal
 from dataclasses import replace
@@ -259,7 +260,7 @@ def driver(on_a_node, tmp_path, monkeypatch):
     def make(fake, tasks, most=1, device="cpu"):
         said = io.StringIO()
         queue = RunQueue(tmp_path, Console(file=said, width=200), tasks)
-        made = over_ray.Driver(fake, queue, Data(None), device, most, None, 0.0)
+        made = over_ray.Driver(fake, queue, Data(None), device, most, math.inf, 0.0)
         made.said = said.getvalue
         return made
 
@@ -399,7 +400,7 @@ def trained(task, out, device="cpu", version=over_ray.__version__):
     """On a node."""
     data = Data(None)
     job = RemoteJob.of(data.job(task, out))
-    return train_remotely(data.loaded["digits"], [job], device, None, 0.0, version)[1]
+    return train_remotely(data.loaded["digits"], [job], device, math.inf, 0.0, version)[1]
 
 
 def test_a_task_of_another_driver_is_waited_for(on_a_node, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from bench_runs import DIGITS, bench, only_results, results, start, tiny_cifar
 from children import held, wait_for
 from made_up_results import made_up
 from ogc.benchmark import batch as batch_module
+from ogc.benchmark import run as run_module
 from ogc.benchmark.batch import SESSION, Outcome, SessionWatch, train_batch
 from ogc.benchmark.data import Data
 from ogc.benchmark.plan import find
@@ -95,7 +96,7 @@ def epochs(monkeypatch):
 def now(monkeypatch):
     """The time of the monotonic clock as ``ogc bench`` reads it, in a list of one."""
     now = [1000.0]
-    for module in (batch_module, bench_command):
+    for module in (batch_module, run_module, bench_command):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 

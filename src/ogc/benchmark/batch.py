@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def train_batch(
     *,
     device: str,
     console: Console,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     save_every: float = SAVE_EVERY,
     stop: Stop | None = None,
     started: float | None = None,
@@ -104,7 +105,7 @@ class SessionWatch:
         watch: Watch,
         jobs: Sequence[Job],
         stop: Stop,
-        deadline: float | None = None,
+        deadline: float = math.inf,
         device: torch.device | None = None,
         started: float | None = None,
     ) -> None:
@@ -131,7 +132,7 @@ class SessionWatch:
 
     def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
         self.watch.moved(run, epoch=epoch, step=step, images_per_second=images_per_second)
-        if is_past(self.deadline) and not self.stop:
+        if time.monotonic() >= self.deadline and not self.stop:
             self.out_of_time, self.stop.signal = True, signal.SIGTERM  # training saves and stops
 
     @property
@@ -155,8 +156,3 @@ class SessionWatch:
         }
         assert job.out is not None
         write_part(job.out / SESSION, read_description(job.out).id, facts)
-
-
-def is_past(deadline: float | None) -> bool:
-    """Return True if ``deadline``, on the monotonic clock, has passed."""
-    return deadline is not None and time.monotonic() >= deadline

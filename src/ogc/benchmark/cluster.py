@@ -34,7 +34,7 @@ from ..training.own_loss import OwnLoss
 from ..training.run_folder import RESULT, read_description
 from ..training.session import pick_device, resolve
 from ..training.stopping import Stop, stopping
-from .batch import SAVE_EVERY, Outcome, is_past, train_batch
+from .batch import SAVE_EVERY, Outcome, train_batch
 from .data import Data
 from .lock import Lock
 from .run import Claim, RunQueue
@@ -55,7 +55,7 @@ def run(
     console: Any,
     device: str = "auto",
     side_by_side: int | None = None,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     save_every: float = SAVE_EVERY,
     address: str | None = None,
     queue: type[RunQueue] = RunQueue,
@@ -101,8 +101,8 @@ def _connected(address: str | None) -> Iterator[Any]:
     if address is not None:
         _check_address(address)
     dashboard = False if address is None else None
-    where = address or "local"  # None would join any cluster on this machine
-    ray.init(address=where, include_dashboard=dashboard, logging_level=logging.ERROR)
+    # an address of None would join any cluster on this machine
+    ray.init(address=address or "local", include_dashboard=dashboard, logging_level=logging.ERROR)
     try:
         yield ray
     finally:
@@ -113,7 +113,7 @@ class Driver:
     """Submit batches while the cluster has devices for them, and collect the outcomes."""
 
     def __init__(
-        self, ray: Any, queue: RunQueue, data: Data, device: str, most: int, deadline: float | None, save_every: float
+        self, ray: Any, queue: RunQueue, data: Data, device: str, most: int, deadline: float, save_every: float
     ) -> None:
         self.ray, self.queue, self.data, self.device, self.most = ray, queue, data, device, most
         self.deadline, self.save_every = deadline, save_every
@@ -127,7 +127,7 @@ class Driver:
         last_device, stopped = time.monotonic(), None
         try:
             while True:
-                over, devices = bool(stop) or is_past(self.deadline), self.devices()
+                over, devices = bool(stop) or time.monotonic() >= self.deadline, self.devices()
                 if devices:
                     last_device = time.monotonic()
                 elif time.monotonic() - last_device > TIMEOUT:
@@ -172,7 +172,7 @@ class Driver:
         name = claims[0].task.recipe.data
         if name not in self.images:
             self.images[name] = self.ray.put(self.data.loaded[name])
-        until = None if self.deadline is None else time.time() + self.deadline - time.monotonic()
+        until = time.time() + self.deadline - time.monotonic()
         reply = self.train.remote(self.images[name], jobs, self.device, until, self.save_every, __version__)
         self.busy[reply] = claims
 
@@ -242,7 +242,7 @@ class RemoteJob(NamedTuple):
 
 
 def train_remotely(
-    images: Loaded, remote_jobs: list[RemoteJob], device: str, until: float | None, save_every: float, version: str
+    images: Loaded, remote_jobs: list[RemoteJob], device: str, until: float, save_every: float, version: str
 ) -> tuple[str, list[Outcome]]:
     """Train a batch until a time at most. Return the id of this node and the outcomes.
 
@@ -255,7 +255,7 @@ def train_remotely(
     here, node = platform.node(), ray.get_runtime_context().get_node_id()
     names = ", ".join(each.out.name for each in remote_jobs)
     console.print(f"{names}: on {here}, process {os.getpid()}", markup=False, soft_wrap=True)
-    deadline = None if until is None else time.monotonic() + until - time.time()
+    deadline = time.monotonic() + until - time.time()  # monotonic clocks differ between machines
     try:
         require(version == __version__, "version", f"{version}, as on the driver", __version__)
         chosen = pick_device(device)

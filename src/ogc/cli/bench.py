@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -316,7 +317,7 @@ def _work(
     from ..benchmark.data import Data
     from ..benchmark.status import result_status
 
-    deadline = None if options.max_minutes is None else time.monotonic() + 60 * options.max_minutes
+    deadline = math.inf if options.max_minutes is None else time.monotonic() + 60 * options.max_minutes
     missing = [task for task in tasks if result_status(task, options.out) is None]
     if missing and note:
         say(console, note)
