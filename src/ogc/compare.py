@@ -149,8 +149,9 @@ def compare(
         from .compare_cluster import train as train_on_cluster
 
         check_folders(jobs, None)
-        options: Any = {"device": device, "side_by_side": side_by_side, "address": address}
-        return judge(jobs, train_on_cluster(jobs, **options, console=Console(highlight=False)))
+        console = Console(highlight=False)
+        results = train_on_cluster(jobs, device=device, side_by_side=side_by_side, address=address, console=console)
+        return judge(jobs, results)
     chosen = pick_device(device)
     check_folders(jobs, chosen)
     size = side_by_side if chosen.type == "cuda" else len(jobs)

@@ -5,7 +5,6 @@ The nodes read and write the folder of the comparison, so they share a file syst
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,6 @@ from .benchmark.data import Data
 from .benchmark.plan import Cell
 from .benchmark.run import Claim, RunQueue
 from .benchmark.task import Task
-from .data.dataset import Loaded
 from .training.recipe import Recipe
 from .training.run import Job
 from .training.run_folder import RESULT, is_finished, read_part
@@ -37,7 +35,7 @@ def train(
     folders = [task.folder for task in tasks]
     queue = cluster.run(
         tasks,
-        data=JobData(jobs[0].data),
+        data=JobData(None),
         out=folders[0].parent,
         console=console,
         device=device,
@@ -73,11 +71,7 @@ class JobTask(Task):
 
 
 class JobData(Data):
-    """The data that all runs of a comparison share."""
-
-    def __init__(self, data: Loaded) -> None:
-        super().__init__(None)
-        self.loaded = defaultdict(lambda: data)
+    """The data that all runs of a comparison share, which their jobs hold."""
 
     def get(self, tasks: Sequence[Task], **options: Any) -> None:
         """Do nothing: the data is loaded."""

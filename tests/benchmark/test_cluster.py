@@ -398,9 +398,8 @@ def test_a_node_that_cannot_train(on_a_node, tmp_path, monkeypatch):
 
 def trained(task, out, device="cpu", version=over_ray.__version__):
     """On a node."""
-    data = Data(None)
-    job = RemoteJob.of(data.job(task, out))
-    return train_remotely(data.loaded["digits"], [job], device, math.inf, 0.0, version)[1]
+    job = Data(None).job(task, out)
+    return train_remotely(job.data, [RemoteJob.of(job)], device, math.inf, 0.0, version)[1]
 
 
 def test_a_task_of_another_driver_is_waited_for(on_a_node, tmp_path, monkeypatch):

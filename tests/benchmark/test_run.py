@@ -22,7 +22,7 @@ from ogc.benchmark.plan import find
 from ogc.benchmark.result import from_training, read_all, write
 from ogc.benchmark.run import RunQueue
 from ogc.benchmark.status import Status, estimate, result_status
-from ogc.benchmark.task import batches, side_by_side, tasks_of
+from ogc.benchmark.task import batches, runs_per_device, tasks_of
 from ogc.cli import bench as bench_command
 from ogc.training import NonFinite, allow_loss, source
 from ogc.training.history import SilentWatch
@@ -145,11 +145,11 @@ def test_batches_are_of_one_kind_and_even(tmp_path):
 
 
 def test_side_by_side():
-    assert (side_by_side("cuda"), side_by_side("cpu"), side_by_side("cuda", 7)) == (4, 1, 7)
+    assert (runs_per_device("cuda"), runs_per_device("cpu"), runs_per_device("cuda", 7)) == (4, 1, 7)
     with pytest.raises(ValueError, match="should be 1 without a GPU"):
-        side_by_side("cpu", 2)
+        runs_per_device("cpu", 2)
     with pytest.raises(ValueError, match="should be at least 1"):
-        side_by_side("cuda", 0)
+        runs_per_device("cuda", 0)
 
 
 def test_images_are_read_once(tmp_path, monkeypatch):

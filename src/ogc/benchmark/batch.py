@@ -65,7 +65,7 @@ def train_batch(
             if not custom and not isinstance(failure, NonFinite | ValueError):
                 raise
             error = failure
-        if watch.at_deadline:
+        if watch.out_of_time and stop.signal == signal.SIGTERM:  # no other signal has come since
             stop.signal = 0
         if error is None or len(jobs) == 1:
             return [_outcome(job, None if error is None else _message(error, job)) for job in jobs]
@@ -112,7 +112,7 @@ class SessionWatch:
         self.watch, self.jobs, self.stop, self.deadline = watch, jobs, stop, deadline
         self.said = watch.said
         self.gpu = device if device is not None and device.type == "cuda" else None
-        self.out_of_time = False
+        self.out_of_time = False  # True once the deadline has stopped training
         self.start = time.monotonic()
         self.startup = None if started is None else self.start - started
         self.began_at: dict[int, float] = {}
@@ -134,11 +134,6 @@ class SessionWatch:
         self.watch.moved(run, epoch=epoch, step=step, images_per_second=images_per_second)
         if time.monotonic() >= self.deadline and not self.stop:
             self.out_of_time, self.stop.signal = True, signal.SIGTERM  # training saves and stops
-
-    @property
-    def at_deadline(self) -> bool:
-        """Return True if the deadline stopped training, and no signal has since."""
-        return self.out_of_time and self.stop.signal == signal.SIGTERM
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
         self.watch.ended_epoch(run, epoch)

@@ -38,8 +38,7 @@ from .batch import SAVE_EVERY, Outcome, train_batch
 from .data import Data
 from .lock import Lock
 from .run import Claim, RunQueue
-from .task import Task
-from .task import side_by_side as number_side_by_side
+from .task import Task, runs_per_device
 
 TRIES = 3  # failures after which a batch is split into its runs, or a run fails
 POLL = 1.0  # seconds
@@ -71,7 +70,7 @@ def run(
         with stopping() as stop, _connected(address) as ray:
             if device == "auto":
                 device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
-            most = number_side_by_side(device, side_by_side if device == "cuda" else None)
+            most = runs_per_device(device, side_by_side if device == "cuda" else None)
             Driver(ray, filled, data, device, most, deadline, save_every).work(stop)
     return filled
 
@@ -168,12 +167,13 @@ class Driver:
                 self.send(claims)
 
     def send(self, claims: list[Claim]) -> None:
-        jobs = [RemoteJob.of(self.data.job(claim.task, self.queue.out)) for claim in claims]
+        jobs = [self.data.job(claim.task, self.queue.out) for claim in claims]
         name = claims[0].task.recipe.data
         if name not in self.images:
-            self.images[name] = self.ray.put(self.data.loaded[name])
+            self.images[name] = self.ray.put(jobs[0].data)
+        remote_jobs = [RemoteJob.of(job) for job in jobs]
         until = time.time() + self.deadline - time.monotonic()
-        reply = self.train.remote(self.images[name], jobs, self.device, until, self.save_every, __version__)
+        reply = self.train.remote(self.images[name], remote_jobs, self.device, until, self.save_every, __version__)
         self.busy[reply] = claims
 
     def receive(self, reply: Any) -> None:

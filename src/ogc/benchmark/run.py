@@ -23,8 +23,7 @@ from .data import Data
 from .lock import Lock, holder
 from .result import Result, from_training, write
 from .status import result_status
-from .task import Task, batches
-from .task import side_by_side as number_side_by_side
+from .task import Task, batches, runs_per_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +47,7 @@ def run(
     :param save_every: seconds between checkpoints.
     :param started: start of the process on the monotonic clock. The first batch records it as its start-up time.
     """
-    most = number_side_by_side(pick_device(device).type, side_by_side)
+    most = runs_per_device(pick_device(device).type, side_by_side)
     queue = RunQueue(out, console, list(tasks))
     data.get(queue.waiting)
     with stopping() as stop:

@@ -222,13 +222,13 @@ def export(options: ExportOptions) -> None:
     """
     from .._files import write_whole
     from ..benchmark.slurm import script as slurm_script
-    from ..benchmark.task import batches, side_by_side
+    from ..benchmark.task import batches, runs_per_device
 
     if not options.slurm:
         raise ValueError("Add --slurm, the only kind of script so far.")
     tasks = _unfinished(options, make_console(stderr=True))
     path = options.script or Path(f"ogc-{options.table}.sbatch")
-    names = [[task.name for task in batch] for batch in batches(tasks, side_by_side("cuda", options.side_by_side))]
+    names = [[task.name for task in batch] for batch in batches(tasks, runs_per_device("cuda", options.side_by_side))]
     command = _worker_command(options, tasks)
     log = path.absolute().with_suffix("")
     text = slurm_script(f"ogc-{options.table}", names, command, log=log, time=options.limit, more=options.sbatch)

@@ -34,11 +34,11 @@ def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Conso
     """Print the status of each run, and how long the missing ones would take."""
     from ..benchmark.data import Data
     from ..benchmark.status import status_of
-    from ..benchmark.task import side_by_side as number_side_by_side
+    from ..benchmark.task import runs_per_device
     from ..training.session import pick_device
 
     device = pick_device(options.device)
-    side_by_side = number_side_by_side(device.type, options.side_by_side)
+    side_by_side = runs_per_device(device.type, options.side_by_side)
     statuses = [status_of(task, options.out) for task in tasks]
     left = [each for each in statuses if each.state in ("started", "missing")]
     console.print(status_table(statuses))
