@@ -254,6 +254,7 @@ WRONG = [
     ((*TABLE, "--method", "gce:p=0.5"), 2, "There is no parameter 'p'."),
     ((*TABLE, "--method", "mine.py:Mine"), 2, "There is no `mine.py`, the file of a loss."),
     ((*TABLE, "--seeds", "1,1"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
+    ((*TABLE, "--seeds", "1,01"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
     ((*TABLE, "--seeds", "one"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
     ((*TABLE, "--val", "0"), 2, "Parameter `val` should be above 0, because methods are judged on held-out"),
     ((*TABLE, "--test", "no.csv"), 1, "There is no `no.csv`, given as test."),

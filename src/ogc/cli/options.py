@@ -76,6 +76,6 @@ def parse_settings(changes: Iterable[str], given: dict[str, object], example: st
 def parse_seeds(text: str) -> list[int]:
     """Parse ``1,2,3``."""
     parts = [part.strip() for part in text.split(",")]
-    numbers = all(part.isdecimal() for part in parts)
-    require(numbers and len(set(parts)) == len(parts), "seeds", "different whole numbers, as in 1,2,3", text)
-    return [int(part) for part in parts]
+    seeds = [int(part) for part in parts if part.isdecimal()]
+    require(len(set(seeds)) == len(parts), "seeds", "different whole numbers, as in 1,2,3", text)
+    return seeds
