@@ -5,6 +5,7 @@ import json
 import math
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -276,6 +277,13 @@ def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, senten
     assert sentence in result.stderr
     assert not arguments or result.stderr.count("\n") == 1  # typer's own message has a frame
     assert sorted(Path().rglob("*")) == before
+
+
+def test_a_run_that_fails_on_a_cluster_is_no_bad_argument(monkeypatch):
+    queue = SimpleNamespace(signal=None, failed={"ce-1": "The loss is nan at step 1 of epoch 1."})
+    monkeypatch.setattr("ogc.benchmark.cluster.run", lambda *_, **__: queue)
+    result = ogc("compare", *TABLE, *SMALL, "--engine", "ray")
+    assert (result.exit_code, result.stderr) == (1, "The loss is nan at step 1 of epoch 1.\n")
 
 
 def test_help_has_examples():

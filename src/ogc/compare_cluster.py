@@ -46,8 +46,12 @@ def train(
     if queue.signal is not None:
         raise Interrupted(queue.signal, [folder for folder in folders if not is_finished(folder)])
     for error in queue.failed.values():
-        raise ValueError(error)
+        raise RunFailed(error)
     return [read_part(folder / RESULT) for folder in folders]
+
+
+class RunFailed(RuntimeError):  # noqa: N818, the name describes the state
+    """Raised if a run failed on the cluster."""
 
 
 @dataclass(frozen=True)
