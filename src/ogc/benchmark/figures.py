@@ -169,16 +169,9 @@ def draw_references(axes: Axes, noise: str | None, results: Sequence[Result]) ->
 def mark_choice(axes: Axes, place: int) -> None:
     axes.axvline(place, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
     late = place > sum(axes.get_xlim()) / 2
-    axes.annotate(
-        "paper's choice",
-        (place, 0),
-        (-3 if late else 3, 4),
-        axes.get_xaxis_transform(),
-        "offset points",
-        ha="right" if late else "left",
-        color=GREY,
-        fontsize=SMALL,
-    )
+    shift, side = ((-3, 4), "right") if late else ((3, 4), "left")
+    units = axes.get_xaxis_transform(), "offset points"
+    axes.annotate("paper's choice", (place, 0), shift, *units, ha=side, color=GREY, fontsize=SMALL)
 
 
 # --- over training ----------------------------------------------------------------------------------------------------
@@ -287,18 +280,10 @@ def draw_mean(
 
 def name_curves(axes: Axes, names: Mapping[str, str], *, inside: bool) -> None:
     """Write the names of curves in their colours, right of the axes or in the upper corner."""
+    x, side = (0.99, "right") if inside else (1.04, "left")
+    style: dict[str, Any] = {"fontsize": SMALL, "ha": side, "va": "top", "bbox": PLATE, "transform": axes.transAxes}
     for i, (name, colour) in enumerate(names.items()):
-        axes.text(
-            0.99 if inside else 1.04,
-            0.98 - 0.09 * i,
-            name,
-            color=colour,
-            fontsize=SMALL,
-            ha="right" if inside else "left",
-            va="top",
-            bbox=PLATE,
-            transform=axes.transAxes,
-        )
+        axes.text(x, 0.98 - 0.09 * i, name, color=colour, **style)
 
 
 def mean_of(runs: Sequence[Result], value: Callable[[Epoch], float | None]) -> list[float | None]:

@@ -82,12 +82,8 @@ class Result(Checked):
             require(not plus or rule in RULES, "method", f"clipped by one of {', '.join(RULES)}", self.method)
             for name in recipe.parameters:
                 require(name.isidentifier(), "parameters", "numbers by name", name)
-        require(
-            (self.noise is None) == (self.noise_sha256 is None),
-            "noise_sha256",
-            "given if and only if there is noise",
-            self.noise_sha256,
-        )
+        paired = (self.noise is None) == (self.noise_sha256 is None)
+        require(paired, "noise_sha256", "given if and only if there is noise", self.noise_sha256)
         return self
 
     @property

@@ -173,27 +173,22 @@ def entry_of(
     key: str, runs: Sequence[Result], measure: str, paper: Printed | None = None, std: float | None = None
 ) -> Entry:
     runs = sorted(runs, key=lambda run: run.seed)
-    ours = [run.measured(measure) for run in runs]
     beside = [run for run in runs if measure not in NOT_ACCURACY and not run.reports_average]
-    averaged = [run.measured(measure, averaged=True) for run in beside]
-    known = tuple(value for value in ours if value is not None)
-    return Entry(
-        key,
-        known,
-        tuple(value for value in averaged if value is not None),
-        paper,
-        std,
-        measure,
-        blank=bool(runs) and not known,
-        earlier=any(run.labels == "earlier" for run in runs),
-    )
+    ours = _known(run.measured(measure) for run in runs)
+    averaged = _known(run.measured(measure, averaged=True) for run in beside)
+    blank, earlier = bool(runs) and not ours, any(run.labels == "earlier" for run in runs)
+    return Entry(key, ours, averaged, paper, std, measure, blank=blank, earlier=earlier)
+
+
+def _known(values: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(value for value in values if value is not None)
 
 
 def _average(row: Row, entries: Sequence[Entry]) -> Entry:
     """Average a row over its columns, if none is missing."""
 
     def mean(values: Sequence[float | None]) -> tuple[float, ...]:
-        known = [value for value in values if value is not None]
+        known = _known(values)
         return (statistics.fmean(known),) if len(known) == len(entries) else ()
 
     printed = mean([None if entry.paper is None else entry.paper.mean for entry in entries])
