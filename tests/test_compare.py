@@ -5,6 +5,7 @@ import json
 import math
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -254,6 +255,7 @@ WRONG = [
     ((*TABLE, "--method", "gce:p=0.5"), 2, "There is no parameter 'p'."),
     ((*TABLE, "--method", "mine.py:Mine"), 2, "There is no `mine.py`, the file of a loss."),
     ((*TABLE, "--seeds", "1,1"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
+    ((*TABLE, "--seeds", "1,01"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
     ((*TABLE, "--seeds", "one"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
     ((*TABLE, "--val", "0"), 2, "Parameter `val` should be above 0, because methods are judged on held-out"),
     ((*TABLE, "--test", "no.csv"), 1, "There is no `no.csv`, given as test."),
@@ -275,6 +277,13 @@ def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, senten
     assert sentence in result.stderr
     assert not arguments or result.stderr.count("\n") == 1  # typer's own message has a frame
     assert sorted(Path().rglob("*")) == before
+
+
+def test_a_run_that_fails_on_a_cluster_is_no_bad_argument(monkeypatch):
+    queue = SimpleNamespace(signal=None, failed={"ce-1": "The loss is nan at step 1 of epoch 1."})
+    monkeypatch.setattr("ogc.benchmark.cluster.run", lambda *_, **__: queue)
+    result = ogc("compare", *TABLE, *SMALL, "--engine", "ray")
+    assert (result.exit_code, result.stderr) == (1, "The loss is nan at step 1 of epoch 1.\n")
 
 
 def test_help_has_examples():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ._suggestions import did_you_mean
 
@@ -16,3 +16,9 @@ def require(holds: bool, name: str, rule: str, found: object, known: Iterable[st
         raise ValueError(
             f"Parameter `{name}` should be {rule}. Found `{name} = {found!r}`.{did_you_mean(str(found), known)}"
         )
+
+
+def require_known(what: str, name: str, known: Collection[str]) -> None:
+    """Raise ``ValueError`` for an unknown name: "There is no format 'pn'. Did you mean png? Choose from png, svg."."""
+    if name not in known:
+        raise ValueError(f"There is no {what} {name!r}.{did_you_mean(name, known)} Choose from {', '.join(known)}.")

@@ -149,8 +149,9 @@ def compare(
         from .compare_cluster import train as train_on_cluster
 
         check_folders(jobs, None)
-        options: Any = {"device": device, "side_by_side": side_by_side, "address": address}
-        return judge(jobs, train_on_cluster(jobs, **options, console=Console(highlight=False)))
+        console = Console(highlight=False)
+        results = train_on_cluster(jobs, device=device, side_by_side=side_by_side, address=address, console=console)
+        return judge(jobs, results)
     chosen = pick_device(device)
     check_folders(jobs, chosen)
     size = side_by_side if chosen.type == "cuda" else len(jobs)
@@ -194,14 +195,14 @@ def judge(jobs: Sequence[Job], results: Sequence[Mapping[str, Any]], *, device: 
             predicted = predictor.probabilities(part.inputs).argmax(1)
             for column, truth in _columns(name, part).items():
                 right.setdefault(column, []).append(predicted == truth)
-    by_run = {(job.recipe.seed, _label(job)): result for job, result in zip(jobs, results, strict=True)}
-    shape = (len(seeds), len(labels), -1)
+    shape = (len(seeds), len(labels), -1)  # the jobs are ordered by seed, and those of a seed by method
+    folders = [job.out for job in jobs if job.out is not None]
     return Comparison(
         methods=labels,
         seeds=seeds,
         right={column: torch.stack(runs).view(shape).transpose(0, 1) for column, runs in right.items()},
-        results=[[by_run[seed, label] for seed in seeds] for label in labels],
-        folders=[[job.out for job in jobs if job.out is not None and _label(job) == label] for label in labels],
+        results=[list(results[i :: len(labels)]) for i in range(len(labels))],
+        folders=[folders[i :: len(labels)] for i in range(len(labels))],
     )
 
 
@@ -265,11 +266,9 @@ class Comparison:
         """
         right = self.right[self.judged_by].double()
         difference = right[one] - right[other]  # (S, N)
-        error = torch.zeros((), dtype=torch.float64)
-        for means in (difference.mean(1), difference.mean(0)):
-            if len(means) > 1:
-                error = error + means.var() / len(means)
-        return Lead(float(difference.mean()), STANDARD_ERRORS * math.sqrt(float(error)))
+        groups = [means for means in (difference.mean(1), difference.mean(0)) if len(means) > 1]
+        variance = sum(float(means.var()) / len(means) for means in groups)
+        return Lead(float(difference.mean()), STANDARD_ERRORS * math.sqrt(variance))
 
     def sentence(self) -> str:
         """Recommend a method, and report whether its lead may be chance."""
@@ -312,8 +311,7 @@ class Comparison:
 
         shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         rows = {i: self._cells(i) for i in self.ranking}
-        headings = [name.replace(", ", "\n") for name in self.right]
-        headings = ["method", *headings, "memorised", "time"]
+        headings = ["method", *(name.replace(", ", "\n") for name in self.right), "memorised", "time"]
         there = [i for i in range(len(headings)) if any(cells[i] != "-" for cells in rows.values())]
         for i in there:
             shown.add_column(headings[i], justify="right" if i else "left", no_wrap=i > 0)

@@ -5,7 +5,6 @@ The nodes read and write the folder of the comparison, so they share a file syst
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,6 @@ from .benchmark.data import Data
 from .benchmark.plan import Cell
 from .benchmark.run import Claim, RunQueue
 from .benchmark.task import Task
-from .data.dataset import Loaded
 from .training.recipe import Recipe
 from .training.run import Job
 from .training.run_folder import RESULT, is_finished, read_part
@@ -32,14 +30,12 @@ def train(
     jobs: Sequence[Job], *, device: str, side_by_side: int, address: str | None, console: Console
 ) -> list[dict[str, Any]]:
     """Train what is missing, like :func:`ogc.training.train` with ``resume``, and return the results."""
-    folders = [job.out.absolute() for job in jobs if job.out is not None]
-    tasks = [
-        JobTask(Cell(job.recipe.name, job.recipe.method, job.recipe.noise), job.recipe.seed, job._replace(out=folder))
-        for job, folder in zip(jobs, folders, strict=True)
-    ]
+    jobs = [job._replace(out=job.out.absolute()) for job in jobs if job.out is not None]
+    tasks = [JobTask(Cell(job.recipe.name, job.recipe.method, job.recipe.noise), job.recipe.seed, job) for job in jobs]
+    folders = [task.folder for task in tasks]
     queue = cluster.run(
         tasks,
-        data=JobData(jobs[0].data),
+        data=JobData(None),
         out=folders[0].parent,
         console=console,
         device=device,
@@ -50,8 +46,12 @@ def train(
     if queue.signal is not None:
         raise Interrupted(queue.signal, [folder for folder in folders if not is_finished(folder)])
     for error in queue.failed.values():
-        raise ValueError(error)
+        raise RunFailed(error)
     return [read_part(folder / RESULT) for folder in folders]
+
+
+class RunFailed(RuntimeError):  # noqa: N818, the name describes the state
+    """Raised if a run failed on the cluster."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,7 @@ class JobTask(Task):
 
 
 class JobData(Data):
-    """The data that all runs of a comparison share."""
-
-    def __init__(self, data: Loaded) -> None:
-        super().__init__(None)
-        self.loaded = defaultdict(lambda: data)
+    """The data that all runs of a comparison share, which their jobs hold."""
 
     def get(self, tasks: Sequence[Task], **options: Any) -> None:
         """Do nothing: the data is loaded."""
@@ -110,4 +106,4 @@ class JobQueue(RunQueue):
         super().finish(claim, outcome)
 
     def release(self, claim: Claim) -> None:
-        self.unlock(claim)
+        claim.lock.release()

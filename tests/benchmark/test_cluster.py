@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import re
 import signal
 from dataclasses import replace
@@ -135,7 +136,7 @@ def test_nodes_share_the_work_and_their_results_are_the_same(cluster, over, file
     said = process.communicate()[0]
     assert process.returncode == 0, said
     assert "4 of 4 runs are done, 4 of them new." in said
-    assert len(set(re.findall(r"process (\d+)", said))) == 2
+    assert len(set(re.findall(r"process (\d+)", said))) >= 2  # Ray may start another one for a run
     cluster.remove_node(second)
     assert "ce+ogc  epoch 6/6" in said  # progress is told
     assert bench(*four, "--out", tmp_path / "here")[0] == 0
@@ -259,7 +260,7 @@ def driver(on_a_node, tmp_path, monkeypatch):
     def make(fake, tasks, most=1, device="cpu"):
         said = io.StringIO()
         queue = RunQueue(tmp_path, Console(file=said, width=200), tasks)
-        made = over_ray.Driver(fake, queue, Data(None), device, most, None, 0.0)
+        made = over_ray.Driver(fake, queue, Data(None), device, most, math.inf, 0.0)
         made.said = said.getvalue
         return made
 
@@ -397,9 +398,8 @@ def test_a_node_that_cannot_train(on_a_node, tmp_path, monkeypatch):
 
 def trained(task, out, device="cpu", version=over_ray.__version__):
     """On a node."""
-    data = Data(None)
-    job = RemoteJob.of(data.job(task, out))
-    return train_remotely(data.loaded["digits"], [job], device, None, 0.0, version)[1]
+    job = Data(None).job(task, out)
+    return train_remotely(job.data, [RemoteJob.of(job)], device, math.inf, 0.0, version)[1]
 
 
 def test_a_task_of_another_driver_is_waited_for(on_a_node, tmp_path, monkeypatch):

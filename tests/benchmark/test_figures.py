@@ -403,7 +403,7 @@ def test_epsilon_is_drawn_as_recorded_beside_the_papers_rule():
         for value, percent in ((0.01, 70.0 + seed), (0.5, 80.0 + seed))
     ]
     runs.append(made_up(find("cifar10", ["ce+ogc"], ["symmetric:0.5"])[0], 1, 86.0))
-    [(name, figure)] = sweep("epsilon", runs)
+    [(name, figure)] = sweep("epsilon", runs).items()
     assert name == "epsilon"
     half, heavy = figure.axes
     assert list(half.lines[0].get_xdata()) == [0, 3], "equal steps, 0.01 the first of six and 0.5 the fourth"
@@ -420,7 +420,7 @@ def test_epsilon_is_drawn_as_recorded_beside_the_papers_rule():
 def test_sweeps_with_the_variance_of_tau_mark_the_papers_choice(name, parameter, place):
     rows = TABLES[name].rows
     runs = [made_up(cell_of(name, **{parameter: row.changes[parameter]}), 1, 40.0 + i) for i, row in enumerate(rows)]
-    [(_, figure)] = sweep(name, runs)
+    [(_, figure)] = sweep(name, runs).items()
     accuracy, variance = figure.axes
     assert list(accuracy.lines[0].get_ydata()) == pytest.approx([40, 41, 42, 43, 44, 45])
     assert list(variance.lines[0].get_ydata()) == pytest.approx([runs[0].measured("tau_variance")] * 6)
@@ -442,7 +442,7 @@ def test_tau_is_a_curve_a_noise_and_the_mean_of_the_seeds():
     runs = [with_epochs(made_up(cell, seed), late) for cell in cells for seed in (1, 2)]
     runs[1] = with_epochs(runs[1], lambda epoch: replace(epoch, tau=epoch.tau and epoch.tau + 1))
     swept = made_up(cell_of("queue", queue_size=256))
-    [(name, figure)] = tau([swept, *runs, made_up(find("cifar10", ["ce"])[0])])
+    [(name, figure)] = tau([swept, *runs, made_up(find("cifar10", ["ce"])[0])]).items()
     assert name == "tau-cifar10"
     [axes] = figure.axes
     assert axes.get_title(loc="left") == "CE+OGC"
@@ -455,7 +455,7 @@ def test_tau_is_a_curve_a_noise_and_the_mean_of_the_seeds():
     assert list(real.get_ydata()[5:]) == pytest.approx([2 + epoch / 100 for epoch in range(6, 151)])
     assert set(named) == {"lr 0.01", "lr 0.001", "Sym-50%", "Real", "gap: nothing\nis clipped"}
     assert half.get_marker() == "o", "an epoch between two gaps is seen"
-    [(_, whole)] = tau([made_up(cell) for cell in cells])
+    [(_, whole)] = tau([made_up(cell) for cell in cells]).items()
     assert {text.get_text() for text in whole.axes[0].texts} == {"lr 0.01", "lr 0.001", "Sym-50%", "Real"}
 
 
@@ -466,10 +466,10 @@ def test_methods_of_no_table_are_drawn_too(tmp_path, monkeypatch):
     allow_loss("mine.py:Brier")
     cells = find("digits", ["gce+ogc", "mine.py:Brier+ogc", "mine.py:Brier"], ["symmetric:0.2", "symmetric:0.5"])
     runs = [with_epochs(made_up(cell), lambda e: replace(e, ratio=1.0, true_ratio=2.0)) for cell in cells]
-    [(_, figure)] = tau(runs)
+    [(_, figure)] = tau(runs).items()
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Brier+OGC", "GCE+OGC"]
     assert [len([line for line in axes.lines if len(line.get_xdata()) > 2]) for axes in figure.axes] == [2, 2]
-    assert [name for name, _ in ratio(runs)] == ["ratio-digits-brier_ogc", "ratio-digits-gce_ogc"]
+    assert list(ratio(runs)) == ["ratio-digits-brier_ogc", "ratio-digits-gce_ogc"]
 
 
 def test_the_ratio_is_a_panel_a_noise():
@@ -477,14 +477,14 @@ def test_the_ratio_is_a_panel_a_noise():
         return replace(epoch, ratio=3.0, true_ratio=3.0 + epoch.epoch / 100)
 
     cells = find("cifar10", ["fl+ogc"], ["symmetric:0.2", "symmetric:0.8", "asymmetric:0.4", "instance:0.4"])
-    [(name, figure)] = ratio([with_epochs(made_up(cell), known) for cell in cells])
+    [(name, figure)] = ratio([with_epochs(made_up(cell), known) for cell in cells]).items()
     assert name == "ratio-cifar10-fl_ogc"
     shown = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title(loc="left") for axes in shown] == ["Sym-20%", "Sym-80%", "Asymmetric", "Dependent"]
     modelled, true = shown[2].lines[:2]
     assert set(modelled.get_ydata()) == {3.0}
     assert list(true.get_ydata()) == pytest.approx([3 + epoch / 100 for epoch in range(1, 151)])
-    assert ratio([made_up(cell) for cell in cells]) == [], "nothing without ratios"
+    assert ratio([made_up(cell) for cell in cells]) == {}, "nothing without ratios"
 
 
 def test_what_there_is_is_drawn_and_the_rest_is_named(tmp_path):
@@ -518,7 +518,7 @@ def test_all_draws_what_it_can(tmp_path, tiny):
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_figure_is_the_same_file_again(format):
     runs = [made_up(cell_of("every", every=32))]
-    assert encode(sweep("every", runs)[0].figure, format) == encode(sweep("every", runs)[0].figure, format)
+    assert encode(sweep("every", runs)["every"], format) == encode(sweep("every", runs)["every"], format)
 
 
 def test_every_data_set_with_ogc_has_a_name():

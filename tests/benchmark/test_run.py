@@ -15,13 +15,14 @@ from bench_runs import DIGITS, bench, only_results, results, start, tiny_cifar
 from children import held, wait_for
 from made_up_results import made_up
 from ogc.benchmark import batch as batch_module
+from ogc.benchmark import run as run_module
 from ogc.benchmark.batch import SESSION, Outcome, SessionWatch, train_batch
 from ogc.benchmark.data import Data
 from ogc.benchmark.plan import find
 from ogc.benchmark.result import from_training, read_all, write
 from ogc.benchmark.run import RunQueue
 from ogc.benchmark.status import Status, estimate, result_status
-from ogc.benchmark.task import batches, side_by_side, tasks_of
+from ogc.benchmark.task import batches, runs_per_device, tasks_of
 from ogc.cli import bench as bench_command
 from ogc.training import NonFinite, allow_loss, source
 from ogc.training.history import SilentWatch
@@ -95,7 +96,7 @@ def epochs(monkeypatch):
 def now(monkeypatch):
     """The time of the monotonic clock as ``ogc bench`` reads it, in a list of one."""
     now = [1000.0]
-    for module in (batch_module, bench_command):
+    for module in (batch_module, run_module, bench_command):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
@@ -144,11 +145,11 @@ def test_batches_are_of_one_kind_and_even(tmp_path):
 
 
 def test_side_by_side():
-    assert (side_by_side("cuda"), side_by_side("cpu"), side_by_side("cuda", 7)) == (4, 1, 7)
+    assert (runs_per_device("cuda"), runs_per_device("cpu"), runs_per_device("cuda", 7)) == (4, 1, 7)
     with pytest.raises(ValueError, match="should be 1 without a GPU"):
-        side_by_side("cpu", 2)
+        runs_per_device("cpu", 2)
     with pytest.raises(ValueError, match="should be at least 1"):
-        side_by_side("cuda", 0)
+        runs_per_device("cuda", 0)
 
 
 def test_images_are_read_once(tmp_path, monkeypatch):

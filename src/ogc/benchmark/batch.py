@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def train_batch(
     *,
     device: str,
     console: Console,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     save_every: float = SAVE_EVERY,
     stop: Stop | None = None,
     started: float | None = None,
@@ -64,7 +65,7 @@ def train_batch(
             if not custom and not isinstance(failure, NonFinite | ValueError):
                 raise
             error = failure
-        if watch.at_deadline:
+        if watch.out_of_time and stop.signal == signal.SIGTERM:  # no other signal has come since
             stop.signal = 0
         if error is None or len(jobs) == 1:
             return [_outcome(job, None if error is None else _message(error, job)) for job in jobs]
@@ -104,14 +105,14 @@ class SessionWatch:
         watch: Watch,
         jobs: Sequence[Job],
         stop: Stop,
-        deadline: float | None = None,
+        deadline: float = math.inf,
         device: torch.device | None = None,
         started: float | None = None,
     ) -> None:
         self.watch, self.jobs, self.stop, self.deadline = watch, jobs, stop, deadline
         self.said = watch.said
         self.gpu = device if device is not None and device.type == "cuda" else None
-        self.out_of_time = False
+        self.out_of_time = False  # True once the deadline has stopped training
         self.start = time.monotonic()
         self.startup = None if started is None else self.start - started
         self.began_at: dict[int, float] = {}
@@ -131,13 +132,8 @@ class SessionWatch:
 
     def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
         self.watch.moved(run, epoch=epoch, step=step, images_per_second=images_per_second)
-        if is_past(self.deadline) and not self.stop:
+        if time.monotonic() >= self.deadline and not self.stop:
             self.out_of_time, self.stop.signal = True, signal.SIGTERM  # training saves and stops
-
-    @property
-    def at_deadline(self) -> bool:
-        """Return True if the deadline stopped training, and no signal has since."""
-        return self.out_of_time and self.stop.signal == signal.SIGTERM
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
         self.watch.ended_epoch(run, epoch)
@@ -155,8 +151,3 @@ class SessionWatch:
         }
         assert job.out is not None
         write_part(job.out / SESSION, read_description(job.out).id, facts)
-
-
-def is_past(deadline: float | None) -> bool:
-    """Return True if ``deadline``, on the monotonic clock, has passed."""
-    return deadline is not None and time.monotonic() >= deadline

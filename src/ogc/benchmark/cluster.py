@@ -34,12 +34,11 @@ from ..training.own_loss import OwnLoss
 from ..training.run_folder import RESULT, read_description
 from ..training.session import pick_device, resolve
 from ..training.stopping import Stop, stopping
-from .batch import SAVE_EVERY, Outcome, is_past, train_batch
+from .batch import SAVE_EVERY, Outcome, train_batch
 from .data import Data
 from .lock import Lock
 from .run import Claim, RunQueue
-from .task import Task
-from .task import side_by_side as number_side_by_side
+from .task import Task, runs_per_device
 
 TRIES = 3  # failures after which a batch is split into its runs, or a run fails
 POLL = 1.0  # seconds
@@ -55,7 +54,7 @@ def run(
     console: Any,
     device: str = "auto",
     side_by_side: int | None = None,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     save_every: float = SAVE_EVERY,
     address: str | None = None,
     queue: type[RunQueue] = RunQueue,
@@ -71,7 +70,7 @@ def run(
         with stopping() as stop, _connected(address) as ray:
             if device == "auto":
                 device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
-            most = number_side_by_side(device, side_by_side if device == "cuda" else None)
+            most = runs_per_device(device, side_by_side if device == "cuda" else None)
             Driver(ray, filled, data, device, most, deadline, save_every).work(stop)
     return filled
 
@@ -101,8 +100,8 @@ def _connected(address: str | None) -> Iterator[Any]:
     if address is not None:
         _check_address(address)
     dashboard = False if address is None else None
-    where = address or "local"  # None would join any cluster on this machine
-    ray.init(address=where, include_dashboard=dashboard, logging_level=logging.ERROR)
+    # an address of None would join any cluster on this machine
+    ray.init(address=address or "local", include_dashboard=dashboard, logging_level=logging.ERROR)
     try:
         yield ray
     finally:
@@ -113,7 +112,7 @@ class Driver:
     """Submit batches while the cluster has devices for them, and collect the outcomes."""
 
     def __init__(
-        self, ray: Any, queue: RunQueue, data: Data, device: str, most: int, deadline: float | None, save_every: float
+        self, ray: Any, queue: RunQueue, data: Data, device: str, most: int, deadline: float, save_every: float
     ) -> None:
         self.ray, self.queue, self.data, self.device, self.most = ray, queue, data, device, most
         self.deadline, self.save_every = deadline, save_every
@@ -127,7 +126,7 @@ class Driver:
         last_device, stopped = time.monotonic(), None
         try:
             while True:
-                over, devices = bool(stop) or is_past(self.deadline), self.devices()
+                over, devices = bool(stop) or time.monotonic() >= self.deadline, self.devices()
                 if devices:
                     last_device = time.monotonic()
                 elif time.monotonic() - last_device > TIMEOUT:
@@ -168,12 +167,13 @@ class Driver:
                 self.send(claims)
 
     def send(self, claims: list[Claim]) -> None:
-        jobs = [RemoteJob.of(self.data.job(claim.task, self.queue.out)) for claim in claims]
+        jobs = [self.data.job(claim.task, self.queue.out) for claim in claims]
         name = claims[0].task.recipe.data
         if name not in self.images:
-            self.images[name] = self.ray.put(self.data.loaded[name])
-        until = None if self.deadline is None else time.time() + self.deadline - time.monotonic()
-        reply = self.train.remote(self.images[name], jobs, self.device, until, self.save_every, __version__)
+            self.images[name] = self.ray.put(jobs[0].data)
+        remote_jobs = [RemoteJob.of(job) for job in jobs]
+        until = time.time() + self.deadline - time.monotonic()
+        reply = self.train.remote(self.images[name], remote_jobs, self.device, until, self.save_every, __version__)
         self.busy[reply] = claims
 
     def receive(self, reply: Any) -> None:
@@ -242,7 +242,7 @@ class RemoteJob(NamedTuple):
 
 
 def train_remotely(
-    images: Loaded, remote_jobs: list[RemoteJob], device: str, until: float | None, save_every: float, version: str
+    images: Loaded, remote_jobs: list[RemoteJob], device: str, until: float, save_every: float, version: str
 ) -> tuple[str, list[Outcome]]:
     """Train a batch until a time at most. Return the id of this node and the outcomes.
 
@@ -255,7 +255,7 @@ def train_remotely(
     here, node = platform.node(), ray.get_runtime_context().get_node_id()
     names = ", ".join(each.out.name for each in remote_jobs)
     console.print(f"{names}: on {here}, process {os.getpid()}", markup=False, soft_wrap=True)
-    deadline = None if until is None else time.monotonic() + until - time.time()
+    deadline = time.monotonic() + until - time.time()  # monotonic clocks differ between machines
     try:
         require(version == __version__, "version", f"{version}, as on the driver", __version__)
         chosen = pick_device(device)

@@ -26,7 +26,6 @@ class Data:
     def __init__(self, folder: Path | None, ilsvrc: Path | None = None) -> None:
         self.folder, self.ilsvrc = folder, ilsvrc
         self.read: Known = {}
-        self.loaded: dict[str, Loaded] = {}  # with any of the noises
         self.labelled: dict[tuple[str, str | None, int], tuple[Loaded, LabelInfo | None]] = {}
 
     def source(self, name: str) -> Source:
@@ -64,11 +63,9 @@ class Data:
         if key not in self.labelled:
             source = self.source(recipe.data)
             try:
-                found = load(source, recipe, download=download, progress=progress, known=self.read)
+                self.labelled[key] = load(source, recipe, download=download, progress=progress, known=self.read)
             except ValueError as error:
                 raise OSError(str(error)) from error
-            self.loaded.setdefault(recipe.data, found[0])
-            self.labelled[key] = found
         return self.labelled[key]
 
     def job(self, task: Task, out: Path) -> Job:

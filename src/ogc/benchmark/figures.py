@@ -7,7 +7,8 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, name_heights, over_epochs, tidy
 from ..report.pictures import lr_drops
@@ -19,6 +20,8 @@ from .table import fill, runs_by_row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    Drawn = dict[str, Figure]  # by the name of the file, without suffix
 
 FORMATS = ("png", "svg", "pdf")
 SKY, PURPLE = "#56b4e9", "#cc79a7"
@@ -52,19 +55,6 @@ NAMES = {
 }
 
 
-class Drawn(NamedTuple):
-    name: str  # of the file, without suffix
-    figure: Figure
-
-
-class Coverage(NamedTuple):
-    """How many of a figure's runs are recorded, and the command that runs the others."""
-
-    recorded: int
-    wanted: int
-    command: str
-
-
 def encode(figure: Figure, format: str) -> bytes:
     """Encode a figure. The same figure gives the same bytes."""
     import matplotlib
@@ -93,8 +83,11 @@ def in_few_colours(png: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def coverage(name: str, results: Iterable[Result]) -> Coverage:
-    """Count the recorded runs of the paper's table; for tau and the ratio, its runs with OGC on CIFAR-10."""
+def coverage(name: str, results: Iterable[Result]) -> tuple[int, int, str]:
+    """Count a figure's recorded runs and all of its runs, and return the command that runs the others.
+
+    They are those of the paper's table; for tau and the ratio, its runs with OGC on CIFAR-10.
+    """
     cells: Sequence[Cell]
     if name in SWEPT:
         cells, command = TABLES[name].cells, f"ogc bench run {name} --data DIR"
@@ -103,20 +96,20 @@ def coverage(name: str, results: Iterable[Result]) -> Coverage:
         methods = ",".join(dict.fromkeys(cell.method for cell in cells))
         command = f"ogc bench run cifar10 --methods {methods} --data DIR"
     wanted = {cell.key for cell in cells}
-    return Coverage(len(wanted & {result.key for result in results}), len(wanted), command)
+    return len(wanted & {result.key for result in results}), len(wanted), command
 
 
 # --- the sweeps -------------------------------------------------------------------------------------------------------
 
 
-def sweep(name: str, results: Sequence[Result]) -> list[Drawn]:
+def sweep(name: str, results: Sequence[Result]) -> Drawn:
     """Draw accuracy against the parameter, one panel per noise, or accuracy and the variance of tau."""
     from matplotlib.figure import Figure
 
     table = TABLES[name]
     filled = fill(table, results)
     if not filled.has_runs:
-        return []
+        return {}
     parameter, xlabel, choice = SWEPT[name]
     values = [float(str(row.changes[parameter])) for row in table.rows]
     figure = Figure(figsize=(7.2, 2.8), dpi=200, layout="constrained")
@@ -131,7 +124,7 @@ def sweep(name: str, results: Sequence[Result]) -> list[Drawn]:
             draw_references(axes, column.noise, results)
         else:
             mark_choice(axes, sorted(values).index(choice))
-    return [Drawn(name, figure)]
+    return {name: figure}
 
 
 def draw_sweep(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], measure: str) -> None:
@@ -176,16 +169,9 @@ def draw_references(axes: Axes, noise: str | None, results: Sequence[Result]) ->
 def mark_choice(axes: Axes, place: int) -> None:
     axes.axvline(place, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
     late = place > sum(axes.get_xlim()) / 2
-    axes.annotate(
-        "paper's choice",
-        (place, 0),
-        (-3 if late else 3, 4),
-        axes.get_xaxis_transform(),
-        "offset points",
-        ha="right" if late else "left",
-        color=GREY,
-        fontsize=SMALL,
-    )
+    shift, side = ((-3, 4), "right") if late else ((3, 4), "left")
+    units = axes.get_xaxis_transform(), "offset points"
+    axes.annotate("paper's choice", (place, 0), shift, *units, ha=side, color=GREY, fontsize=SMALL)
 
 
 # --- over training ----------------------------------------------------------------------------------------------------
@@ -212,11 +198,11 @@ def with_ogc(results: Sequence[Result]) -> dict[str, dict[str, Runs]]:
     return found
 
 
-def tau(results: Sequence[Result]) -> list[Drawn]:
+def tau(results: Sequence[Result]) -> Drawn:
     """Draw tau: one figure per data set, one panel per method, one curve per noise, gaps where nothing is clipped."""
     from matplotlib.figure import Figure
 
-    drawn = []
+    drawn: Drawn = {}
     for dataset, methods in with_ogc(results).items():
         clips = {method: with_number(noises, lambda epoch: epoch.tau) for method, noises in methods.items()}
         panels = {method: noises for method, noises in clips.items() if noises}
@@ -238,19 +224,19 @@ def tau(results: Sequence[Result]) -> list[Drawn]:
         curves = [mean_of(runs, lambda epoch: epoch.tau) for noises in panels.values() for runs in noises.values()]
         gap = {"gap: nothing\nis clipped": GREY} if any(None in curve for curve in curves) else {}
         name_curves(grid[-1], names | gap, inside=False)
-        drawn.append(Drawn(f"tau-{dataset}", figure))
+        drawn[f"tau-{dataset}"] = figure
     return drawn
 
 
-def ratio(results: Sequence[Result]) -> list[Drawn]:
+def ratio(results: Sequence[Result]) -> Drawn:
     """Draw r(tau) by the two normals and the true labels: one figure per data set and method, one panel per noise."""
-    drawn = []
+    drawn: Drawn = {}
     for dataset, methods in with_ogc(results).items():
         for method, noises in methods.items():
             if panels := with_number(noises, lambda epoch: epoch.true_ratio):
                 title = f"r(tau), noisy over clean gradients, {NAMES[dataset]}, {method}"
                 name = f"ratio-{dataset}-{re.sub('[^a-z0-9.]+', '_', method.lower()).strip('_')}"
-                drawn.append(Drawn(name, draw_ratios(panels, title)))
+                drawn[name] = draw_ratios(panels, title)
     return drawn
 
 
@@ -288,25 +274,16 @@ def draw_mean(
     axes: Axes, runs: Sequence[Result], value: Callable[[Epoch], float | None], colour: str, style: str = "-"
 ) -> None:
     curve = [math.nan if found is None else found for found in mean_of(runs, value)]
-    # a dot as wide as the line shows an epoch between two gaps
-    dot: dict[str, Any] = {"marker": "o", "markersize": 1.5, "markeredgewidth": 0}
+    dot: dict[str, Any] = {"marker": "o", "markersize": 1.5, "markeredgewidth": 0}  # shows an epoch between two gaps
     axes.plot(range(1, len(curve) + 1), curve, style, color=colour, linewidth=1.5, **dot)
 
 
 def name_curves(axes: Axes, names: Mapping[str, str], *, inside: bool) -> None:
     """Write the names of curves in their colours, right of the axes or in the upper corner."""
+    x, side = (0.99, "right") if inside else (1.04, "left")
+    style: dict[str, Any] = {"fontsize": SMALL, "ha": side, "va": "top", "bbox": PLATE, "transform": axes.transAxes}
     for i, (name, colour) in enumerate(names.items()):
-        axes.text(
-            0.99 if inside else 1.04,
-            0.98 - 0.09 * i,
-            name,
-            color=colour,
-            fontsize=SMALL,
-            ha="right" if inside else "left",
-            va="top",
-            bbox=PLATE,
-            transform=axes.transAxes,
-        )
+        axes.text(x, 0.98 - 0.09 * i, name, color=colour, **style)
 
 
 def mean_of(runs: Sequence[Result], value: Callable[[Epoch], float | None]) -> list[float | None]:
@@ -318,10 +295,8 @@ def mean_of(runs: Sequence[Result], value: Callable[[Epoch], float | None]) -> l
     return means
 
 
-FIGURES: dict[str, Callable[[Sequence[Result]], list[Drawn]]] = {
-    "epsilon": lambda results: sweep("epsilon", results),
-    "queue": lambda results: sweep("queue", results),
-    "every": lambda results: sweep("every", results),
+FIGURES: dict[str, Callable[[Sequence[Result]], Drawn]] = {
+    **{name: partial(sweep, name) for name in SWEPT},
     "tau": tau,
     "ratio": ratio,
 }

@@ -34,16 +34,10 @@ def draw(histories: Sequence[History], task: Task) -> Figure:
         history, colour = histories[which], colours[which]
         last, moments = ended(history), history.moments[-EVALUATIONS:]
         name = "Threshold by OGC" if history.threshold is None else f"Fixed threshold, {history.name}"
-        figure.text(
-            0.01,
-            top + 0.055,
-            f"{name}, epochs {moments[0].epoch} to {moments[-1].epoch}: {100 * last['memorised']:.0f} % of wrong "
-            f"labels memorised, test accuracy {100 * last['test_accuracy']:.0f} %",
-            va="top",
-            fontsize=8.5,
-            weight="bold",
-            color=colour,
-        )
+        memorised, accuracy = (f"{100 * last[measure]:.0f} %" for measure in ("memorised", "test_accuracy"))
+        found = f"{memorised} of wrong labels memorised, test accuracy {accuracy}"
+        title = f"{name}, epochs {moments[0].epoch} to {moments[-1].epoch}: {found}"
+        figure.text(0.01, top + 0.055, title, va="top", fontsize=8.5, weight="bold", color=colour)
         place = {"top": top, "bottom": top - 0.385, "hspace": 0.42}
         first = figure.add_gridspec(2, 1, left=0.03, right=0.205, **place)
         firsts += [figure.add_subplot(first[row]) for row in (0, 1)]
@@ -55,13 +49,13 @@ def draw(histories: Sequence[History], task: Task) -> Figure:
             draw_plane(below, task, snapshot.plane)
             if column == 0:
                 above.set_xlabel("gradient 1/p of a sample (log scale)", fontsize=SMALLER, labelpad=1, loc="left")
-    data, accuracy, tau, memorised = firsts
+    data, right, tau, wrong = firsts
     draw_plane(data, task, None)
     data.set_title("training data", fontsize=SMALL, pad=3)
     data.set_xlabel(f"outlined: wrong label, {100 * task.wrong.double().mean():.0f} %", fontsize=SMALLER, labelpad=2)
-    draw_moments(accuracy, histories, colours, "test accuracy, %", lambda moment: 100 * moment.test_accuracy)
+    draw_moments(right, histories, colours, "test accuracy, %", lambda moment: 100 * moment.test_accuracy)
     draw_moments(tau, histories, colours, "tau (log scale)", lambda moment: moment.tau, log=True)
-    draw_moments(memorised, histories, colours, "wrong labels memorised, %", lambda moment: 100 * moment.memorised)
+    draw_moments(wrong, histories, colours, "wrong labels memorised, %", lambda moment: 100 * moment.memorised)
     return figure
 
 
@@ -81,16 +75,8 @@ def draw_densities(axes: Axes, snapshot: Snapshot, task: Task, colour: str) -> N
         curve = density(snapshot.H[chosen], at).tolist()
         axes.fill_between(at.exp().tolist(), curve, color=side, alpha=0.4, linewidth=0)
         axes.plot(at.exp().tolist(), curve, color=side, linewidth=1.1)
-        axes.text(
-            1.0,
-            1.0 - 0.12 * line,
-            f"{100 * share:.0f} % of {name} clipped",
-            color=side,
-            fontsize=SMALLER,
-            ha="right",
-            va="top",
-            transform=axes.transAxes,
-        )
+        text, corner = f"{100 * share:.0f} % of {name} clipped", axes.transAxes
+        axes.text(1.0, 1.0 - 0.12 * line, text, color=side, fontsize=SMALLER, ha="right", va="top", transform=corner)
     axes.set(xscale="log", xlim=(1, STEEPEST), yticks=[])
     axes.set_xticks([1, 2, 5, 10, STEEPEST], ["1", "2", "5", "10", f"{STEEPEST:g}+"])
     axes.set_xticks([], minor=True)
@@ -99,16 +85,8 @@ def draw_densities(axes: Axes, snapshot: Snapshot, task: Task, colour: str) -> N
     axes.tick_params(labelsize=SMALLER, pad=1.5, length=2)
     if moment.tau is not None:
         axes.axvline(moment.tau, ymax=0.64, color=colour, linewidth=1.3)
-        axes.annotate(
-            f"tau = {moment.tau:.3g}",
-            (moment.tau, 0.64),
-            (2, -1),
-            axes.get_xaxis_transform(),
-            "offset points",
-            color=colour,
-            fontsize=SMALLER,
-            va="top",
-        )
+        text, units = f"tau = {moment.tau:.3g}", (axes.get_xaxis_transform(), "offset points")
+        axes.annotate(text, (moment.tau, 0.64), (2, -1), *units, color=colour, fontsize=SMALLER, va="top")
 
 
 def draw_plane(axes: Axes, task: Task, plane: Tensor | None) -> None:

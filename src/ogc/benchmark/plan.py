@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
-from .._require import require
+from .._require import require, require_known
 from .._suggestions import did_you_mean
 from ..losses import LOSSES
 from ..training import method as methods
@@ -158,10 +158,7 @@ def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str 
 
 def by_table(name: str) -> Table:
     """Return the table with this name. The error for an unknown name suggests similar ones."""
-    if name not in TABLES:
-        raise ValueError(
-            f"There is no table named {name!r}.{did_you_mean(name, TABLES)} Choose from {', '.join(TABLES)}."
-        )
+    require_known("table named", name, TABLES)
     return TABLES[name]
 
 

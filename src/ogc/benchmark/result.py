@@ -82,12 +82,8 @@ class Result(Checked):
             require(not plus or rule in RULES, "method", f"clipped by one of {', '.join(RULES)}", self.method)
             for name in recipe.parameters:
                 require(name.isidentifier(), "parameters", "numbers by name", name)
-        require(
-            (self.noise is None) == (self.noise_sha256 is None),
-            "noise_sha256",
-            "given if and only if there is noise",
-            self.noise_sha256,
-        )
+        paired = (self.noise is None) == (self.noise_sha256 is None)
+        require(paired, "noise_sha256", "given if and only if there is noise", self.noise_sha256)
         return self
 
     @property
@@ -130,12 +126,13 @@ class Result(Checked):
 
 def _alike(found: Mapping[str, object], known: Mapping[str, object]) -> bool:
     """Return True if summaries are equal up to rounding: versions of Python sum differently."""
-    pairs = [(found.get(name), value) for name, value in known.items()]
-    close = (
-        math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) if isinstance(a, float) and isinstance(b, float) else a == b
-        for a, b in pairs
-    )
-    return found.keys() == known.keys() and all(close)
+
+    def close(a: object, b: object) -> bool:
+        if isinstance(a, float) and isinstance(b, float):
+            return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+        return a == b
+
+    return found.keys() == known.keys() and all(close(found[name], known[name]) for name in known)
 
 
 def from_training(cell: Cell, trained: Mapping[str, Any], session: Mapping[str, Any]) -> Result:

@@ -6,7 +6,9 @@ written to ``OUT`` and the folder is removed. Killing the process loses the trai
 
 from __future__ import annotations
 
+import math
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +18,12 @@ from .._files import remove_leftovers
 from ..report.table import clock
 from ..training.session import pick_device
 from ..training.stopping import stopping
-from .batch import SAVE_EVERY, Outcome, is_past, train_batch
+from .batch import SAVE_EVERY, Outcome, train_batch
 from .data import Data
 from .lock import Lock, holder
 from .result import Result, from_training, write
 from .status import result_status
-from .task import Task, batches
-from .task import side_by_side as number_side_by_side
+from .task import Task, batches, runs_per_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +37,7 @@ def run(
     console: Console,
     device: str = "auto",
     side_by_side: int | None = None,
-    deadline: float | None = None,
+    deadline: float = math.inf,
     save_every: float = SAVE_EVERY,
     started: float | None = None,
 ) -> RunQueue:
@@ -46,11 +47,11 @@ def run(
     :param save_every: seconds between checkpoints.
     :param started: start of the process on the monotonic clock. The first batch records it as its start-up time.
     """
-    most = number_side_by_side(pick_device(device).type, side_by_side)
+    most = runs_per_device(pick_device(device).type, side_by_side)
     queue = RunQueue(out, console, list(tasks))
     data.get(queue.waiting)
     with stopping() as stop:
-        while not (stop or is_past(deadline)) and (claims := queue.claim(most)):
+        while not (stop or time.monotonic() >= deadline) and (claims := queue.claim(most)):
             try:
                 queue.print("\n".join(f"{claim.task.name} ..." for claim in claims))
                 jobs = [data.job(claim.task, out) for claim in claims]
@@ -159,9 +160,6 @@ class RunQueue:
         status = result_status(claim.task, self.out)
         if status is not None and status.state == "done":
             shutil.rmtree(claim.task.work(self.out), ignore_errors=True)
-        self.unlock(claim)
-
-    def unlock(self, claim: Claim) -> None:
         claim.lock.release()
 
     def print(self, text: str) -> None:

@@ -114,41 +114,32 @@ class Filled:
 
     def legend(self, *, averaged: bool = False) -> list[str]:
         """Explain the lines and marks that occur in the table, one sentence each."""
-        entries = self.entries
-        last = RECIPES[self.table.dataset].report_epochs
+        table, entries = self.table, self.entries
+        last = RECIPES[table.dataset].report_epochs
         epochs = f"mean of the last {last} epochs" if last > 1 else "of the last epoch"
         accuracy = f"accuracy in %, {epochs}" if any(e.measure not in NOT_ACCURACY for e in entries) else ""
-        others = [column.label for column in self.table.columns if column.measure in NOT_ACCURACY]
-        parts = ["; ".join(filter(None, [accuracy, ", ".join(others)]))]
-        if self.has_runs:
-            parts[0] += "; mean ± standard deviation (number of runs)"
-        if any(entry.mean is None and not entry.blank for entry in entries):
-            parts.append("-: not run")
-        if self.left_out:
-            parts.append(f"not run: {', '.join(self.left_out)}")
-        if any(entry.blank for entry in entries):
-            parts.append("none: run, but without this number")
-        if averaged:
-            parts.append("averaged: accuracy of the averaged weights")
-        if any(entry.paper for entry in entries):
-            parts.append("paper: as printed")
-        if any(entry.verdict in ("above", "below") for entry in entries):
-            far = f"{POINTS:g} point and {DEVIATIONS:g} of the paper's standard deviations (where printed)"
-            parts.append(f"!: more than {far} off; averages are not marked")
-        if any(entry.rank or entry.paper_rank for entry in entries):
-            second = ", underlined: the second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
-            apart = ", ranked separately for ours and the paper's" if any(e.paper_rank for e in entries) else ""
-            parts.append(f"bold: the best of a column{second}{apart}")
-        if any(entry.misprinted for entry in entries):
-            parts.append("*: not the mean of its row; the difference is to that mean")
-        if any(entry.earlier for entry in entries):
-            parts.append(
-                "~: trained on labels from our earlier generator, with the authors' counts but other samples flipped"
-            )
-        if self.table.average_over is not None:
-            over = ", ".join(column.label for column in self.table.columns[: self.table.average_over])
-            parts.append(f"{AVERAGE}: over {over}")
-        return [*parts, self.table.note] if self.table.note else parts
+        others = ", ".join(column.label for column in table.columns if column.measure in NOT_ACCURACY)
+        deviation = "mean ± standard deviation (number of runs)" if self.has_runs else ""
+        far = f"{POINTS:g} point and {DEVIATIONS:g} of the paper's standard deviations (where printed)"
+        second = ", underlined: the second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
+        apart = ", ranked separately for ours and the paper's" if any(e.paper_rank for e in entries) else ""
+        earlier = "labels from our earlier generator, with the authors' counts but other samples flipped"
+        over = ", ".join(column.label for column in table.columns[: table.average_over])
+        sentences = {
+            "; ".join(filter(None, [accuracy, others, deviation])): True,
+            "-: not run": any(entry.mean is None and not entry.blank for entry in entries),
+            f"not run: {', '.join(self.left_out)}": self.left_out,
+            "none: run, but without this number": any(entry.blank for entry in entries),
+            "averaged: accuracy of the averaged weights": averaged,
+            "paper: as printed": any(entry.paper for entry in entries),
+            f"!: more than {far} off; averages are not marked": any(e.verdict in ("above", "below") for e in entries),
+            f"bold: the best of a column{second}{apart}": any(entry.rank or entry.paper_rank for entry in entries),
+            "*: not the mean of its row; the difference is to that mean": any(entry.misprinted for entry in entries),
+            f"~: trained on {earlier}": any(entry.earlier for entry in entries),
+            f"{AVERAGE}: over {over}": table.average_over is not None,
+            table.note: table.note,
+        }
+        return [sentence for sentence, applies in sentences.items() if applies]
 
 
 def fill(table: Table, results: Iterable[Result]) -> Filled:
@@ -182,27 +173,22 @@ def entry_of(
     key: str, runs: Sequence[Result], measure: str, paper: Printed | None = None, std: float | None = None
 ) -> Entry:
     runs = sorted(runs, key=lambda run: run.seed)
-    ours = [run.measured(measure) for run in runs]
     beside = [run for run in runs if measure not in NOT_ACCURACY and not run.reports_average]
-    averaged = [run.measured(measure, averaged=True) for run in beside]
-    known = tuple(value for value in ours if value is not None)
-    return Entry(
-        key,
-        known,
-        tuple(value for value in averaged if value is not None),
-        paper,
-        std,
-        measure,
-        blank=bool(runs) and not known,
-        earlier=any(run.labels == "earlier" for run in runs),
-    )
+    ours = _known(run.measured(measure) for run in runs)
+    averaged = _known(run.measured(measure, averaged=True) for run in beside)
+    blank, earlier = bool(runs) and not ours, any(run.labels == "earlier" for run in runs)
+    return Entry(key, ours, averaged, paper, std, measure, blank=blank, earlier=earlier)
+
+
+def _known(values: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(value for value in values if value is not None)
 
 
 def _average(row: Row, entries: Sequence[Entry]) -> Entry:
     """Average a row over its columns, if none is missing."""
 
     def mean(values: Sequence[float | None]) -> tuple[float, ...]:
-        known = [value for value in values if value is not None]
+        known = _known(values)
         return (statistics.fmean(known),) if len(known) == len(entries) else ()
 
     printed = mean([None if entry.paper is None else entry.paper.mean for entry in entries])

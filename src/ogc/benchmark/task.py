@@ -88,7 +88,7 @@ def batches(tasks: Sequence[Task], most: int) -> list[list[Task]]:
     return found
 
 
-def side_by_side(device: str, wanted: int | None = None) -> int:
+def runs_per_device(device: str, wanted: int | None = None) -> int:
     """Return how many runs share a device of this kind: ``wanted``, or the default for ``cuda`` or ``cpu``."""
     require(wanted is None or wanted >= 1, "side-by-side", "at least 1", wanted)
     serial = device != "cuda" and (wanted or 1) > 1

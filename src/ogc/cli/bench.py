@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -14,7 +15,7 @@ import typer
 
 from .._require import require
 from . import options as shared
-from .bench_tables import grid_table, trials_note
+from .bench_tables import grid_table, print_dry_run, trials_note
 from .command import command
 from .errors import FAILED, SIGNALLED, UNFINISHED
 from .output import download_bar, make_console, say, warnings_as_notes
@@ -106,12 +107,7 @@ class TableOptions:
     methods: Annotated[
         str | None, typer.Option(help="all, or a comma-separated list: ce+ogc,fl+ogc.", show_default="the table's")
     ] = None
-    method: Annotated[
-        list[str],
-        typer.Option(
-            metavar="METHOD|FILE.py:CLASS", help="Another method, or a loss of your own in a file; may be repeated."
-        ),
-    ] = field(default_factory=list)
+    method: shared.OtherMethods = field(default_factory=list)
     noises: Annotated[str, typer.Option(help="all, or a comma-separated list: symmetric:0.5,instance:0.4.")] = "all"
 
     def cells(self) -> list[Cell]:
@@ -123,7 +119,7 @@ class TableOptions:
         for method in (*listed, *self.method):
             allow_loss(method)  # typed in this command
         if self.methods == "all":
-            return find(self.table, None, noises) + (find(self.table, self.method, noises) if self.method else [])
+            return find(self.table, None, noises) + find(self.table, self.method, noises)
         return find(self.table, [*listed, *self.method] or None, noises)
 
 
@@ -226,14 +222,14 @@ def export(options: ExportOptions) -> None:
     """
     from .._files import write_whole
     from ..benchmark.slurm import script as slurm_script
-    from ..benchmark.task import batches, side_by_side
+    from ..benchmark.task import batches, runs_per_device
 
     if not options.slurm:
         raise ValueError("Add --slurm, the only kind of script so far.")
     tasks = _unfinished(options, make_console(stderr=True))
     path = options.script or Path(f"ogc-{options.table}.sbatch")
-    names = [[task.name for task in batch] for batch in batches(tasks, side_by_side("cuda", options.side_by_side))]
-    command = _worker_command(options, dict.fromkeys(task.recipe.method for task in tasks))
+    names = [[task.name for task in batch] for batch in batches(tasks, runs_per_device("cuda", options.side_by_side))]
+    command = _worker_command(options, tasks)
     log = path.absolute().with_suffix("")
     text = slurm_script(f"ogc-{options.table}", names, command, log=log, time=options.limit, more=options.sbatch)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -262,10 +258,11 @@ def _unfinished(options: ExportOptions, console: Console) -> list[Task]:
     return left
 
 
-def _worker_command(options: ExportOptions, methods: Sequence[str] | dict[str, None]) -> list[str]:
+def _worker_command(options: ExportOptions, tasks: Sequence[Task]) -> list[str]:
     """Return the command of a Slurm task. Paths are absolute."""
-    words = [word for method in methods for word in ("--method", method)]
+    words: list[str] = []
     for option, value in (
+        *(("--method", method) for method in dict.fromkeys(task.recipe.method for task in tasks)),
         ("--seeds", options.seeds),
         ("--data", (options.data or Path("data")).absolute()),
         ("--out", options.out.absolute()),
@@ -280,12 +277,7 @@ def _worker_command(options: ExportOptions, methods: Sequence[str] | dict[str, N
 
 
 def execute(
-    tasks: Sequence[Task],
-    options: ExecuteOptions,
-    console: Console,
-    *,
-    note: str = "",
-    started: float | None = None,
+    tasks: Sequence[Task], options: ExecuteOptions, console: Console, *, note: str = "", started: float | None = None
 ) -> None:
     """Run what is missing, or show it with ``--dry-run``; raise ``typer.Exit`` unless all runs are done.
 
@@ -293,8 +285,6 @@ def execute(
     :param started: start of the process on the monotonic clock.
     """
     if options.dry:
-        from .bench_tables import print_dry_run
-
         print_dry_run(tasks, options, console, note)
         return
     with warnings_as_notes(console):
@@ -316,7 +306,7 @@ def _work(
     from ..benchmark.data import Data
     from ..benchmark.status import result_status
 
-    deadline = None if options.max_minutes is None else time.monotonic() + 60 * options.max_minutes
+    deadline = math.inf if options.max_minutes is None else time.monotonic() + 60 * options.max_minutes
     missing = [task for task in tasks if result_status(task, options.out) is None]
     if missing and note:
         say(console, note)

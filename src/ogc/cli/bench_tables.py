@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .output import say
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
     from rich.table import Table
 
@@ -33,11 +34,11 @@ def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Conso
     """Print the status of each run, and how long the missing ones would take."""
     from ..benchmark.data import Data
     from ..benchmark.status import status_of
-    from ..benchmark.task import side_by_side as number_side_by_side
+    from ..benchmark.task import runs_per_device
     from ..training.session import pick_device
 
     device = pick_device(options.device)
-    side_by_side = number_side_by_side(device.type, options.side_by_side)
+    side_by_side = runs_per_device(device.type, options.side_by_side)
     statuses = [status_of(task, options.out) for task in tasks]
     left = [each for each in statuses if each.state in ("started", "missing")]
     console.print(status_table(statuses))
@@ -47,7 +48,7 @@ def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Conso
     if counts["invalid"]:
         parts.append(f"Invalid results: {counts['invalid']}, see above.")
     if left:
-        parts.append(estimated_time(left, options, side_by_side))
+        parts.append(estimated_time(left, options.out, device, side_by_side))
     try:
         Data(options.data, options.ilsvrc).check([each.task for each in left])
     except OSError as error:
@@ -71,19 +72,17 @@ def status_table(statuses: Sequence[Status]) -> Table:
     return shown
 
 
-def estimated_time(left: Sequence[Status], options: ExecuteOptions, side_by_side: int) -> str:
+def estimated_time(left: Sequence[Status], out: Path, device: torch.device, side_by_side: int) -> str:
     """Estimate the time from results on the same device."""
     from .._provenance import device_name
     from ..benchmark.result import read_all
     from ..benchmark.status import estimate
     from ..report.table import clock
-    from ..training.session import pick_device
 
-    device = pick_device(options.device)
-    name, recorded = device_name(device), read_all(options.out)[0]
+    name, recorded = device_name(device), read_all(out)[0]
     found = estimate(left, recorded, device=name, kind=device.type, side_by_side=side_by_side)
     if found is None:
-        return f"Time unknown: {options.out} has no comparable results on this device, {name}."
+        return f"Time unknown: {out} has no comparable results on this device, {name}."
     speed = f"{found.images_per_second:,.0f} images/s per run, {found.side_by_side} side by side"
     basis = f"based on {found.by} result{'' if found.by == 1 else 's'} on {name} ({speed})"
     total, startup = clock(found.startup + found.seconds), clock(found.startup)

@@ -26,14 +26,12 @@ def command(*, stopped: str = "Stopped.", out_of_memory: str = "use --device cpu
             with reported(stopped, out_of_memory):
                 function(options(**values))
 
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                inspect.Parameter(name, keyword, default=default, annotation=hints[name])
-                for name, default in defaults(options).items()
-            ]
-        )
-        call.__annotations__ = {name: hints[name] for name in defaults(options)}
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+            for name, default in defaults(options).items()
+        ]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = hints
         call.__name__, call.__doc__ = function.__name__, function.__doc__
         return call
 

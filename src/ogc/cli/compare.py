@@ -41,12 +41,7 @@ class CompareOptions:
     methods: Annotated[
         str, typer.Option(help="Comma-separated list. A method's own settings follow it: gce:q=0.9.")
     ] = "ce,gce,ce+ogc"
-    method: Annotated[
-        list[str],
-        typer.Option(
-            metavar="METHOD|FILE.py:CLASS", help="Another method, or a loss of your own in a file; may be repeated."
-        ),
-    ] = field(default_factory=list)
+    method: shared.OtherMethods = field(default_factory=list)
     seeds: shared.Seeds = "1,2,3"
     true: shared.TrueLabels = None
     test: Annotated[Path | None, typer.Option(help="Table with checked labels to judge by.")] = None
@@ -59,7 +54,7 @@ class CompareOptions:
     changes: shared.Set = field(default_factory=list)
     val: Annotated[float | None, typer.Option(help="Fraction of the samples to hold out.", show_default="0.2")] = None
     id: shared.Id = None
-    labels: Annotated[Path | None, typer.Option(help="Read the given labels from a file.")] = None
+    labels: shared.Labels = None
     skip_bad: shared.SkipBad = False
     data: shared.Data = None
     ilsvrc: shared.Ilsvrc = None

@@ -20,14 +20,6 @@ class ExportOptions:
     onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="ONNX file to write.", show_default=False)] = None
     weights: shared.Weights = "averaged"
 
-    def check(self) -> Path:
-        """Check the arguments before the network is loaded, and return the file to write."""
-        shared.check_weights(self.weights)
-        require(self.onnx is not None, "onnx", "the file to write, as in --onnx classifier.onnx", None)
-        assert self.onnx is not None
-        shared.check_new_file("onnx", self.onnx, ".onnx")
-        return self.onnx
-
 
 @command(stopped="Stopped. Nothing was written.")
 def export(options: ExportOptions) -> None:
@@ -43,7 +35,11 @@ def export(options: ExportOptions) -> None:
     from ..export import to_onnx
     from ..predict import Predictor
 
-    path, console = options.check(), make_console()
+    console, path = make_console(), options.onnx
+    shared.check_weights(options.weights)
+    require(path is not None, "onnx", "the file to write, as in --onnx classifier.onnx", None)
+    assert path is not None
+    shared.check_new_file("onnx", path, ".onnx")
     predictor = Predictor.load(options.run, which=options.weights)
     own = predictor.preprocessing
     say(console, "Exporting. This takes some seconds.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._suggestions import did_you_mean
+from .._require import require_known
 from . import options as shared
 from .command import command
 from .errors import FAILED, fail
@@ -45,14 +45,10 @@ class FiguresOptions:
     def check(self) -> None:
         from ..benchmark.figures import FORMATS
 
-        for what, names, known in (
-            ("figure", self.names, (*NAMES, "all")),
-            ("format", self.formats, tuple(FORMATS)),
-        ):
-            for name in names:
-                if name not in known:
-                    near = did_you_mean(name, known)
-                    raise ValueError(f"There is no {what} {name!r}.{near} Choose from {', '.join(known)}.")
+        for name in self.names:
+            require_known("figure", name, (*NAMES, "all"))
+        for format in self.formats:
+            require_known("format", format, FORMATS)
 
 
 @command(stopped="Stopped. Files that were already written are complete.")
@@ -106,7 +102,7 @@ def draw_recorded(names: list[str], options: FiguresOptions, console: Console) -
     for name in names:
         drawn = FIGURES[name](found)
         recorded, wanted, command = coverage(name, found)
-        for picture, figure in drawn:
+        for picture, figure in drawn.items():
             write(options.out, picture, {each: encode(figure, each) for each in options.formats}, console)
         if not drawn:
             missing.append(f"{name}: {folder} has no runs of it. To run them: {command}")

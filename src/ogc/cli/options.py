@@ -22,8 +22,15 @@ Epochs = Annotated[int | None, typer.Option(help="Number of epochs; the schedule
 Id = Annotated[str | None, typer.Option("--id", help="Column that identifies the rows of a table.")]
 Ilsvrc = Annotated[Path | None, typer.Option(help="Folder with the ILSVRC-12 validation images, for webvision.")]
 Label = Annotated[str | None, typer.Option(help="Label column of a table, or label array of an .npz.")]
+Labels = Annotated[Path | None, typer.Option(help="Read the given labels from a file: a CIFAR-N .pt, .npy or .csv.")]
 Method = Annotated[
     str | None, typer.Option(help="Loss, with or without clipping: ce, gce, fl+ogc, ...", show_default="ce+ogc")
+]
+OtherMethods = Annotated[
+    list[str],
+    typer.Option(
+        metavar="METHOD|FILE.py:CLASS", help="Another method, or a loss of your own in a file; may be repeated."
+    ),
 ]
 Results = Annotated[
     Path | None,
@@ -69,6 +76,6 @@ def parse_settings(changes: Iterable[str], given: dict[str, object], example: st
 def parse_seeds(text: str) -> list[int]:
     """Parse ``1,2,3``."""
     parts = [part.strip() for part in text.split(",")]
-    numbers = all(part.isdecimal() for part in parts)
-    require(numbers and len(set(parts)) == len(parts), "seeds", "different whole numbers, as in 1,2,3", text)
-    return [int(part) for part in parts]
+    seeds = [int(part) for part in parts if part.isdecimal()]
+    require(len(set(seeds)) == len(parts), "seeds", "different whole numbers, as in 1,2,3", text)
+    return seeds

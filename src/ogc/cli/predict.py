@@ -35,11 +35,6 @@ class PredictOptions:
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip images that cannot be read.")] = False
     device: shared.Device = "auto"
 
-    def check(self) -> None:
-        """Check the arguments before the network is loaded."""
-        shared.check_weights(self.weights)
-        shared.check_new_file("out", self.out, ".csv")
-
 
 @command(stopped="Stopped. Nothing was written.")
 def predict(options: PredictOptions) -> None:
@@ -58,7 +53,8 @@ def predict(options: PredictOptions) -> None:
 
     from ..predict import Predictor
 
-    options.check()
+    shared.check_weights(options.weights)
+    shared.check_new_file("out", options.out, ".csv")
     console = make_console()
     with warnings_as_notes(console):
         predictor = Predictor.load(options.run, which=options.weights, device=options.device)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._require import require
-from .._suggestions import did_you_mean
+from .._require import require, require_known
 from . import options as shared
 from .command import command, given
 
@@ -44,9 +43,7 @@ class TablesOptions:
     def chosen_format(self) -> str:
         """Return ``--format``, or the format that fits the suffix of ``--out``."""
         if self.format is not None:
-            if self.format not in FORMATS:
-                near = did_you_mean(self.format, FORMATS)
-                raise ValueError(f"There is no format {self.format!r}.{near} Choose from {', '.join(FORMATS)}.")
+            require_known("format", self.format, FORMATS)
             return self.format
         if self.out is None:
             return "terminal"

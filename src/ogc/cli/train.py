@@ -54,9 +54,7 @@ class TrainOptions:
     label: shared.Label = None
     true: shared.TrueLabels = None
     id: shared.Id = None
-    labels: Annotated[
-        Path | None, typer.Option(help="Read the given labels from a file: a CIFAR-N .pt, .npy or .csv.")
-    ] = None
+    labels: shared.Labels = None
     val: Annotated[float | None, typer.Option(help="Fraction of the samples to validate on.", show_default="0.2")] = (
         None
     )
