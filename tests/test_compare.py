@@ -68,7 +68,7 @@ def test_a_clear_winner_and_the_next_best():
     assert comparison.ranking == [1, 2, 0]
     said = comparison.sentence()
     assert said.startswith("Use gce: it predicts ")
-    assert "more than the next best, ce+ogc, and the difference is larger than the spread over 3 seeds and 400" in said
+    assert "more than the next best, ce+ogc, and the difference exceeds two standard errors over 3 seeds" in said
 
 
 def test_a_lead_that_may_be_chance_is_reported_as_such():
@@ -77,7 +77,7 @@ def test_a_lead_that_may_be_chance_is_reported_as_such():
     said = comparison.sentence()
     assert said.startswith(f"Use {comparison.best}, which predicts ")
     assert f"but {other} may do as well: the difference of " in said
-    assert "is within the spread over 3 seeds and 400 samples (+-" in said
+    assert "is within two standard errors over 3 seeds and 400 samples (" in said
     assert " or " not in said  # ce is clearly behind
 
 
@@ -90,7 +90,7 @@ def test_equal_methods_are_no_clear_win():
 
 def test_one_seed_does_not_show_the_spread():
     said = made(drawn(0.5, 0.9, seeds=1)).sentence()
-    assert "the spread over 1 seed and 400 samples" in said
+    assert "two standard errors over 1 seed and 400 samples" in said
     assert said.endswith(" One seed does not show the spread: use --seeds 1,2,3.")
 
 
@@ -176,7 +176,7 @@ def test_other_settings_need_another_folder(tmp_path):
     jobs = small_jobs(tmp_path / "c", methods=("ce", "gce"), seeds=(1,))
     compare(jobs, device="cpu")
     other = [job._replace(recipe=override(job.recipe, {"epochs": 5})) for job in jobs]
-    with pytest.raises(ValueError, match=r"c/ce-1 has a run with epochs = 4, and 5 is asked for\. To fix this, choose"):
+    with pytest.raises(ValueError, match=r"c/ce-1 has a run with epochs = 4, but 5 was requested\. To fix this, "):
         compare(other, device="cpu")
 
 

@@ -101,7 +101,7 @@ def jobs_of(
 
     :param recipe: everything but method and seed.
     :param methods: as on the command line: ``ce``, ``gce:q=0.9``, ``my_loss.py:MyLoss``.
-    :param source: where ``data`` come from, if a run shall be resumed, audited or repeated by a command.
+    :param source: source of ``data``, needed to resume, audit or repeat a run by command.
     """
     sets = {name: part for name, part in data[1].items() if len(part)}
     require(bool(sets), "val", "above 0: methods are judged on held-out samples", 0)
@@ -177,7 +177,7 @@ def check_folders(jobs: Sequence[Job], device: torch.device | None) -> None:
         if changed := [name for name, value in wanted.items() if recorded[name] != value]:
             name = changed[0]
             raise CheckpointError(
-                f"{job.out} has a run with {name} = {recorded[name]!r}, and {wanted[name]!r} is asked for. {fix}"
+                f"{job.out} has a run with {name} = {recorded[name]!r}, but {wanted[name]!r} was requested. {fix}"
             )
         if found.source != job.source:
             raise CheckpointError(f"{job.out} has a run on other data, or with other options for reading them. {fix}")
@@ -251,7 +251,7 @@ class Comparison:
 
     @property
     def ranking(self) -> list[int]:
-        """The methods' numbers, best first."""
+        """Method indices, best first."""
         return self.accuracy(self.judged_by).mean(1).argsort(descending=True, stable=True).tolist()
 
     @property
@@ -285,23 +285,24 @@ class Comparison:
             name, lead = next(iter(leads.items()))
             return (
                 f"Use {self.best}: it predicts {accuracy} {what}, {_points(lead)} more than the next best, {name}, and "
-                f"the difference is larger than the spread over {over} (+-{100 * lead.spread:.1f}).{one_seed}"
+                f"the difference exceeds two standard errors over {over} ({100 * lead.spread:.1f} points).{one_seed}"
             )
         lead = max(close.values(), key=lambda lead: lead.mean)
         difference = "the difference of" if len(close) == 1 else "a difference of up to"
         return (
             f"Use {self.best}, which predicts {accuracy} {what}, but {_either(list(close))} may do as well: "
-            f"{difference} {_points(lead)} is within the spread over {over} (+-{100 * lead.spread:.1f}).{one_seed}"
+            f"{difference} {_points(lead)} is within two standard errors over {over} ({100 * lead.spread:.1f} points)."
+            f"{one_seed}"
         )
 
     @property
     def title(self) -> str:
         over = f"mean +- standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
-        return f"Right predictions in %, {over}"
+        return f"Correct predictions in %, {over}"
 
     @property
     def caption(self) -> str:
-        noisy = " Given labels may be wrong: they rank the methods, and are no measure of their accuracy."
+        noisy = " Given labels may be wrong: they rank the methods but do not measure accuracy."
         return f"Averaged weights after the last epoch. One split for all runs.{noisy if GIVEN in self.right else ''}"
 
     def table(self) -> Table:

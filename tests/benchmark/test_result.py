@@ -129,12 +129,12 @@ def renamed(folder):
     [
         (cut, "Unterminated string"),
         (listed, "it should hold a JSON object, not list"),
-        (renamed, "should be cifar10-fl_ogc-symmetric-0.5-1.json, by its contents"),
+        (renamed, "should be cifar10-fl_ogc-symmetric-0.5-1.json, from its contents"),
         (broken(lambda v: v.update(version=3)), "`version` should be 2"),
         (broken(lambda v: v.update(extra=2)), "There is no parameter 'extra'"),
         (broken(lambda v: v.pop("provenance")), "`provenance` should be given"),
-        (broken(lambda v: v["epochs"].pop()), "`epochs` should be those from 1 to 150. Found `epochs = '149 of them'"),
-        (broken(lambda v: v["epochs"].insert(0, v["epochs"].pop(1))), "`epochs` should be those from 1 to 150"),
+        (broken(lambda v: v["epochs"].pop()), "`len(epochs)` should be 150. Found `len(epochs) = 149`"),
+        (broken(lambda v: v["epochs"].insert(0, v["epochs"].pop(1))), "`epochs` should be numbered from 1 on"),
         (broken(lambda v: v["epochs"][3].pop("tau")), "`epochs[3].tau` should be given"),
         (broken(lambda v: v["epochs"][3].update(loss="low")), "`epochs[3].loss` should be a valid number"),
         (broken(lambda v: v["epochs"][3].update(loss=float("nan"))), "NaN is no number"),
@@ -169,7 +169,7 @@ def test_a_file_that_is_no_result_is_told_and_left_out(tmp_path, make, words):
     path = make(tmp_path)
     with pytest.raises(ValueError, match=re.escape(words)) as error:
         read(path)
-    assert str(error.value).startswith(f"{path} is not a result: ")
+    assert str(error.value).startswith(f"{path} is not a valid result: ")
     results, complaints = read_all(tmp_path)
     assert results == [read(good)]
     assert complaints == [str(error.value)]

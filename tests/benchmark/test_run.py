@@ -258,7 +258,7 @@ def test_a_file_that_is_no_result_is_reported_and_kept(tmp_path):
     broken.write_text('{"version": 1}')
     for dry in (["--dry-run"], []):
         code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path, *dry)
-        assert "is not a result: " in said
+        assert "is not a valid result: " in said
         assert "Move it away" in said
         assert code == (0 if dry else 1)
         assert broken.read_text() == '{"version": 1}'

@@ -472,7 +472,7 @@ def test_the_page_tells_each_run_cell_once():
     evil = made_up(find("cifar10", ["gce"])[0], provenance=MADE.model_copy(update={"device": "<script>"}))
     assert "<script>" not in page([evil], folder=Path("a/results"), beside=Path("a/docs"))
     assert "## CIFAR-10, test accuracy" in text
-    assert "## Ways to move tau" in text
+    assert "## Ways to adjust tau" in text
     assert "- `cifar100`: CIFAR-100, test accuracy" in text.split("## Not run")[1]
 
 
@@ -573,7 +573,7 @@ def test_files_that_are_no_results_are_told(folder):
     write(folder, made_up(find("cifar10", ["gce"], ["symmetric:0.5"])[0], noise_sha256="ab" * 32))
     shown = ogc("cifar10", "--results", folder)
     assert shown.exit_code == 0
-    assert re.search(r"Note: .*broken.json is not a result: ", shown.stderr)
+    assert re.search(r"Note: .*broken.json is not a valid result: ", shown.stderr)
     assert "The tables leave out 1 run on cifar10 with symmetric:0.5: trained on other labels" in shown.stderr
 
 

@@ -263,7 +263,7 @@ def train_remotely(
             for each in remote_jobs:  # the task of a driver that was killed may run on for a while
                 lock = Lock.take(each.out.with_name(f"{each.out.name}.worker.lock"), wait=TIMEOUT)
                 if lock is None:
-                    console.print(f"A task of another driver trains {each.out}.", markup=False, soft_wrap=True)
+                    console.print(f"Another driver is training {each.out}.", markup=False, soft_wrap=True)
                     return node, [Outcome()] * len(remote_jobs)
                 locks.callback(lock.release)
             jobs = [each.job(images, chosen) for each in remote_jobs]

@@ -345,11 +345,11 @@ def _sweep(method: str, name: str, values: Sequence[float], columns: int, **fixe
 
 GCE_NOTE = (
     "GCE has q = 0.7 under instance-dependent noise, where only that reproduces the paper's number; "
-    "its parameter table has 0.9 for all noises"
+    "the paper's parameter table has 0.9 for all noise types"
 )
 PLUS_NOTE = (
     "plus is not the paper's protocol: it differs in its schedule, 100 epochs instead of 150 with one drop of the "
-    "learning rate at half time, and reports the accuracy of the averaged weights (decay 0.999 per step)"
+    "learning rate halfway, and reports the accuracy of the averaged weights (decay 0.999 per step)"
 )
 
 
@@ -377,7 +377,7 @@ TABLES: dict[str, Table] = {
         Table("cifar100", "CIFAR-100, test accuracy", "cifar100", CIFAR100_NOISES, _read(CIFAR100, 6)),
         Table(
             "adjusting",
-            "Ways to move tau over CE, CIFAR-10, test accuracy",
+            "Ways to adjust tau for CE, CIFAR-10, test accuracy",
             "cifar10",
             CIFAR10_NOISES[1:],
             _read(
@@ -411,7 +411,7 @@ TABLES: dict[str, Table] = {
         ),
         Table(
             "queue",
-            "CE+OGC by the queue's size, CIFAR-10, Sym-80%, epsilon 0.05",
+            "CE+OGC by queue size, CIFAR-10, Sym-80%, epsilon 0.05",
             "cifar10",
             TAU_COLUMNS,
             _sweep("ce+ogc", "queue_size", [2**i for i in range(8, 14)], 2, **FIXED_EPSILON),
@@ -419,7 +419,7 @@ TABLES: dict[str, Table] = {
         ),
         Table(
             "every",
-            "CE+OGC by the steps from update to update, CIFAR-10, Sym-80%, epsilon 0.05",
+            "CE+OGC by steps between updates, CIFAR-10, Sym-80%, epsilon 0.05",
             "cifar10",
             TAU_COLUMNS,
             _sweep("ce+ogc", "every", [2**i for i in range(3, 14, 2)], 2, **FIXED_EPSILON),
@@ -458,7 +458,7 @@ TABLES: dict[str, Table] = {
         ),
         Table(  # not in the paper
             "default",
-            "OGC's default rule for tau beside the paper's: CIFAR-10, test accuracy",
+            "OGC's default rule for tau against the paper's: CIFAR-10, test accuracy",
             "cifar10-default",
             CIFAR10_NOISES,
             (

@@ -63,19 +63,19 @@ class Result(Checked):
         for name, own in (("dataset", "name"), ("method", "method"), ("noise", "noise"), ("seed", "seed")):
             require(getattr(self, name) == getattr(recipe, own), name, "as in the recipe", getattr(self, name))
         key = key_of(recipe, alone=self.alone)
-        require(self.key == key, "key", f"{key} by the recipe", self.key)
+        require(self.key == key, "key", f"{key}, from the recipe", self.key)
         require(not self.alone or self.side_by_side == 1, "side_by_side", "1 with this key", self.side_by_side)
         numbers = [epoch.epoch for epoch in self.epochs]
-        whole = numbers == list(range(1, recipe.epochs + 1))
-        require(whole, "epochs", f"those from 1 to {recipe.epochs}", f"{len(numbers)} of them")
+        require(len(numbers) == recipe.epochs, "len(epochs)", str(recipe.epochs), len(numbers))
+        require(numbers == list(range(1, recipe.epochs + 1)), "epochs", "numbered from 1 on", numbers)
         for epoch in self.epochs:
             in_training = {name: getattr(epoch, name) for name in ("agreement", "clean", "memorised", "recovered")}
             for name, share in (*epoch.accuracy.items(), *epoch.averaged.items(), *in_training.items()):
                 require(share is None or 0 <= share <= 1, f"epochs[{epoch.epoch - 1}].{name}", "in [0, 1]", share)
         known = summary(list(self.epochs), recipe.report_epochs)
-        require(_alike(self.summary, known), "summary", f"{known} by the epochs", self.summary)
+        require(_alike(self.summary, known), "summary", f"{known}, from the epochs", self.summary)
         spent = math.fsum(epoch.seconds for epoch in self.epochs)
-        require(math.isclose(self.seconds, spent, rel_tol=1e-6), "seconds", f"{spent} by the epochs", self.seconds)
+        require(math.isclose(self.seconds, spent, rel_tol=1e-6), "seconds", f"{spent}, from the epochs", self.seconds)
         _, plus, rule = split(self.method)
         if (loss := own_loss(self.method)) is not None:  # used as a name only; the file is not run
             require(loss.name.isidentifier(), "method", "FILE.py:CLASS", self.method)
@@ -197,9 +197,9 @@ def read(path: Path) -> Result:
             for name in raw.keys() - {"recipe"}:  # compared field by field: older recipes have fewer fields
                 require(raw[name] == parsed[name], place + name, "in canonical form", reprlib.repr(raw[name]))
         named = path_of(path.parent, result.key, result.seed).name
-        require(path.name == named, "name", f"{named}, by its contents", path.name)
+        require(path.name == named, "name", f"{named}, from its contents", path.name)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not a result: {error}") from None
+        raise ValueError(f"{path} is not a valid result: {error}") from None
     return result
 
 

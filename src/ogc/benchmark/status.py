@@ -35,7 +35,7 @@ def result_status(task: Task, out: Path) -> Status | None:
         if other := differences(result.recipe, task.recipe):  # two names may come out the same
             raise ValueError(f"{path} belongs to another run: {other}.")
         if result.labels == "other":
-            raise ValueError(f"{path} was trained on other labels than those of the tables")
+            raise ValueError(f"{path} was trained on labels other than those of the tables")
     except ValueError as error:
         return Status(task, "invalid", f"{str(error).rstrip('.')}. Move it away to repeat the run.")
     return Status(task, "done", epochs=task.recipe.epochs)

@@ -92,5 +92,5 @@ def runs_per_device(device: str, wanted: int | None = None) -> int:
     """Return how many runs share a device of this kind: ``wanted``, or the default for ``cuda`` or ``cpu``."""
     require(wanted is None or wanted >= 1, "side-by-side", "at least 1", wanted)
     serial = device != "cuda" and (wanted or 1) > 1
-    require(not serial, "side-by-side", "1 without a GPU, where runs follow each other", wanted)
+    require(not serial, "side-by-side", "1 without a GPU, where runs are sequential", wanted)
     return wanted or SIDE_BY_SIDE[device]

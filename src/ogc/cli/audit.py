@@ -38,8 +38,8 @@ class AuditOptions:
             metavar="RUN|DATA", help="Folder of a finished run; or a table, a folder of images or an .npz to train on."
         ),
     ] = None
-    folder: Annotated[Path | None, typer.Option(help="The same for a folder of images.")] = None
-    table: Annotated[Path | None, typer.Option(help="The same for a table, CSV or Parquet.")] = None
+    folder: Annotated[Path | None, typer.Option(help="Folder of images to train on and audit.")] = None
+    table: Annotated[Path | None, typer.Option(help="CSV or Parquet table to train on and audit.")] = None
     method: shared.Method = None
     label: shared.Label = None
     true: shared.TrueLabels = None
@@ -86,7 +86,9 @@ class ApplyOptions:
     ] = None
     decisions: Annotated[
         Path | None,
-        typer.Option(help="Decisions exported from audit.html: apply the accepted ones.", show_default="all issues"),
+        typer.Option(
+            help="Decisions exported from audit.html: apply the labels chosen there.", show_default="all issues"
+        ),
     ] = None
     accept_above: Annotated[
         float | None,
@@ -296,8 +298,8 @@ def apply(options: ApplyOptions) -> None:
 
     \b
     Table: a copy with the label column changed.
-    Folder: with --copy a copy in which every file is under its new label,
-    with --out a CSV list of files to move, from and to.
+    Folder: with --copy, a copy with every file in the folder of its new label;
+    with --out, a CSV list of moves.
     Other data: a file of labels for ogc train --labels.
 
     \b

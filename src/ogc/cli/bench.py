@@ -44,9 +44,12 @@ class RunOptions:
     )
     side_by_side: Annotated[int | None, typer.Option(help="Number of runs that share a GPU.", show_default="4")] = None
     device: shared.Device = "auto"
-    epochs: Annotated[int | None, typer.Option(help="Epochs of a trial run, which the tables leave out.")] = None
+    epochs: Annotated[
+        int | None, typer.Option(help="Number of epochs. Makes a trial run, which the tables leave out.")
+    ] = None
     changes: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Setting of a trial run, likewise; may be repeated.")
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting. Makes a trial run too; may be repeated."),
     ] = field(default_factory=list)
     ilsvrc: shared.Ilsvrc = None
 
@@ -191,7 +194,7 @@ def run(options: BenchRunOptions) -> None:
 def tune(options: TuneOptions) -> None:
     """Run the paper's tuning grid of a method, at 50 % symmetric noise, and show the results.
 
-    ce+linear and ce+ema are tuned on five noises: the best point has the best mean.
+    ce+linear and ce+ema are tuned on five noise types, by mean accuracy.
 
     \b
     Examples:

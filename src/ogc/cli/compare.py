@@ -44,7 +44,7 @@ class CompareOptions:
     method: shared.OtherMethods = field(default_factory=list)
     seeds: shared.Seeds = "1,2,3"
     true: shared.TrueLabels = None
-    test: Annotated[Path | None, typer.Option(help="Table with checked labels to judge by.")] = None
+    test: Annotated[Path | None, typer.Option(help="Table with checked labels to evaluate on.")] = None
     noise: Annotated[
         str | None,
         typer.Option(metavar="KIND:RATE", help="Add noise to the training labels, but not to the held-out ones."),
@@ -68,7 +68,7 @@ class CompareOptions:
         typer.Option(
             metavar="HOST:PORT",
             help="Head of the Ray cluster, whose nodes share the folder of the comparison.",
-            show_default="a local Ray",
+            show_default="a local Ray instance",
         ),
     ] = None
     side_by_side: Annotated[int, typer.Option(help="Number of runs that share a GPU.")] = 4
@@ -108,7 +108,7 @@ class CompareOptions:
 
 @command(stopped=f"Stopped. {AGAIN}", out_of_memory="use a smaller --side-by-side, or a smaller batch_size")
 def compare(options: CompareOptions) -> None:
-    """Find out which loss to use on your data: train several, from several seeds, and judge them on held-out samples.
+    """Find out which loss to use on your data: train several, from several seeds, and compare them on held-out samples.
 
     \b
     Examples:
@@ -121,8 +121,8 @@ def compare(options: CompareOptions) -> None:
       ogc compare photos/ --engine ray --address 10.0.0.1:6379
 
     Prints a table and one sentence, and writes compare.png and compare.json to the folder of the comparison.
-    With --test, or else --true, correct labels decide, and otherwise the held-out labels as they are given.
-    After Ctrl-C the same command continues. With more methods or seeds, it trains only what is missing.
+    Methods are compared on the labels of --test, else of --true, else on the given labels of held-out samples.
+    After Ctrl-C, run the same command to continue. With more methods or seeds, it trains only what is missing.
     """
     from ..compare import compare as run
     from ..report.progress import Progress

@@ -30,7 +30,7 @@ def export(options: ExportOptions) -> None:
       ogc export runs/photos-ce+ogc-0 --onnx photos.onnx
       ogc export runs/digits-ce+ogc-0 --onnx digits.onnx --weights best
 
-    Images are normalised inside the file. The rows of a table have to be encoded before: see ogc.predict.Predictor.
+    Images are normalised inside the file. Rows of a table must be encoded first; see ogc.predict.Predictor.
     """
     from ..export import to_onnx
     from ..predict import Predictor

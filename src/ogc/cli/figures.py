@@ -53,7 +53,7 @@ class FiguresOptions:
 
 @command(stopped="Stopped. Files that were already written are complete.")
 def figures(options: FiguresOptions) -> None:
-    """Draw the paper's figures. motivation trains for about a minute; the others are drawn from recorded runs.
+    """Draw the paper's figures. motivation trains for one to two minutes; the others are drawn from recorded runs.
 
     \b
     motivation  gradients of clean and noisy samples, with a fixed threshold and with OGC
@@ -75,7 +75,7 @@ def figures(options: FiguresOptions) -> None:
     console, settings = make_console(), Settings(seed=options.seed)
     wanted = options.wanted
     if "motivation" in wanted:
-        options.out.mkdir(parents=True, exist_ok=True)  # fail before the minute of training
+        options.out.mkdir(parents=True, exist_ok=True)  # fail before the training
     missing = draw_recorded([name for name in wanted if name != "motivation"], options, console)
     if "motivation" in wanted:
         motivation(settings, options.out, options.formats, console)

@@ -33,7 +33,7 @@ class NoiseOptions:
         str | None,
         typer.Argument(
             metavar="KIND",
-            help="symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file. Without it, SOURCE is read.",
+            help="symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file. Without it, describe SOURCE.",
         ),
     ] = None
     rate: Annotated[float | None, typer.Argument(metavar="RATE", help="Fraction of the labels to flip, in [0, 1].")] = (
@@ -42,7 +42,7 @@ class NoiseOptions:
     seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same file.")] = 0
     data: shared.Data = None
     labels: Annotated[
-        Path | None, typer.Option(help="File of labels for human:KIND and file: a CIFAR-N .pt, .npy or .csv.")
+        Path | None, typer.Option(help="Label file for the kinds human:KIND and file (CIFAR-N .pt, .npy or .csv).")
     ] = None
     column: Annotated[
         str | None, typer.Option("--import", metavar="COLUMN", help="Column of the .csv or .npy to read.")

@@ -36,7 +36,7 @@ Results = Annotated[
     Path | None,
     typer.Option(help="Folder with the results, one JSON per run.", show_default="benchmarks/results/runs"),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that ogc train has trained.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the augmentation.")]
 Seeds = Annotated[str | None, typer.Option(metavar="N,N,...", help="Comma-separated seeds, one run per seed.")]
 Set = Annotated[

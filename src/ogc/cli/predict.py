@@ -26,7 +26,8 @@ class PredictOptions:
     data: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE|FOLDER", help="A table, a folder of images, or an .npz or .npy, as the run was trained on."
+            metavar="FILE|FOLDER",
+            help="New data, of the kind the run was trained on: a table, image folder, .npz or .npy.",
         ),
     ]
     out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv")
