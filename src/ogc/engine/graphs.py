@@ -89,28 +89,28 @@ def train(lanes: Sequence[Lane], *, stop: Stop, save_every: float) -> NonFinite 
 
     One step of each run is launched in turn. A run that breaks does not stop the others.
     """
-    active = [(lane, lane.steps()) for lane in lanes]
+    active = {lane: lane.steps() for lane in lanes}
     saved, trouble = time.monotonic(), None
     try:
         while active:
-            for lane, steps in list(active):
+            for lane, steps in list(active.items()):
                 try:
                     if next(steps, None) is None:
-                        active.remove((lane, steps))
                         lane.save()
+                        del active[lane]
                 except NonFinite as error:
-                    active.remove((lane, steps))
+                    del active[lane]
                     trouble = trouble or error
-            due = time.monotonic() - saved > save_every
-            if stop or due:
-                for lane, steps in list(active):
+            halt = bool(stop)  # read once: a signal after this line stops the next round, which saves
+            if halt or time.monotonic() - saved > save_every:
+                for lane in list(active):
                     try:
                         lane.save()
                     except NonFinite as error:
-                        active.remove((lane, steps))
+                        del active[lane]
                         trouble = trouble or error
                 saved = time.monotonic()
-            if stop:
+            if halt:
                 break
         return trouble
     finally:
