@@ -62,14 +62,7 @@ def page(run: StoredRun, drawn: Sequence[Picture]) -> str:
         recipe=recipe_rows(run.recipe),
         noise=noise_rows(run),
         provenance=provenance_rows(run),
-        next_steps=next_steps(
-            run.folder,
-            run.source,
-            run.recipe,
-            from_python=run.facts["from_python"],
-            epochs=len(run.epochs),
-            finished=run.finished,
-        ),
+        next_steps=next_steps(run),
     )
     return html.replace(" %", "\u00a0%")  # no line break before the sign
 
