@@ -117,7 +117,7 @@ class Surveys:
     @torch.no_grad()
     def take(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str, epoch: int) -> None:
         """Survey the network with these weights after ``epoch`` epochs. Reads nothing back from the device."""
-        train = next(iter(self.parts.values()))
+        train, *others = self.parts.values()
         log_p = train.predict(network, weights, bits)
         disagreement = contradicted(log_p, train.given).sum().double() / len(train.given)
         counts = torch.ones((), dtype=torch.bool, device=self.history.device)
@@ -128,7 +128,7 @@ class Surveys:
             counts = ~stopped & ~(disagreement < KEPT * settled)
         train.add(log_p, counts)
         del log_p  # before the next set's, which may be as large
-        for part in list(self.parts.values())[1:]:
+        for part in others:
             part.add(part.predict(network, weights, bits), counts)
         self.history[epoch - 1] = torch.stack([disagreement, self._noise_rate(), counts.double()])
 
