@@ -136,8 +136,10 @@ class Surveys:
         """Share of the labels of all sets that are wrong by the surveys, () float64."""
         parts = list(self.parts.values())
         confidence = class_confidence(parts[0].means()["probabilities"], parts[0].given)
-        likelier = (likelier_label(part.means()["probabilities"], part.given, confidence) for part in parts)
-        wrong = [(label != part.given).sum() for label, part in zip(likelier, parts, strict=True)]
+        wrong = [
+            (likelier_label(part.means()["probabilities"], part.given, confidence) != part.given).sum()
+            for part in parts
+        ]
         return torch.stack(wrong).sum().double() / sum(len(part.given) for part in parts)
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
