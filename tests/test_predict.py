@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tickets, tmp_path, mon
 
 
 def test_progress_reports_every_batch(numbers, monkeypatch):
-    monkeypatch.setattr("ogc.predict.EVALUATION_BATCH", 40)
+    monkeypatch.setattr("ogc.training.evaluate.EVALUATION_BATCH", 40)
     run, folder = numbers
     seen = []
     whole = Predictor.load(run).predict(folder / "train.npz", progress=lambda *done: seen.append(done))

@@ -20,7 +20,7 @@ __all__ = ["OGC", "clipping", "losses", "plot", "theory"]
 if not TYPE_CHECKING:  # a type checker would take any name for a public one
 
     def __getattr__(name):
-        """What is public, with torch, when it is first asked for: ``ogc --help`` does not wait for torch."""
+        """Import a public name, and torch with it, on first use: ``ogc --help`` does not wait for torch."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = import_module(".clipping", __name__).OGC if name == "OGC" else import_module(f".{name}", __name__)

@@ -15,9 +15,9 @@ HERE = Path(__file__).resolve().parent
 
 @cache
 def commit() -> str | None:
-    """Of the clone that this code lies in, ending in + where files differ; elsewhere what OGC_COMMIT says, if set."""
-    if told := os.environ.get("OGC_COMMIT"):
-        return told
+    """Return OGC_COMMIT if it is set, or the commit of the clone around this code, with a + if files have changed."""
+    if given := os.environ.get("OGC_COMMIT"):
+        return given
     try:
         _git("ls-files", "--error-unmatch", "__init__.py")  # a repository that we are merely installed in is not ours
         return _git("describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
@@ -32,7 +32,7 @@ def _git(*arguments: str) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU or the processor, as its maker calls it."""
+    """Return the name of the GPU or the processor."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
 
 

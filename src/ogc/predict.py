@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from .data.folder import images_in
 from .data.images import SUFFIXES, ImageFiles
 from .data.paths import few
 from .data.table import Table, cells, read
-from .training.evaluate import EVALUATION_BATCH, EVALUATION_NUMBERS
+from .training.evaluate import batch_for
 from .training.preprocessing import Preprocessing
 from .training.run_folder import is_finished
 from .training.session import load_network, pick_device
@@ -145,7 +144,7 @@ class Predictor:
     @torch.no_grad()
     def probabilities(self, inputs: Inputs, progress: Progress | None = None) -> Tensor:
         """Evaluate the network on inputs that are prepared like those of the training set: -> (N, C) on the CPU."""
-        size = min(EVALUATION_BATCH, max(1, EVALUATION_NUMBERS // math.prod(self.preprocessing.shape)))
+        size = batch_for(self.preprocessing.shape)
         found = [torch.empty(0, len(self.class_names))]
         for start in range(0, len(inputs), size):
             end = min(start + size, len(inputs))
@@ -252,20 +251,15 @@ class Predictor:
         if not odd:
             return
         first = f"`{str(found[odd[0]])[:40]}` in row {odd[0] + 1}"
-        if column.kind == "category":
-            warnings.warn(
-                f"Column `{name}`: {len(odd):,} of {len(found):,} values are not among the training categories, like "
-                f"{first}. They count as missing.",
-                stacklevel=5,
-            )
-        elif len(odd) == len(found):
+        category = column.kind == "category"
+        if len(odd) == len(found) and not category:
             raise ValueError(f"Column `{name}` of {where} should have {column.kind}s, as in training. Found {first}.")
-        else:
-            warnings.warn(
-                f"Column `{name}`: {len(odd):,} of {len(found):,} values are not {column.kind}s, like {first}. They "
-                "count as missing.",
-                stacklevel=5,
-            )
+        expected = "among the training categories" if category else f"{column.kind}s"
+        warnings.warn(
+            f"Column `{name}`: {len(odd):,} of {len(found):,} values are not {expected}, like {first}. They count as "
+            "missing.",
+            stacklevel=5,
+        )
 
 
 def normalised(inputs: Tensor, preprocessing: Preprocessing) -> Tensor:

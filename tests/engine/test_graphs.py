@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from torch.testing import assert_close
 
 from ogc.data import Dataset
 from ogc.engine import graphs, kernels
-from ogc.training import RECIPES, Job, override
+from ogc.training import RECIPES, Job, NonFinite, override
 from ogc.training.ranks import Ranks
+from ogc.training.stopping import Stop
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 interpreted = pytest.mark.skipif(
@@ -70,6 +72,45 @@ def test_the_engine_is_refused_where_it_cannot_serve() -> None:
 
     with pytest.raises(ValueError, match="there is no GPU"):
         train([job()], device="cpu", engine="graph")
+
+
+class FakeLane:
+    """A lane of two steps, which may break when it is saved."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        self.breaks, self.launched, self.saved_at = breaks, 0, -1
+
+    def steps(self) -> Iterator[bool]:
+        for _ in range(2):
+            self.launched += 1
+            yield True
+
+    def save(self) -> None:
+        if self.breaks:
+            raise NonFinite("broken")
+        self.saved_at = self.launched
+
+
+class LateStop(Stop):
+    """A signal that arrives just after the first check."""
+
+    def __bool__(self) -> bool:
+        arrived, self.signal = self.signal != 0, 15
+        return arrived
+
+
+def test_no_run_is_left_unsaved_by_a_signal_between_two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    lane: Any = FakeLane()
+    assert graphs.train([lane], stop=LateStop(), save_every=60) is None
+    assert lane.saved_at == lane.launched == 2
+
+
+def test_a_run_that_breaks_at_its_end_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    lanes: list[Any] = [FakeLane(breaks=True), FakeLane()]
+    assert isinstance(graphs.train(lanes, stop=Stop(), save_every=60), NonFinite)
+    assert lanes[1].saved_at == 2
 
 
 @interpreted

@@ -18,7 +18,8 @@ from ogc.report import report
 from ogc.report.drawing import figure_of, spread, svg
 from ogc.report.next_steps import train_command
 from ogc.report.pictures import lr_drops
-from ogc.report.report import class_rows, sentences, table, write_report
+from ogc.report.report import class_rows, sentences, write_report
+from ogc.report.table import table
 from ogc.training import RECIPES, Epoch, Job, override, train
 from ogc.training.history import summary
 from ogc.training.run_folder import read, write_part, write_run, write_tensors

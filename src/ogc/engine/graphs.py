@@ -87,10 +87,32 @@ def draws(module: nn.Module) -> bool:
 def train(lanes: Sequence[Lane], *, stop: Stop, save_every: float) -> NonFinite | None:
     """Train all runs to the end, or until ``stop``, and save them. Return the first error.
 
-    A run that breaks does not stop the others.
+    One step of each run is launched in turn. A run that breaks does not stop the others.
     """
+    active = {lane: lane.steps() for lane in lanes}
+    saved, trouble = time.monotonic(), None
     try:
-        return drive(lanes, stop, save_every)
+        while active:
+            for lane, steps in list(active.items()):
+                try:
+                    if next(steps, None) is None:
+                        lane.save()
+                        del active[lane]
+                except NonFinite as error:
+                    del active[lane]
+                    trouble = trouble or error
+            halt = bool(stop)  # read once: a signal after this line stops the next round, which saves
+            if halt or time.monotonic() - saved > save_every:
+                for lane in list(active):
+                    try:
+                        lane.save()
+                    except NonFinite as error:
+                        del active[lane]
+                        trouble = trouble or error
+                saved = time.monotonic()
+            if halt:
+                break
+        return trouble
     finally:
         torch.cuda.synchronize()
 
@@ -103,30 +125,3 @@ def _tuned_convolutions() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
-
-
-def drive(lanes: Sequence[Lane], stop: Stop, save_every: float) -> NonFinite | None:
-    """Launch one step of each lane in turn. Return the first error."""
-    active = [(lane, lane.steps()) for lane in lanes]
-    saved, trouble = time.monotonic(), None
-    while active:
-        for lane, steps in list(active):
-            try:
-                if next(steps, None) is None:
-                    active.remove((lane, steps))
-                    lane.save()
-            except NonFinite as error:
-                active.remove((lane, steps))
-                trouble = trouble or error
-        due = time.monotonic() - saved > save_every
-        if stop or due:
-            for lane, steps in list(active):
-                try:
-                    lane.save()
-                except NonFinite as error:
-                    active.remove((lane, steps))
-                    trouble = trouble or error
-            saved = time.monotonic()
-        if stop:
-            break
-    return trouble

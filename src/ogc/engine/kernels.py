@@ -85,24 +85,9 @@ if triton is not None:
 
     @triton.jit
     def _record_step(
-        logits,
-        rows,
-        loss,
-        H,
-        predicted,
-        losses,
-        position,
-        at,
-        stats,
-        average_stats,
-        rates,
-        batch,
-        stats_size,
-        C: tl.constexpr,
-        BLOCK_C: tl.constexpr,
-        BLOCK_STATS: tl.constexpr,
-        AVERAGES: tl.constexpr,
-    ):
+        logits, rows, loss, H, predicted, losses, position, at, stats, average_stats, rates, batch, stats_size,
+        C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_STATS: tl.constexpr, AVERAGES: tl.constexpr,
+    ):  # fmt: skip
         """Program i < batch records sample i. The last one records the loss and averages the running statistics."""
         i = tl.program_id(0)
         if i < batch:
@@ -153,23 +138,10 @@ def sgd(
         _squares[(parts,)](pointers, blocks, partial, short.numel(), BLOCK=BLOCK)
         _scale[(1,)](partial, scale, parts, clip_norm, PARTS=triton.next_power_of_2(parts), num_warps=8)
     _step[(parts,)](
-        weight,
-        momentum,
-        weight if average is None else average,
-        short,
-        pointers,
-        blocks,
-        scale,
-        rates,
-        position,
-        short.numel(),
-        MOMENTUM=beta,
-        DECAY=decay,
-        NESTEROV=nesterov,
-        AVERAGES=average is not None,
-        CLIPS=clip_norm is not None,
-        BLOCK=BLOCK,
-    )
+        weight, momentum, weight if average is None else average, short, pointers, blocks, scale, rates, position,
+        short.numel(), MOMENTUM=beta, DECAY=decay, NESTEROV=nesterov, AVERAGES=average is not None,
+        CLIPS=clip_norm is not None, BLOCK=BLOCK,
+    )  # fmt: skip
 
 
 def record_step(
@@ -192,22 +164,8 @@ def record_step(
     """
     batch, classes = logits.shape
     _record_step[(batch + 1,)](
-        logits,
-        rows,
-        loss,
-        H,
-        predicted,
-        losses,
-        position,
-        at,
-        stats,
-        stats if average_stats is None else average_stats,
-        rates,
-        batch,
-        stats.numel(),
-        C=classes,
-        BLOCK_C=triton.next_power_of_2(classes),
-        BLOCK_STATS=1024,
-        AVERAGES=average_stats is not None and stats.numel() > 0,
-        num_warps=4,
-    )
+        logits, rows, loss, H, predicted, losses, position, at, stats,
+        stats if average_stats is None else average_stats, rates, batch, stats.numel(),
+        C=classes, BLOCK_C=triton.next_power_of_2(classes), BLOCK_STATS=1024,
+        AVERAGES=average_stats is not None and stats.numel() > 0, num_warps=4,
+    )  # fmt: skip

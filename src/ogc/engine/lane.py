@@ -55,8 +55,8 @@ class Lane:
 
         shape = feed.shape
         pads = isinstance(run.network, ResNet) and self.bits == torch.bfloat16
-        self.more = max(CHANNELS - shape[0], 0) if pads else 0
-        memory = (shape[1], shape[2], shape[0] + self.more) if len(shape) == 3 else shape
+        channels = max(CHANNELS, shape[0]) if pads else shape[0]
+        memory = (shape[1], shape[2], channels) if len(shape) == 3 else shape
         self.chunk = min(CHUNK, max(1, CHUNK_NUMBERS // (feed.batch * math.prod(memory))), feed.steps)
         self.inputs = torch.zeros(self.chunk, feed.batch, *memory, dtype=self.bits, device=device)
         self.rows = torch.zeros(self.chunk, 2, feed.batch, dtype=torch.int64, device=device)  # index, label
@@ -233,7 +233,7 @@ class Lane:
 
     def ready_set(self, part: EvaluationSet, ready: Ready) -> tuple[Tensor, Tensor]:
         """Return preprocessed held-out data, shared by all lanes, and its labels."""
-        key = id(part.dataset_inputs), part.feed.statistics, self.bits
+        key = id(part.origin), part.feed.statistics, self.bits
         if key not in ready:
             inputs = part.feed.plain(cast(Tensor, part.inputs)).to(self.bits)
             ready[key] = inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
@@ -274,7 +274,7 @@ class Lane:
         run.epoch, run.step = run.epoch + 1, 0
         with torch.cuda.stream(self.aside):
             self.evaluation_graph.replay()
-            run.survey(self.frozen_network, run.epoch)
+            run.survey(self.frozen_network)
             snapshot = Snapshot(
                 epoch=run.epoch,
                 losses=self.frozen["losses"],

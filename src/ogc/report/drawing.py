@@ -220,11 +220,10 @@ def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mappi
             color=GREY,
             fontsize=9,
         )
-    last = [run[-1] for run in taus]
-    known = [tau for tau in last if tau is not None]
-    if not known:
+    last = [run[-1] for run in taus if run[-1] is not None]
+    if not last:
         return "No gradient is clipped at the end"
-    return f"Gradients above tau are clipped: {statistics.fmean(known):.3g} at the end"
+    return f"Gradients above tau are clipped: {statistics.fmean(last):.3g} at the end"
 
 
 def draw_normals(axes: Axes, mixtures: Sequence[Mapping[str, float] | None]) -> str:
@@ -243,9 +242,9 @@ def draw_normals(axes: Axes, mixtures: Sequence[Mapping[str, float] | None]) -> 
 
 def draw_noisy_weight(axes: Axes, weights: Sequence[float | None]) -> str:
     """Draw the share of recent samples in the noisy normal over epochs."""
-    shares = [None if weight is None else 100 * weight for weight in weights]
-    draw_curves(axes, [Curve("", shares, ORANGE)], ylabel="share of recent samples, %", drops={}, bottom=0)
-    last = shares[-1]
+    percents = in_percent(weights)
+    draw_curves(axes, [Curve("", percents, ORANGE)], ylabel="share of recent samples, %", drops={}, bottom=0)
+    last = percents[-1]
     return "In the noisy normal" + ("" if last is None else f": {last:.1f} % at the end")
 
 
@@ -259,13 +258,7 @@ def draw_queue(axes: Axes, criterion: OGC) -> str:
 
 
 def draw_histogram(
-    axes: Axes,
-    H: Tensor,
-    wrong: Tensor | None,
-    mixture: Mixture | None,
-    *,
-    xlabel: str,
-    when: str = "at the end",
+    axes: Axes, H: Tensor, wrong: Tensor | None, mixture: Mixture | None, *, xlabel: str, when: str = "at the end"
 ) -> str:
     """Draw the histogram of H, (N,), and the counts expected by the two normals fitted to the queue.
 
@@ -322,6 +315,10 @@ def tidy(axes: Axes) -> None:
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9)
+
+
+def in_percent(shares: Iterable[float | None]) -> list[float | None]:
+    return [None if share is None else 100 * share for share in shares]
 
 
 def percent(values: Iterable[float | None], sign: str = " +- ") -> str | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from pathlib import Path
 
 from ..training.method import own_loss
 from ..training.recipe import RECIPES, Recipe, override, shown
+from ..training.run_folder import StoredRun
 from ..training.source import NAMED, OPTIONS, Source
 
 LOAD = """\
@@ -21,25 +20,21 @@ from ogc.audit.run import audit_run
 audit_run({folder!r}, (train, sets))  # the data of the job"""
 
 
-def next_steps(
-    folder: Path, source: Source | None, recipe: Recipe, *, from_python: Sequence[str], epochs: int, finished: bool
-) -> list[tuple[str, str]]:
-    """Return pairs of a sentence and a command or code.
-
-    :param from_python: parts that no command can load: "data", "network".
-    :param epochs: number of epochs done.
-    """
+def next_steps(run: StoredRun) -> list[tuple[str, str]]:
+    """Return pairs of a sentence and a command or code."""
+    folder, source, recipe = run.folder, run.source, run.recipe
+    from_python = run.facts["from_python"]  # parts that no command can load: "data", "network"
     steps = []
-    if not finished:
+    if not run.finished:
         named = ["--method", recipe.method] if own_loss(recipe.method) is not None else []
         command = shlex.join(["ogc", "train", "--resume", str(folder), *named])
         code = "ogc.training.train(jobs, resume=True)  # the same jobs"
         steps.append(("Resume the run:", code if from_python else command))
-    if finished and recipe.surveys:
+    if run.finished and recipe.surveys:
         code = AUDIT.format(folder=str(folder))
         command = f"ogc audit {shlex.quote(str(folder))}"
         steps.append(("See which labels are wrong, and what they should be:", code if source is None else command))
-    if epochs:
+    if run.epochs:
         averaged = ", with its averaged weights" if recipe.average else ""
         given = ", network=one_like_yours" if "network" in from_python else ""
         steps.append((f"Use the network in Python{averaged}:", LOAD.format(folder=str(folder), given=given)))

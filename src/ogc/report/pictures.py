@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ from .drawing import (
     draw_histogram,
     draw_tau,
     figure_of,
+    in_percent,
     over_epochs,
 )
 
@@ -47,6 +48,7 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Pic
     if not epochs:
         return []
     drops = lr_drops(epochs)
+    wrong = samples["given"] != samples["true"] if "true" in samples else None
     drawn: list[Picture] = []
 
     def add(name: str, words: str, draw: Callable[[Axes], str]) -> None:
@@ -69,7 +71,7 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Pic
         words = "Share of labels that the network contradicts at each survey, and the noise rate estimated so far."
         if memorised_from(surveys) is not None:
             words += " From the vertical line on, the network memorises labels, and surveys do not count."
-        true = None if "true" not in samples else float((samples["given"] != samples["true"]).double().mean())
+        true = None if wrong is None else float(wrong.double().mean())
         add("noise", words, lambda axes: draw_noise(axes, surveys, len(epochs), true))
     if any(epoch.tau for epoch in epochs):
         words = "tau, the largest slope of a sample's loss. The lower it is, the less a wrong label contributes."
@@ -84,7 +86,6 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Pic
         words = "Cross entropy of the given label when each sample was last trained on."
         if epochs[-1].mixture:
             words += " The two normals were fitted to the queue. Labels are suspect where the dashed one is higher."
-        wrong = samples["given"] != samples["true"] if "true" in samples else None
         xlabel = "H, cross entropy of the given label"
         add(
             "histogram",
@@ -106,18 +107,14 @@ def lr_drops(epochs: Sequence[Epoch]) -> dict[int, str]:
     return falls if len(falls) <= max(3, len(epochs) // 10) else {}
 
 
-def shares(values: Iterable[float | None]) -> list[float | None]:
-    return [None if value is None else 100 * value for value in values]
-
-
 def draw_accuracy(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
     last = epochs[-1]
     curves = []
     for name, colour in zip(last.accuracy, itertools.cycle(COLOURS), strict=False):
-        curves.append(Curve(name, shares(epoch.accuracy.get(name) for epoch in epochs), colour))
+        curves.append(Curve(name, in_percent(epoch.accuracy.get(name) for epoch in epochs), colour))
         if name in last.averaged:
             label = "averaged" if len(last.accuracy) == 1 else f"{name}, averaged"
-            curves.append(Curve(label, shares(epoch.averaged.get(name) for epoch in epochs), colour, "--"))
+            curves.append(Curve(label, in_percent(epoch.averaged.get(name) for epoch in epochs), colour, "--"))
     draw_curves(axes, curves, ylabel="accuracy, %", drops=drops)
     name = curves[0].label
     averaged = f", averaged {100 * last.averaged[name]:.1f} %" if name in last.averaged else ""
@@ -128,7 +125,7 @@ def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -
     """Draw how many right and wrong labels are predicted, or how many given ones if the true ones are unknown."""
     last = epochs[-1]
     curves = [
-        Curve(label, shares(values), colour, style)
+        Curve(label, in_percent(values), colour, style)
         for label, colour, style, values in (
             ("correct learnt", GREEN, "-", [epoch.clean for epoch in epochs]),
             ("wrong memorised", RED, "-", [epoch.memorised for epoch in epochs]),
@@ -137,7 +134,7 @@ def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -
         if any(value is not None for value in values)
     ]
     if len(curves) < 2:  # the true labels are unknown, or none is wrong
-        curves = [Curve("given learnt", shares(epoch.agreement for epoch in epochs), GREY)]
+        curves = [Curve("given learnt", in_percent(epoch.agreement for epoch in epochs), GREY)]
     draw_curves(axes, curves, ylabel="share of training samples, %", drops=drops, bottom=0)
     if last.memorised is None:
         return f"Given labels that the network predicts: {100 * last.agreement:.1f} %"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ..training.history import Epoch
@@ -48,11 +47,10 @@ class Row:
 
     def seconds_left(self) -> float | None:
         """Estimate from the time since the first reported step, which excludes loading and compiling."""
-        if self.first_report is None or self.done <= self.first_report[1]:
+        began, before = self.first_report or (0.0, self.done)
+        if self.done <= before:
             return None
-        return (
-            (time.monotonic() - self.first_report[0]) / (self.done - self.first_report[1]) * (self.epochs - self.done)
-        )
+        return (time.monotonic() - began) / (self.done - before) * (self.epochs - self.done)
 
     def facts(self) -> dict[str, str]:
         """Return the known numbers by name, formatted."""
@@ -92,12 +90,11 @@ class Progress:
         self.console = console
         titles = short_names([job.recipe.model_dump(mode="json") for job in jobs])
         self.milestones = [job.recipe.milestones for job in jobs]
-        self.rows = [Row(title, job.recipe.epochs) for title, job in zip(titles, jobs, strict=True)]
-        for row, job in zip(self.rows, jobs, strict=True):
-            if job.source is not None and job.source.kind == "table":
-                row.unit = "rows/s"
-            if job.out is not None and is_finished(job.out):  # resumed, but already finished
-                row.epoch = row.epochs
+        self.rows: list[Row] = []
+        for title, job in zip(titles, jobs, strict=True):
+            finished = job.out is not None and is_finished(job.out)  # resumed, but already finished
+            unit = "rows/s" if job.source is not None and job.source.kind == "table" else "images/s"
+            self.rows.append(Row(title, job.recipe.epochs, job.recipe.epochs if finished else 0, unit=unit))
         self.line_epochs: list[set[int]] = [set() for _ in jobs]  # epochs to print a line after
         self.live: Live | None = None
 
@@ -109,9 +106,7 @@ class Progress:
             self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.live is not None:
             self.live.stop()
 
@@ -119,9 +114,7 @@ class Progress:
         row = self.rows[run]
         row.epoch, row.epochs, row.steps, row.step = epoch, epochs, steps, 0
         left = epochs - epoch
-        spaced = (
-            {epoch + max(1, round(left * i / SPACED_LINES)) for i in range(1, SPACED_LINES + 1)} if left > 0 else set()
-        )
+        spaced = [epoch + max(1, round(left * i / SPACED_LINES)) for i in range(1, SPACED_LINES + 1)]
         falls = [milestone for milestone in self.milestones[run] if milestone > epoch]
         self.line_epochs[run] = {epoch + 1, *spaced, *falls[:3]}
         if self.live is None:

@@ -18,9 +18,7 @@ from ..training.survey import memorised_from, points_of, unsettled
 from .drawing import png, svg
 from .next_steps import next_steps
 from .pictures import Picture, mixture_of, pictures
-from .table import clock, table
-
-__all__ = ["table", "write_report"]
+from .table import clock
 
 TEMPLATE = Path(__file__).with_name("report.html")
 LONGEST_NAME = 40  # characters of a class name
@@ -30,17 +28,12 @@ FIRST_CLASSES = 20  # rows of the table of classes that are not folded
 def write_report(folder: Path) -> list[Path]:
     """Write the pictures and ``report.html``, which embeds them. Return the paths."""
     run = read(folder)
-    written = []
-
-    def write(name: str, content: bytes) -> None:
-        write_whole(folder / name, content)
-        written.append(folder / name)
-
     drawn = pictures(run.epochs, run.samples)
-    for picture in drawn:
-        write(f"{picture.name}.png", png(picture.figure))
-    write(REPORT, page(run, drawn).encode("utf-8", "replace"))  # folder names may be invalid UTF-8
-    return written
+    files = {folder / f"{picture.name}.png": png(picture.figure) for picture in drawn}
+    files[folder / REPORT] = page(run, drawn).encode("utf-8", "replace")  # folder names may be invalid UTF-8
+    for path, content in files.items():
+        write_whole(path, content)
+    return list(files)
 
 
 def page(run: StoredRun, drawn: Sequence[Picture]) -> str:
@@ -62,14 +55,7 @@ def page(run: StoredRun, drawn: Sequence[Picture]) -> str:
         recipe=recipe_rows(run.recipe),
         noise=noise_rows(run),
         provenance=provenance_rows(run),
-        next_steps=next_steps(
-            run.folder,
-            run.source,
-            run.recipe,
-            from_python=run.facts["from_python"],
-            epochs=len(run.epochs),
-            finished=run.finished,
-        ),
+        next_steps=next_steps(run),
     )
     return html.replace(" %", "\u00a0%")  # no line break before the sign
 

@@ -54,6 +54,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     from rich.table import Table
 
     recipes = [result["recipe"] for result in results]
+    common = [field for field in ("name", "network", "noise") if len({recipe[field] for recipe in recipes}) == 1]
     fields = [field for field in distinguishing_fields(recipes) if field not in ("seed", "noise_seed")]
     sets = {result["summary"]["set"] for result in results} - {None}
     held_out = min(sets) if len(sets) == 1 else "held-out"
@@ -63,7 +64,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     averaged = any(result["summary"].get("averaged_last") is not None for result in results)
     what = f"Accuracy{' of the weights, and of their running average' if averaged else ''}: {over}. {BEST}"
     shown = Table(
-        title=_title(recipes),
+        title=", ".join(_named(field, recipes[0]) for field in common),
         caption=what if sets else "No held-out data: the generalisation is unknown.",
         title_justify="left",
         caption_justify="left",
@@ -88,14 +89,6 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     for cells, style in rows:
         shown.add_row(*(cells[i] for i in there), style=style, end_section=bool(style))
     return shown
-
-
-def _title(recipes: Sequence[Mapping[str, Any]]) -> str:
-    """Return the settings that all runs have in common."""
-    common = (
-        _named(field, recipes[0]) for field in ("name", "network", "noise") if len({r[field] for r in recipes}) == 1
-    )
-    return ", ".join(common)
 
 
 def _cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -27,24 +27,26 @@ def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if name == "bf16" else nullcontext()
 
 
+def batch_for(shape: tuple[int, ...]) -> int:
+    """Return how many samples of this shape to evaluate at once."""
+    return min(EVALUATION_BATCH, max(1, EVALUATION_NUMBERS // math.prod(shape)))
+
+
 class EvaluationSet:
     """Held-out data. Accuracy is measured against the true labels if they are known."""
 
-    def __init__(
-        self, dataset: Dataset, feed: Feed, like: EvaluationSet | None = None, inputs: Inputs | None = None
-    ) -> None:
-        """Move the data to the device.
+    inputs: Inputs  # on the device; those of ``feed`` or ``like`` if they are the same
 
-        :param like: another set. Its inputs on the device are shared if they are the same.
-        :param inputs: the inputs of the data set, if they are on the device already.
-        """
-        self.feed, self.samples, self.dataset_inputs = feed, len(dataset), dataset.inputs
-        same = like is not None and like.dataset_inputs is dataset.inputs and like.feed.device == feed.device
-        if inputs is None:
-            inputs = like.inputs if like is not None and same else on_device(dataset.inputs, feed.device)
-        self.inputs: Inputs = inputs
+    def __init__(self, dataset: Dataset, feed: Feed, like: EvaluationSet | None = None) -> None:
+        self.feed, self.samples, self.origin = feed, len(dataset), dataset.inputs
+        if self.origin is feed.origin:
+            self.inputs = feed.inputs
+        elif like is not None and self.origin is like.origin and feed.device == like.feed.device:
+            self.inputs = like.inputs
+        else:
+            self.inputs = on_device(self.origin, feed.device)
         self.labels = (dataset.given if dataset.true is None else dataset.true).to(feed.device)
-        self.batch = min(EVALUATION_BATCH, max(1, EVALUATION_NUMBERS // math.prod(shape_of(dataset))))
+        self.batch = batch_for(shape_of(dataset))
 
     @torch.no_grad()
     def logits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Iterator[tuple[slice, Tensor]]:

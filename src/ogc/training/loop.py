@@ -131,7 +131,7 @@ def end_epoch(run: Run, plan: Plan, ranks: Ranks, watch: Watch, began: float) ->
     run.epoch, run.step, run.seconds = run.epoch + 1, 0, 0.0
     if ranks.first:
         run.record(run.snapshot().to_host(), seconds)
-        run.survey(lambda: run.average or run.state(), run.epoch)
+        run.survey(lambda: run.average or run.state())
         checkpoint.write_metrics(run)
     recorded = ranks.broadcast(run.history[-1].to_json() if ranks.first else "")
     if not ranks.first:

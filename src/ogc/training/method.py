@@ -27,10 +27,7 @@ Value = bool | int | float
 Parameters = dict[str, Value]
 
 RULES = {"ogc": OGC, "linear": Linear, "ema": EMA}  # schedules of tau
-METHODS = (
-    *LOSSES,
-    *(f"{base}+{rule}" for rule in RULES for base in CLIPPABLE if base != "sce" or rule == "ogc"),
-)
+METHODS = (*LOSSES, *(f"{base}+{rule}" for rule in RULES for base in CLIPPABLE if base != "sce" or rule == "ogc"))
 
 PAPER: dict[str, dict[str, Parameters]] = {  # the paper's table "param", and its text for gce+ogc
     "cifar10": {
@@ -79,8 +76,8 @@ PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe for 
     **PAPER,
     "folder": {},
     "folder-large": {},
-    "cifar10-plus": PAPER["cifar10"] | {"ce+ogc": {"epsilon0": 20.0}},
-    "cifar100-plus": PAPER["cifar100"] | {"ce+ogc": {"epsilon0": 20.0}},
+    "cifar10-plus": PAPER["cifar10"],
+    "cifar100-plus": PAPER["cifar100"],
     "cifar10-default": PAPER["cifar10"] | {"ce+ogc": {}, "fl+ogc": {"gamma": 0.5}},
 }
 
@@ -146,7 +143,7 @@ def build(
 def check(method: str, parameters: Iterable[str] = ()) -> None:
     """Raise ``ValueError`` for an unknown method or parameter, and suggest a similar name."""
     name, plus, rule = split(method)
-    if (own_loss(method) is None and name not in LOSSES) or (rule not in RULES if plus else False):
+    if (own_loss(method) is None and name not in LOSSES) or (plus and rule not in RULES):
         near = f" Did you mean ce+{method}?" if method in RULES else did_you_mean(method, METHODS)
         raise ValueError(f"There is no method named {method!r}.{near} There are {', '.join(METHODS)}.")
     taken = takes(method)

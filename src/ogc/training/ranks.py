@@ -28,7 +28,7 @@ class Ranks:
             return list(values)
         found = torch.tensor(values)
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
-        return [int(value) for value in found]
+        return found.tolist()
 
     def gather(self, value: Tensor) -> list[Tensor]:
         """Gather a CPU tensor of the same shape from every rank, in rank order."""
@@ -42,11 +42,9 @@ class Ranks:
         """Return the text of the first rank."""
         if self.size == 1:
             return text
-        content = text.encode() if self.first else b""
-        buffer = torch.zeros(self.highest(len(content))[0], dtype=torch.uint8)
-        buffer[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
-        dist.broadcast(buffer, 0, group=self.group)
-        return bytes(buffer.tolist()).decode()
+        found = [text]
+        dist.broadcast_object_list(found, 0, group=self.group)
+        return found[0]
 
     def parts(self, order: Tensor, accumulate: int) -> Tensor:
         """Split batches into micro-batches and ranks: (..., batch) -> (..., accumulate, ranks, samples)."""

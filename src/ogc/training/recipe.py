@@ -67,7 +67,6 @@ ALIASES = {  # names of these settings in other libraries, for error messages
     "model": "network",
     "wd": "weight_decay",
 }
-Value = bool | int | float
 Nothing = BeforeValidator(_none)
 Count = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
@@ -76,7 +75,7 @@ Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Frozen(dict[str, Value]):
+class Frozen(dict[str, methods.Value]):
     """An immutable dict of numbers, which works with JSON and pickle."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
@@ -100,7 +99,7 @@ class Recipe(Checked):
     hidden: Counts = ()  # widths of the mlp's layers
     method: str = "ce+ogc"
     method_sha256: str | None = None  # checksum of the file of a custom loss when the recipe was made
-    parameters: Annotated[dict[str, Value], AfterValidator(lambda given: Frozen(given))] = {}
+    parameters: Annotated[dict[str, methods.Value], AfterValidator(lambda given: Frozen(given))] = {}
     # of the method; by default the paper's for ``name``, or those of the loss
     noise: Annotated[str | None, Nothing] = None  # added to the training labels: KIND:RATE or human:KIND
     noise_seed: Seed = 0
@@ -166,8 +165,8 @@ class Recipe(Checked):
 
     @property
     def data(self) -> str:
-        """Name of the data set that the recipe is for."""
-        return VARIANTS.get(self.name, self.name)
+        """Name of the data set that the recipe is for: ``cifar10`` for ``cifar10-plus``."""
+        return self.name.partition("-")[0] if self.name in RECIPES else self.name
 
     def lr_at(self, epoch: int, share: float = 0.0) -> float:
         """Return the learning rate after ``epoch`` epochs and this share of the next one."""
@@ -287,7 +286,7 @@ def from_toml(path: str | Path) -> Recipe:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _number(name: str, value: object) -> bool | int | float:
+def _number(name: str, value: object) -> methods.Value:
     """Convert a parameter of a method to a number."""
     if isinstance(value, str):
         text = value.strip().lower()
@@ -350,7 +349,7 @@ _WEBVISION = {"network": "resnet18", "epochs": 120, "milestones": (40, 80), "nes
 _LARGE = {"augment": "large", "size": 224}
 _PLUS = {"method": "ce+ogc", "epochs": 100, "milestones": (50,), "average": 0.999, "report": "averaged"}
 
-RECIPES: dict[str, Recipe] = {
+RECIPES: dict[str, Recipe] = {  # by data set, or data set and variant
     "cifar10": _CIFAR,
     "cifar100": override(_CIFAR, {"name": "cifar100", "network": "resnet34-cifar"}),
     "webvision": override(_CIFAR, {"name": "webvision", **_WEBVISION, **_LARGE}),
@@ -373,13 +372,4 @@ RECIPES: dict[str, Recipe] = {
 RECIPES |= {  # not in the paper: two thirds of the epochs, one drop of the learning rate, averaged weights
     f"{name}-plus": override(RECIPES[name], {"name": f"{name}-plus", **_PLUS}) for name in ("cifar10", "cifar100")
 }
-
 RECIPES["cifar10-default"] = override(_CIFAR, {"name": "cifar10-default"})  # the paper's recipe with OGC's default rule
-
-VARIANTS = {
-    "cifar10-default": "cifar10",
-    "cifar10-plus": "cifar10",
-    "cifar100-plus": "cifar100",
-    "folder-large": "folder",
-}
-"""Recipes that are not named after their data set."""

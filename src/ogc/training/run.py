@@ -166,8 +166,7 @@ class Run:
         self.losses = torch.zeros(self.feed.steps, device=device)
         parts: dict[str, Survey] = {}  # sets whose labels may be wrong
         if recipe.surveys and len(self.train_set) * classes <= LARGEST:
-            own = EvaluationSet(self.train_set, self.feed, inputs=self.feed.inputs)
-            parts["train"] = Survey(own, self.train_set.given, classes)
+            parts["train"] = Survey(EvaluationSet(self.train_set, self.feed), self.train_set.given, classes)
             if "val" in self.sets:
                 parts["val"] = Survey(self.sets["val"], sets["val"].given, classes)
         self.surveys: Surveys = Surveys(parts, epochs=recipe.epochs, surveys=recipe.surveys)
@@ -217,7 +216,9 @@ class Run:
     def snapshot(self) -> Snapshot:
         """Evaluate the network after an epoch."""
         raw, averaged = self.state(), self.average
-        bits = self.recipe.precision
+
+        def hits(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: part.hits(self.network, weights, self.recipe.precision) for name, part in self.sets.items()}
 
         def weights() -> dict[str, Tensor]:
             found = {f"network.{name}": value.detach().clone() for name, value in raw.items()}
@@ -229,17 +230,15 @@ class Run:
             H=self.H,
             predicted=self.predicted,
             solution=self.criterion.solution if isinstance(self.criterion, OGC) else None,
-            hits={name: part.hits(self.network, raw, bits) for name, part in self.sets.items()},
-            averaged_hits={}
-            if averaged is None
-            else {name: part.hits(self.network, averaged, bits) for name, part in self.sets.items()},
+            hits=hits(raw),
+            averaged_hits={} if averaged is None else hits(averaged),
             weights=weights,
         )
 
-    def survey(self, weights: Callable[[], Mapping[str, Tensor]], epoch: int) -> None:
-        """Survey the training samples if a survey is due after ``epoch`` epochs."""
-        if self.surveys.due(epoch):
-            self.surveys.take(self.network, weights(), self.recipe.precision, epoch)
+    def survey(self, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Survey the training samples if a survey is due after the last epoch."""
+        if self.surveys.due(self.epoch):
+            self.surveys.take(self.network, weights(), self.recipe.precision, self.epoch)
 
     def sample_state(self) -> dict[str, Tensor]:
         """Return what was recorded about the samples so far."""

@@ -275,13 +275,12 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
+        kind = torch.device(name).type
     except RuntimeError:
-        raise ValueError(
-            f"Parameter `device` should be auto, cpu, cuda or cuda:N. Found `device = {name!r}`."
-        ) from None
-    require(device.type in ("cpu", "cuda"), "device", "auto, cpu, cuda or cuda:N", name)
-    if device.type == "cuda":
+        kind = "unknown"
+    require(kind in ("cpu", "cuda"), "device", "auto, cpu, cuda or cuda:N", name)
+    device = torch.device(name)
+    if kind == "cuda":
         require(torch.cuda.is_available(), "device", "cpu: no GPU found", name)
         index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
         require(index < torch.cuda.device_count(), "device", f"below cuda:{torch.cuda.device_count()}", name)

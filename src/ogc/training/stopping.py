@@ -19,11 +19,7 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(
-        self,
-        signal_number: int,
-        folders: Sequence[Path],
-        trouble: Exception | None = None,
-        losses: Sequence[str] = (),
+        self, signal_number: int, folders: Sequence[Path], trouble: Exception | None = None, losses: Sequence[str] = ()
     ) -> None:
         self.signal, self.folders = signal.Signals(signal_number), list(folders)
         options = [("--resume", str(folder)) for folder in folders] + [("--method", loss) for loss in losses]

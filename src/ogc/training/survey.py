@@ -78,24 +78,12 @@ class Survey:
             log_p[where] = logits.float().log_softmax(1)
         return log_p
 
-    def disagreements(self, log_p: Tensor) -> Tensor:
-        """Count the given labels that are not the likeliest: (N, C) -> () int64."""
-        return contradicted(log_p, self.given).sum()
-
     def add(self, log_p: Tensor, counts: Tensor) -> None:
         """Add a survey if ``counts``, () bool. Reads nothing back from the device."""
         self.H += torch.where(counts, -log_p.gather(1, self.given[:, None])[:, 0], 0.0)
         self.margin += torch.where(counts, margin(log_p, self.given), 0.0)
         self.probabilities += torch.where(counts, log_p.exp(), 0.0)
         self.count += counts
-
-    def confidence(self) -> Tensor:
-        """Mean confidence in each class by the surveys so far, (C,)."""
-        return class_confidence(self.means()["probabilities"], self.given)
-
-    def wrong(self, confidence: Tensor) -> Tensor:
-        """Count the labels that are wrong by the surveys so far, () int64."""
-        return (likelier_label(self.means()["probabilities"], self.given, confidence) != self.given).sum()
 
     def state(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in self.NAMES}
@@ -129,9 +117,9 @@ class Surveys:
     @torch.no_grad()
     def take(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str, epoch: int) -> None:
         """Survey the network with these weights after ``epoch`` epochs. Reads nothing back from the device."""
-        train = next(iter(self.parts.values()))
+        train, *others = self.parts.values()
         log_p = train.predict(network, weights, bits)
-        disagreement = train.disagreements(log_p).double() / len(train.given)
+        disagreement = contradicted(log_p, train.given).sum().double() / len(train.given)
         counts = torch.ones((), dtype=torch.bool, device=self.history.device)
         early = [moment for moment in self.moments if moment <= EARLY]
         if epoch > EARLY and early:  # a comparison with NaN, for a survey that was not made, lets this one count
@@ -140,15 +128,19 @@ class Surveys:
             counts = ~stopped & ~(disagreement < KEPT * settled)
         train.add(log_p, counts)
         del log_p  # before the next set's, which may be as large
-        for part in list(self.parts.values())[1:]:
+        for part in others:
             part.add(part.predict(network, weights, bits), counts)
         self.history[epoch - 1] = torch.stack([disagreement, self._noise_rate(), counts.double()])
 
     def _noise_rate(self) -> Tensor:
         """Share of the labels of all sets that are wrong by the surveys, () float64."""
-        confidence = next(iter(self.parts.values())).confidence()
-        wrong = torch.stack([part.wrong(confidence) for part in self.parts.values()]).sum()
-        return wrong.double() / sum(len(part.given) for part in self.parts.values())
+        parts = list(self.parts.values())
+        confidence = class_confidence(parts[0].means()["probabilities"], parts[0].given)
+        wrong = [
+            (likelier_label(part.means()["probabilities"], part.given, confidence) != part.given).sum()
+            for part in parts
+        ]
+        return torch.stack(wrong).sum().double() / sum(len(part.given) for part in parts)
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
         """Yield what a checkpoint has to hold, by name."""
