@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ._files import CHECKSUM, MISMATCH, first_line, parse_json, write_whole
+from ._require import extra
 
 BLANK = b"0" * 64  # stands in for the checksum while it is computed
 _PLACE = re.compile(rb'"%b":"([0-9a-f]{64})"' % CHECKSUM.encode())  # quotes inside the facts are escaped
@@ -34,11 +35,9 @@ def read_tensors(path: Path, *, error: type[ValueError], fix: str) -> tuple[dict
     :param error: raised if the file has changed, with a sentence that names it.
     :param fix: what to do then, a sentence.
     """
-    try:
+    with extra("cli", "Saved tensors need safetensors", "safetensors"):
         from safetensors import SafetensorError
         from safetensors.torch import load
-    except ImportError as missing:
-        raise ImportError('safetensors is missing: pip install "torch-ogc[cli]"') from missing
     content = path.read_bytes()
     try:
         place = _place(memoryview(content))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .._require import extra
 from .dataset import Dataset, Loaded
 
 TEST_SHARE = 0.2
@@ -13,11 +14,9 @@ CLASS_NAMES = tuple(str(digit) for digit in range(10))
 
 def load_digits() -> Loaded:
     """Load flattened images with pixels in [0, 1], (N, 64), in a fixed stratified split."""
-    try:
+    with extra("cli", "The digits need scikit-learn", "sklearn"):
         from sklearn import datasets
         from sklearn.model_selection import train_test_split
-    except ImportError as error:
-        raise ImportError('The digits need scikit-learn, which is missing: pip install "torch-ogc[cli]"') from error
 
     pixels, labels = datasets.load_digits(return_X_y=True)
     parts = train_test_split(range(len(labels)), test_size=TEST_SHARE, stratify=labels, random_state=0)

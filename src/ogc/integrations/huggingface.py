@@ -15,21 +15,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from .._require import require
+from .._require import extra, require
 from ..clipping import OGC
 from ..losses import Loss
 from . import never_fitted
 
-try:
+with extra("huggingface", "ogc.integrations.huggingface needs transformers", "safetensors", "transformers"):
     import safetensors.torch as safetensors
     from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerControl, TrainerState
     from transformers.training_args import TrainingArguments
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] not in ("safetensors", "transformers"):
-        raise
-    raise ImportError(
-        'ogc.integrations.huggingface needs transformers, which is missing: pip install "torch-ogc[huggingface]"'
-    ) from None
 
 
 def loss(criterion: Loss) -> TrainerLoss:
