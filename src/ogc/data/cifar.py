@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .dataset import Dataset, Loaded
-from .download import Progress, download, md5_of
+from .download import Progress, check_md5, download
 from .safe_pickle import read_pickle
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
@@ -107,9 +107,6 @@ CIFAR100 = Cifar(
         pickled=True,
     ),
 )
-URLS = {
-    version.archive: SITE + version.archive for cifar in (CIFAR10, CIFAR100) for version in (cifar.binary, cifar.python)
-}
 
 
 def cifar10(root: str | Path, *, download: bool = False, progress: Progress | None = None) -> Loaded:
@@ -127,7 +124,7 @@ def load(cifar: Cifar, root: Path, *, fetch: bool = False, progress: Progress | 
     incomplete = found is None or (found[1].is_dir() and not found[0].is_in(found[1]))
     if incomplete and fetch and not root.is_file():
         archive = cifar.binary.archive
-        found = cifar.binary, download(URLS[archive], root / archive, md5=cifar.binary.md5, progress=progress)
+        found = cifar.binary, download(SITE + archive, root / archive, md5=cifar.binary.md5, progress=progress)
     version, path = found or look_for(cifar, root)
     files = _from_archive(version, path) if path.is_file() else _from_folder(cifar, version, path)
     names = _class_names(cifar, version, files.pop(version.names))
@@ -170,8 +167,7 @@ def _from_folder(cifar: Cifar, version: Version, folder: Path) -> dict[str, byte
 
 def _from_archive(version: Version, archive: Path) -> dict[str, bytes]:
     """Read the files by their exact names into memory, without extracting them."""
-    if (found := md5_of(archive)) != version.md5:
-        raise ValueError(f"`{archive}` should have the md5 sum {version.md5}. Found {found}. Download it again.")
+    check_md5(archive, version.md5, "Download it again.")
     wanted = {f"{version.folder}/{name}": name for name in version.files}
     with tarfile.open(archive, "r:gz") as tar:
         return {wanted[part.name]: cast(Any, tar.extractfile(part)).read() for part in tar if part.name in wanted}

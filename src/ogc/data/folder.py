@@ -37,13 +37,13 @@ def folder(
     root = Path(root)
     if not root.is_dir():
         raise FileNotFoundError(f"The folder `{root}` is missing.")
-    own = any(path.is_dir() for path in (root / "train").glob("*"))  # a class named train has images there instead
-    class_names, samples = _samples(root, root / "train" if own else root)
-    held_out = {name: root / name for name in ("val", "test") if own and (root / name).is_dir()}
-    others = {name: _samples(root, path)[1] for name, path in held_out.items()}
+    train_folder = training_folder(root)
+    class_names, samples = _samples(root, train_folder)
+    held_out = [name for name in ("val", "test") if train_folder != root and (root / name).is_dir()]
+    others = {name: _samples(root, root / name)[1] for name in held_out}
     for name, found in others.items():
         if unknown := [sample for sample in found if sample[1] not in class_names]:
-            raise ValueError(f"The class `{unknown[0][1]}` of `{root / name}` has no folder in `{root / 'train'}`.")
+            raise ValueError(f"The class `{unknown[0][1]}` of `{root / name}` has no folder in `{train_folder}`.")
 
     everything = [path for part in (samples, *others.values()) for path, _ in part]
     bad = set(_unreadable(root, everything))
@@ -74,9 +74,20 @@ def folder(
     return dataset(train), {"val": dataset(validation)}
 
 
+def training_folder(root: Path) -> Path:
+    """Return the folder of the training classes: ``train`` if it has sub-folders, or the root itself."""
+    train = root / "train"  # a class named train has images instead of sub-folders
+    return train if any(path.is_dir() for path in train.glob("*")) else root
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """Return the folders of the classes, in order."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
 def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
     """Return the classes in a folder and their images, both sorted."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    classes = class_folders(folder)
     if outside := [path for path in classes if not inside(root, path)]:
         raise ValueError(
             f"The folder `{outside[0]}` is a link that points outside of `{root}`. Replace it by a folder."
