@@ -173,15 +173,11 @@ def test_small_images_keep_every_pixel():
     assert thumbnail(torch.zeros(3, 0, 4, dtype=torch.uint8)) is None
 
 
-def test_only_the_worst_have_thumbnails():
-    findings = made(600, shown=Made(coloured))
-    sheets = {
-        n: Elements(page(findings, thumbnails=n)).of("script", type="text/plain", **{"class": "sheet"})
-        for n in (0, 300)
-    }
-    assert [len(found) for found in sheets.values()] == [0, 2]
-    with pytest.raises(ValueError, match="thumbnails"):
-        page(findings, thumbnails=-1)
+@pytest.mark.parametrize(("most", "sheets"), [(0, 0), (300, 2)])
+def test_only_the_worst_have_thumbnails(monkeypatch, most, sheets):
+    monkeypatch.setattr("ogc.audit.page.THUMBNAILS", most)
+    found = Elements(page(made(600, shown=Made(coloured))))
+    assert len(found.of("script", type="text/plain", **{"class": "sheet"})) == sheets
 
 
 def test_the_matrix_shows_the_classes_with_issues():
