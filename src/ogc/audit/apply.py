@@ -60,18 +60,20 @@ def apply(
     if not (folder / AUDIT / SUMMARY).is_file():
         raise FileNotFoundError(f"{folder} has no audit. To make one: ogc audit {folder}.")
     audit = read_audit(folder / AUDIT)
-    if read_description(folder).id != audit.run:
+    run = audit.summary["run"]
+    if read_description(folder).id != run["id"]:
         raise AuditError(
             f"{audit.folder / SUMMARY} belongs to another run than {folder / RUN}. To fix this: ogc audit {folder}."
         )
-    source = None if audit.source is None else Source(**audit.source)
+    source = None if run["source"] is None else Source(**run["source"])
     _check_out("copy" if out is None else "out", goal, folder, decisions, source)
     sure = None if accept_above is None else accepted_above(audit, accept_above)
     labels = (sure or audit.fixed) if decisions is None else decided(audit, decisions, sure)
     kind = "python" if source is None else source.kind
-    if audit.noise is not None and kind in WRITERS:
+    noise = run["recipe"]["noise"]
+    if noise is not None and kind in WRITERS:
         raise ValueError(
-            f"{audit.noise} was added to the labels of {folder} for training. Its data do not contain these labels, "
+            f"{noise} was added to the labels of {folder} for training. Its data do not contain these labels, "
             "so there is nothing to fix."
         )
     changed = sum(old != new for old, new in zip(audit.given, labels, strict=True))
@@ -108,7 +110,7 @@ def _check_out(name: str, out: Path, folder: Path, decisions: Path | None, sourc
 
 def _check_file(audit: Audit, path: Path) -> None:
     """Check that the file is unchanged. Suggestions go by row, and rows may move under the same labels."""
-    if file_sha256(path) != audit.sha256.get("file"):
+    if file_sha256(path) != audit.summary["run"]["sha256"].get("file"):
         raise AuditError(f"`{path}` has changed since it was audited. Train and audit again.")
 
 

@@ -206,10 +206,6 @@ class Audit:
     given: list[str]
     fixed: list[str]
     wrong: list[float]  # P(given label is wrong)
-    run: str  # the identifier of the audited run
-    noise: str | None  # added to the labels for training
-    source: dict[str, Any] | None
-    sha256: dict[str, str]  # of the data that the run was trained on
 
 
 def read_audit(folder: Path) -> Audit:
@@ -223,8 +219,7 @@ def read_audit(folder: Path) -> Audit:
         raise AuditError(f"{path} has changed since {SUMMARY} was written. {fix}")
     rows = [cells for _, cells in read_rows(path, FIXED_COLUMNS)]
     ids, fixed, given, _, wrong = ([row[i] for row in rows] for i in range(len(FIXED_COLUMNS)))
-    run, origin = facts["run"], (facts["run"]["source"], facts["run"]["sha256"])
-    return Audit(folder, facts, ids, given, fixed, [*map(float, wrong)], run["id"], run["recipe"]["noise"], *origin)
+    return Audit(folder, facts, ids, given, fixed, [*map(float, wrong)])
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

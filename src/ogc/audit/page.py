@@ -43,8 +43,7 @@ def page(findings: Findings) -> str:
     issues = findings.issues
     worst = issues.worst_first[:LISTED].tolist()
     found = columns(findings, worst)
-    drawn = Sheets(findings.shown, worst[:THUMBNAILS])
-    found["thumbnails"] = drawn.columns
+    drawn, found["thumbnails"] = sheets(findings.shown, worst[:THUMBNAILS])
     content = embedded(found)
     html, css, js = (Path(__file__).with_name(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -56,7 +55,7 @@ def page(findings: Findings) -> str:
         style=Markup(css),
         script=Markup(js),
         data=Markup(content),
-        sheets=[Markup(sheet) for sheet in drawn.sheets],
+        sheets=[Markup(sheet) for sheet in drawn],
         numbers=headline(findings),
         left_out=len(issues) - len(worst),
         names=[shortened(name) for name in findings.class_names],
@@ -117,40 +116,38 @@ def rows(findings: Findings, worst: list[int]) -> tuple[list[str], list[list[str
     return [shortened(name) for name in names], cells, unusual
 
 
-class Sheets:
-    """Thumbnails on sheets of JPEG, ``ACROSS`` per row. Samples without an image leave a gap."""
-
-    def __init__(self, shown: Shown, worst: list[int]) -> None:
-        self.sheets: list[str] = []
-        self.columns: dict[str, Any] = {"across": ACROSS, "cell": [], "width": [], "height": []}
-        for first in range(0, len(worst), ACROSS**2):
-            self._add([thumbnail(shown.image(i)) for i in worst[first : first + ACROSS**2]])
-
-    def _add(self, images: Sequence[Image | None]) -> None:
+def sheets(shown: Shown, worst: list[int]) -> tuple[list[str], dict[str, Any]]:
+    """Return thumbnails on sheets, ``ACROSS`` per row, and their sizes for the script. Missing images leave gaps."""
+    drawn: list[str] = []
+    columns: dict[str, Any] = {"across": ACROSS, "cell": [], "width": [], "height": []}
+    for first in range(0, len(worst), ACROSS**2):
+        images = [thumbnail(shown.image(i)) for i in worst[first : first + ACROSS**2]]
         sizes = [(0, 0) if image is None else image.size for image in images]
         # JPEG compresses blocks of 8 x 8 pixels. Whole blocks per thumbnail keep them from bleeding into each other.
         cell = -(-max(max(size) for size in sizes) // 8) * 8
-        self.columns["cell"].append(cell)
-        self.columns["width"] += [width for width, _ in sizes]
-        self.columns["height"] += [height for _, height in sizes]
-        self.sheets.append(self._drawn(images, cell) if cell else "")
+        columns["cell"].append(cell)
+        columns["width"] += [width for width, _ in sizes]
+        columns["height"] += [height for _, height in sizes]
+        drawn.append(_sheet(images, cell) if cell else "")
+    return drawn, columns
 
-    def _drawn(self, images: Sequence[Image | None], cell: int) -> str:
-        """Draw a sheet and encode it as JPEG in base64."""
-        import numpy as np
-        from PIL import Image
 
-        grey = all(image is None or image.mode == "L" for image in images)
-        sheet = Image.new("L" if grey else "RGB", (ACROSS * cell, -(-len(images) // ACROSS) * cell))
-        for place, image in enumerate(images):
-            if image is not None:
-                pixels = np.asarray(image.convert(sheet.mode))
-                whole = [(0, -image.height % 8), (0, -image.width % 8), (0, 0)][: pixels.ndim]
-                tile = Image.fromarray(np.pad(pixels, whole, mode="edge"))
-                sheet.paste(tile, (place % ACROSS * cell, place // ACROSS * cell))
-        file = io.BytesIO()
-        sheet.save(file, "JPEG", quality=QUALITY, subsampling=0, optimize=True)
-        return base64.b64encode(file.getvalue()).decode()
+def _sheet(images: Sequence[Image | None], cell: int) -> str:
+    """Draw a sheet and encode it as JPEG in base64."""
+    import numpy as np
+    from PIL import Image
+
+    grey = all(image is None or image.mode == "L" for image in images)
+    sheet = Image.new("L" if grey else "RGB", (ACROSS * cell, -(-len(images) // ACROSS) * cell))
+    for place, image in enumerate(images):
+        if image is not None:
+            pixels = np.asarray(image.convert(sheet.mode))
+            whole = [(0, -image.height % 8), (0, -image.width % 8), (0, 0)][: pixels.ndim]
+            tile = Image.fromarray(np.pad(pixels, whole, mode="edge"))
+            sheet.paste(tile, (place % ACROSS * cell, place // ACROSS * cell))
+    file = io.BytesIO()
+    sheet.save(file, "JPEG", quality=QUALITY, subsampling=0, optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def thumbnail(pixels: Tensor | None) -> Image | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..data.table import PARQUET, any_length, cells, delimiter_of, import_pyarrow, read_parquet
 
@@ -15,27 +15,6 @@ if TYPE_CHECKING:
     from ..training.source import Source
 
 BOM = "\ufeff"
-
-
-class TableFile(Protocol):
-    """A table file. Rows are counted from 0, without blank lines."""
-
-    @property
-    def columns(self) -> Sequence[str]: ...
-
-    def __len__(self) -> int: ...
-
-    def row(self, index: int) -> dict[str, str]:
-        """Return the cells of a row by column. Missing ones are empty."""
-        ...
-
-    def labels(self, column: str) -> list[str]:
-        """Return the cells of a column, stripped like class names."""
-        ...
-
-    def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
-        """Return the file with new labels in some rows. Each label must occur in the column."""
-        ...
 
 
 def read_table(path: Path, labelled: str | None = None) -> TableFile:
@@ -55,7 +34,7 @@ def table_of(source: Source) -> TableFile:
 
 
 class CsvFile:
-    """A CSV file: its original text, one piece per row, and the cells of each row."""
+    """A CSV file: its original text, one piece per row, and the cells of each row, without blank lines."""
 
     def __init__(self, path: Path, labelled: str | None = None) -> None:
         self.path, self.delimiter = path, delimiter_of(path)
@@ -79,13 +58,16 @@ class CsvFile:
         return len(self.rows)
 
     def row(self, index: int) -> dict[str, str]:
+        """Return the cells of a row by column. Missing ones are empty."""
         return dict(zip(self.columns, self.rows[index], strict=False))
 
     def labels(self, column: str) -> list[str]:
+        """Return the cells of a column, stripped like class names."""
         at = self.columns.index(column)
         return [cells[at].strip() if at < len(cells) else "" for cells in self.rows]
 
     def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
+        """Return the file with new labels in some rows. Each label must occur in the column."""
         at, pieces = self.columns.index(column), self.pieces.copy()
         for index, label in labels.items():
             place = self.places[index + 1]
@@ -134,6 +116,8 @@ def cell(text: str, delimiter: str = ",") -> str:
 
 
 class ParquetFile:
+    """A Parquet file, with the methods of :class:`CsvFile`."""
+
     def __init__(self, path: Path, labelled: str | None = None) -> None:
         self.table = read_parquet(path)
         self.columns = self.table.column_names
@@ -164,3 +148,6 @@ class ParquetFile:
         buffer = io.BytesIO()
         parquet.write_table(changed, buffer)
         return buffer.getvalue()
+
+
+TableFile = CsvFile | ParquetFile

@@ -111,9 +111,8 @@ class TrainerLoss(TrainerCallback, ExportableState):
         logs: dict[str, float] = kwargs["logs"]
         if isinstance(self.criterion, OGC) and "loss" in logs:
             now = {"tau": float(self.criterion.tau), "noisy_weight": float(self.criterion.mixture.noisy_weight)}
-            now = {
-                name: value for name, value in now.items() if not math.isnan(value)
-            }  # NaN before the first fit, which is not valid JSON
+            # NaN before the first fit, which is not valid JSON
+            now = {name: value for name, value in now.items() if not math.isnan(value)}
             logs.update(now)
             state.log_history[-1].update(now)
 
