@@ -77,7 +77,7 @@ def folder(
 def training_folder(root: Path) -> Path:
     """Return the folder of the training classes: ``train`` if it has sub-folders, or the root itself."""
     train = root / "train"  # a class named train has images instead of sub-folders
-    return train if any(path.is_dir() for path in train.glob("*")) else root
+    return train if train.is_dir() and class_folders(train) else root
 
 
 def class_folders(folder: Path) -> list[Path]:
