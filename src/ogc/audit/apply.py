@@ -5,7 +5,6 @@ The original is read, compared with what was audited, and never written to.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from .._require import require
 from ..data.folder import training_folder
 from ..data.paths import inside
 from ..noise.files import SUFFIXES as LABEL_FILES
-from ..noise.files import LabelInfo, labels_sha256, write_labels
+from ..noise.files import LabelInfo, labels_sha256, npy, write_labels
 from ..training.digests import file_sha256
 from ..training.run_folder import AUDIT, RUN, read_description
 from ..training.source import Source
@@ -208,9 +207,7 @@ def array_labels(audit: Audit, labels: Sequence[str], source: Source, out: Path)
     if [str(value) for value in raw.tolist()] != audit.given:
         raise AuditError(f"The labels in `{source.labels or source.path}` have changed. Train and audit again.")
     _check_file(audit, source.path)
-    buffer = io.BytesIO()
-    np.save(buffer, np.array([named[name] for name in labels], dtype=raw.dtype), allow_pickle=False)
-    return buffer.getvalue()
+    return npy(np.array([named[name] for name in labels], dtype=raw.dtype))
 
 
 def class_indices(audit: Audit, labels: Sequence[str], out: Path) -> tuple[NDArray[Any], LabelInfo]:

@@ -29,13 +29,8 @@ from .findings import Findings
 from .page import page
 from .table_file import BOM, cell, records
 
-ISSUES, ISSUES_CSV, FIXED, SUMMARY, PAGE = (
-    "issues.parquet",
-    "issues.csv",
-    "labels_fixed.csv",
-    "audit.json",
-    "audit.html",
-)
+ISSUES, ISSUES_CSV, FIXED = "issues.parquet", "issues.csv", "labels_fixed.csv"
+SUMMARY, PAGE = "audit.json", "audit.html"
 FORMAT = 3  # of audit.json
 DECISIONS = ("accept", "keep", "skip")
 FIXED_COLUMNS = ("id", "label", "given_label", "changed", "wrong_probability")

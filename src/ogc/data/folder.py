@@ -39,13 +39,14 @@ def folder(
         raise FileNotFoundError(f"The folder `{root}` is missing.")
     train_folder = training_folder(root)
     class_names, samples = _samples(root, train_folder)
-    held_out = [name for name in ("val", "test") if train_folder != root and (root / name).is_dir()]
-    others = {name: _samples(root, root / name)[1] for name in held_out}
-    for name, found in others.items():
-        if unknown := [sample for sample in found if sample[1] not in class_names]:
-            raise ValueError(f"The class `{unknown[0][1]}` of `{root / name}` has no folder in `{train_folder}`.")
+    parts = {"train": samples}
+    for name in ("val", "test"):
+        if train_folder != root and (root / name).is_dir():
+            parts[name] = _samples(root, root / name)[1]
+            if unknown := [label for _, label in parts[name] if label not in class_names]:
+                raise ValueError(f"The class `{unknown[0]}` of `{root / name}` has no folder in `{train_folder}`.")
 
-    everything = [path for part in (samples, *others.values()) for path, _ in part]
+    everything = [path for part in parts.values() for path, _ in part]
     bad = set(_unreadable(root, everything))
     if bad and not skip_bad:
         names = few([path for path in everything if path in bad])
@@ -55,10 +56,13 @@ def folder(
         )
     if bad:
         warnings.warn(f"Skipped {len(bad)} images that cannot be read: {few(sorted(bad))}.", stacklevel=2)
-    samples = [sample for sample in samples if sample[0] not in bad]
-    others = {name: [sample for sample in found if sample[0] not in bad] for name, found in others.items()}
+    parts = {name: [sample for sample in part if sample[0] not in bad] for name, part in parts.items()}
+    samples = parts["train"]
     if empty := sorted(set(class_names) - {label for _, label in samples}):
         raise ValueError(f"The classes {few(empty)} in `{root}` have no training images.")
+    if len(parts) == 1 and val:
+        keep, held_out = stratified_split(_indices(samples, class_names), class_names, val=val, seed=seed)
+        parts = {"train": [samples[i] for i in keep.tolist()], "val": [samples[i] for i in held_out.tolist()]}
 
     truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
 
@@ -67,11 +71,8 @@ def folder(
         files = ImageFiles([root / path for path in paths], size)
         return Dataset(files, _indices(part, class_names), class_names, paths, _lookup(truth, paths))
 
-    if others or not val:
-        return dataset(samples), {name: dataset(found) for name, found in others.items()}
-    parts = stratified_split(_indices(samples, class_names), class_names, val=val, seed=seed)
-    train, validation = ([samples[i] for i in part.tolist()] for part in parts)
-    return dataset(train), {"val": dataset(validation)}
+    sets = {name: dataset(part) for name, part in parts.items()}
+    return sets.pop("train"), sets
 
 
 def training_folder(root: Path) -> Path:
