@@ -27,6 +27,7 @@ from ..training.digests import ids_sha256
 from ..training.survey import memorised_from, unsettled
 from .findings import Findings
 from .page import page
+from .suspicion import Issues
 from .table_file import BOM, cell, records
 
 ISSUES, ISSUES_CSV, FIXED = "issues.parquet", "issues.csv", "labels_fixed.csv"
@@ -138,10 +139,10 @@ def formula_notes(names: Sequence[str]) -> list[str]:
 
 def summary(findings: Findings) -> dict[str, Any]:
     """Return the contents of ``audit.json``. Shares are in [0, 1]."""
-    issues, names = findings.issues, findings.class_names
+    issues, names, true = findings.issues, findings.class_names, findings.true
     pairs = [{"given": names[given], "suggested": names[other], "count": n} for given, other, n in issues.pairs()]
     splits = findings.splits or ["train"] * len(issues)
-    facts: dict[str, Any] = {
+    return {
         "format": FORMAT,
         "title": findings.title,
         "key": findings.key,
@@ -152,30 +153,23 @@ def summary(findings: Findings) -> dict[str, Any]:
         "unsettled": unsettled(findings.surveys),
         "memorised_from": memorised_from(findings.surveys),
         "surveys": [point._asdict() for point in findings.surveys],
-        "true_noise_rate": None,
-        "measures": None,
+        "true_noise_rate": None if true is None else float((true != issues.given_label).double().mean()),
+        "measures": None if true is None else measures(issues, true),
         "pairs": pairs,
         "classes": list(names),
         "confusion": issues.confusion().tolist(),
-        "true_confusion": None,
+        "true_confusion": None if true is None else issues.confusion(true).tolist(),
         "given_sha256": labels_sha256(issues.given_label.numpy()),
         "ids_sha256": ids_sha256(findings.ids),
         "run": dict(findings.run),
         "made": {"ogc": __version__, "commit": commit(), "at": datetime.now(UTC).isoformat(timespec="seconds")},
     }
-    if findings.true is not None:
-        facts["true_noise_rate"] = float((findings.true != issues.given_label).double().mean())
-        facts["true_confusion"] = issues.confusion(findings.true).tolist()
-        facts["measures"] = measures(findings)
-    return facts
 
 
-def measures(findings: Findings) -> dict[str, float | None]:
-    """Measure the findings against the true labels. ``None`` for measures that are not defined."""
+def measures(issues: Issues, true: torch.Tensor) -> dict[str, float | None]:
+    """Measure the issues against the true labels, (N,). ``None`` for measures that are not defined."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    issues, true = findings.issues, findings.true
-    assert true is not None
     wrong, found = true != issues.given_label, issues.is_label_issue
     suspicion, both = -issues.label_score.numpy(), bool(wrong.any()) and not bool(wrong.all())
     hits = int((wrong & found).sum())

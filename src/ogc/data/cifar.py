@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -128,8 +127,8 @@ def load(cifar: Cifar, root: Path, *, fetch: bool = False, progress: Progress | 
     version, path = found or look_for(cifar, root)
     files = _from_archive(version, path) if path.is_file() else _from_folder(cifar, version, path)
     names = _class_names(cifar, version, files.pop(version.names))
-    train = _dataset(cifar, version, version.train, files, names, "train")
-    return train, {"test": _dataset(cifar, version, (version.test,), files, names, "test")}
+    train, test = (_dataset(cifar, version, split, files, names) for split in ("train", "test"))
+    return train, {"test": test}
 
 
 def look_for(cifar: Cifar, root: Path) -> tuple[Version, Path]:
@@ -173,11 +172,6 @@ def _from_archive(version: Version, archive: Path) -> dict[str, bytes]:
         return {wanted[part.name]: cast(Any, tar.extractfile(part)).read() for part in tar if part.name in wanted}
 
 
-def _records(cifar: Cifar, version: Version, name: str) -> int:
-    """Return the number of images in a file."""
-    return cifar.test_size if name == version.test else cifar.train_size // len(version.train)
-
-
 def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, ...]:
     if version.pickled:
         found = read_pickle(content, version.names).get(cifar.names, [])
@@ -190,18 +184,16 @@ def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, .
     return tuple(listed)
 
 
-def _dataset(
-    cifar: Cifar, version: Version, parts: Iterable[str], files: dict[str, bytes], names: tuple[str, ...], split: str
-) -> Dataset:
+def _dataset(cifar: Cifar, version: Version, split: str, files: dict[str, bytes], names: tuple[str, ...]) -> Dataset:
+    parts, size = (version.train, cifar.train_size) if split == "train" else ((version.test,), cifar.test_size)
     decode = _unpickled if version.pickled else _binary
-    images, labels = zip(*(decode(cifar, version, part, files.pop(part)) for part in parts), strict=True)
+    images, labels = zip(*(decode(cifar, part, files.pop(part), size // len(parts)) for part in parts), strict=True)
     given = torch.cat(labels)
     ids = [f"{split}/{i:05}" for i in range(len(given))]
     return Dataset(torch.cat(images).view(-1, 3, 32, 32), given, names, ids, true=given.clone())
 
 
-def _binary(cifar: Cifar, version: Version, name: str, content: bytes) -> tuple[Tensor, Tensor]:
-    records = _records(cifar, version, name)
+def _binary(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
     size = records * (cifar.coarse + 1 + PIXELS)
     if len(content) != size:
         raise ValueError(f"`{name}` should have {size:,} bytes. Found {len(content):,}. Download it again.")
@@ -209,8 +201,8 @@ def _binary(cifar: Cifar, version: Version, name: str, content: bytes) -> tuple[
     return rows[:, cifar.coarse + 1 :], _checked(cifar, name, rows[:, cifar.coarse].long())
 
 
-def _unpickled(cifar: Cifar, version: Version, name: str, content: bytes) -> tuple[Tensor, Tensor]:
-    found, records = read_pickle(content, name), _records(cifar, version, name)
+def _unpickled(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
+    found = read_pickle(content, name)
     images, labels = found.get("data"), found.get(cifar.labels)
     if not isinstance(images, Tensor) or images.shape != (records, PIXELS):
         raise ValueError(f"`{name}` should have `data` of shape ({records}, {PIXELS}).")
