@@ -68,8 +68,11 @@ def folder(
 
     def dataset(part: Sequence[Sample]) -> Dataset:
         paths = [path for path, _ in part]
+        if truth is not None and (missing := [path for path in paths if path not in truth]):
+            raise ValueError(f"The true labels have no row for {few(missing)}.")
+        true = None if truth is None else _indices([(path, truth[path]) for path in paths], class_names)
         files = ImageFiles([root / path for path in paths], size)
-        return Dataset(files, _indices(part, class_names), class_names, paths, _lookup(truth, paths))
+        return Dataset(files, _indices(part, class_names), class_names, paths, true)
 
     sets = {name: dataset(part) for name, part in parts.items()}
     return sets.pop("train"), sets
@@ -121,25 +124,18 @@ def _indices(samples: Sequence[Sample], class_names: Sequence[str]) -> Tensor:
     return torch.tensor([index[label] for _, label in samples], dtype=torch.int64)
 
 
-def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:
-    index = {name: i for i, name in enumerate(class_names)}
+def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, str]:
+    """Read the true label of each image by its path."""
+    known = set(class_names)
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.DictReader(file)
         if not {"path", "label"} <= set(reader.fieldnames or ()):
             raise ValueError(f"`{path}` should have the columns path and label. Found {reader.fieldnames}.")
         truth = {}
         for number, row in enumerate(reader, 1):
-            if row["label"] not in index:
+            if row["label"] not in known:
                 raise ValueError(
                     f"The label `{row['label']}` in row {number} of `{path}` is not a class of the folder."
                 )
-            truth[row["path"]] = index[row["label"]]
+            truth[row["path"]] = row["label"]
         return truth
-
-
-def _lookup(truth: dict[str, int] | None, paths: Sequence[str]) -> Tensor | None:
-    if truth is None:
-        return None
-    if missing := [path for path in paths if path not in truth]:
-        raise ValueError(f"The true labels have no row for {few(missing)}.")
-    return torch.tensor([truth[path] for path in paths], dtype=torch.int64)
