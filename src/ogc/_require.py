@@ -1,9 +1,8 @@
-"""Uniform error messages: about a parameter (its name, the rule, the value found), and about a missing package."""
+"""One form for every complaint about a parameter: its name, the rule, the value found."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from ._suggestions import did_you_mean
 
@@ -17,18 +16,3 @@ def require(holds: bool, name: str, rule: str, found: object, known: Iterable[st
         raise ValueError(
             f"Parameter `{name}` should be {rule}. Found `{name} = {found!r}`.{did_you_mean(str(found), known)}"
         )
-
-
-@contextmanager
-def extra(name: str, needs: str, *modules: str) -> Iterator[None]:
-    """Raise ``ImportError`` with the extra to install if a package is missing: "Images need Pillow, which is missing".
-
-    :param needs: who needs which package.
-    :param modules: the packages of the extra that are imported in the block, by the names of their modules.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in modules:
-            raise
-        raise ImportError(f'{needs}, which is missing: pip install "torch-ogc[{name}]"') from None

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ._extras import extra
 from ._files import CHECKSUM, MISMATCH, first_line, parse_json, write_whole
-from ._require import extra
 
 BLANK = b"0" * 64  # stands in for the checksum while it is computed
 _PLACE = re.compile(rb'"%b":"([0-9a-f]{64})"' % CHECKSUM.encode())  # quotes inside the facts are escaped

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._require import extra
+from .._extras import extra
 from .dataset import Dataset, Loaded
 from .paths import few
 from .split import stratified_split

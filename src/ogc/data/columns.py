@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from .._require import extra
+from .._extras import extra
 
 Cell = str | None  # None: missing
 Table = Mapping[str, Sequence[Cell]]  # by column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .._require import extra
+from .._extras import extra
 from .dataset import Dataset, Loaded
 
 TEST_SHARE = 0.2

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .._require import extra, require
+from .._extras import extra
+from .._require import require
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
-from .._require import extra
+from .._extras import extra
 from .._suggestions import did_you_mean
 from .columns import Cell, Encoder, finite, is_missing
 from .dataset import Dataset, Loaded

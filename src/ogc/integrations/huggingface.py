@@ -15,7 +15,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from .._require import extra, require
+from .._extras import extra
+from .._require import require
 from ..clipping import OGC
 from ..losses import Loss
 from . import never_fitted

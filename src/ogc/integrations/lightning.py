@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from .._extras import extra
 from .._files import write_whole
-from .._require import extra
 from ..clipping import OGC
 from ..clipping.state import Solution
 from ..report.drawing import draw_queue, figure_of, png

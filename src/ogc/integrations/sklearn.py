@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .._require import extra, require
+from .._extras import extra
+from .._require import require
 from ..clipping import OGC
 from ..given_label import margin
 from ..losses import CLIPPABLE, Pointwise

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .._require import extra
+from .._extras import extra
 
 with extra("timm", "ogc.integrations.timm needs timm 1.0.30 or newer", "timm", "torchvision"):
     from timm.task import ClassificationTask  # type: ignore[import-not-found]
