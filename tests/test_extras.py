@@ -11,13 +11,14 @@ import sys
 import textwrap
 import tomllib
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
+from ogc._extras import extra
 from shown import ASIDE, WITH_ASIDE
 
 ROOT = Path(__file__).parent.parent
@@ -226,6 +227,14 @@ def test_a_missing_library_is_told_in_one_sentence(tmp_path):
         assert last.startswith("ImportError: ")
         assert f'pip install "torch-ogc[{name}]"' in last
         assert "During handling" not in error
+
+
+def test_only_the_packages_of_an_extra_are_called_missing():
+    sentence = r'^Maps need nowhere, which is missing: pip install "torch-ogc\[maps\]"$'
+    with pytest.raises(ImportError, match=sentence), extra("maps", "Maps need nowhere", "nowhere"):
+        import_module("nowhere.inside")
+    with pytest.raises(ModuleNotFoundError, match="'nowhere'"), extra("maps", "Maps need others", "others"):
+        import_module("nowhere")
 
 
 def test_importing_ogc_is_cheap_beside_torch():

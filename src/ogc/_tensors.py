@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ._extras import extra
 from ._files import CHECKSUM, MISMATCH, first_line, parse_json, write_whole
 
 BLANK = b"0" * 64  # stands in for the checksum while it is computed
@@ -34,11 +35,9 @@ def read_tensors(path: Path, *, error: type[ValueError], fix: str) -> tuple[dict
     :param error: raised if the file has changed, with a sentence that names it.
     :param fix: what to do then, a sentence.
     """
-    try:
+    with extra("cli", "Saved tensors need safetensors", "safetensors"):
         from safetensors import SafetensorError
         from safetensors.torch import load
-    except ImportError as missing:
-        raise ImportError('safetensors is missing: pip install "torch-ogc[cli]"') from missing
     content = path.read_bytes()
     try:
         place = _place(memoryview(content))

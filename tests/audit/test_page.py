@@ -17,7 +17,7 @@ from PIL import Image
 from ogc.audit import find_label_issues
 from ogc.audit.files import decided, read_audit, write_audit
 from ogc.audit.findings import Findings
-from ogc.audit.page import LONGEST_CELL, MATRIX, Sheets, embedded, headline, page, thumbnail
+from ogc.audit.page import LONGEST_CELL, MATRIX, embedded, headline, page, sheets, thumbnail
 from ogc.training.survey import Point
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\"'&amp;\u2028<!--"
@@ -142,13 +142,13 @@ def test_thumbnails_stand_where_the_page_looks_for_them():
     def image(i):
         return torch.full(sizes[i], 50 * i, dtype=torch.uint8) if i in sizes else None
 
-    drawn = Sheets(Made(image), list(range(300)))
-    cell, width, height = (drawn.columns[name] for name in ("cell", "width", "height"))
+    drawn, columns = sheets(Made(image), list(range(300)))
+    cell, width, height = (columns[name] for name in ("cell", "width", "height"))
     assert cell == [64, 0]
     assert list(zip(width, height, strict=True))[:5] == [(64, 21), (10, 20), (0, 0), (64, 64), (1, 64)]
     assert len(width) == len(height) == 300
-    assert drawn.sheets[1] == ""
-    sheet = Image.open(io.BytesIO(base64.b64decode(drawn.sheets[0])))
+    assert drawn[1] == ""
+    sheet = Image.open(io.BytesIO(base64.b64decode(drawn[0])))
     assert (sheet.format, sheet.size) == ("JPEG", (1024, 1024))
     for i in sizes:
         for place in ((0, 0), (width[i] - 1, height[i] - 1)):
@@ -158,10 +158,10 @@ def test_thumbnails_stand_where_the_page_looks_for_them():
 
 def test_thumbnails_do_not_bleed_into_their_neighbours():
     black_and_white = Made(lambda i: torch.full((1, 8, 8), 255 * (i % 2), dtype=torch.uint8))
-    drawn = Sheets(black_and_white, list(range(256)))
-    sheet = Image.open(io.BytesIO(base64.b64decode(drawn.sheets[0])))
+    [drawn], columns = sheets(black_and_white, list(range(256)))
+    sheet = Image.open(io.BytesIO(base64.b64decode(drawn)))
     assert sheet.mode == "L"
-    assert drawn.columns["cell"] == [8]
+    assert columns["cell"] == [8]
     pixels = torch.tensor(list(sheet.tobytes())).view(16, 8, 16, 8)
     assert (pixels[:, :, 0::2] == 0).all()
     assert (pixels[:, :, 1::2] == 255).all()
@@ -173,15 +173,11 @@ def test_small_images_keep_every_pixel():
     assert thumbnail(torch.zeros(3, 0, 4, dtype=torch.uint8)) is None
 
 
-def test_only_the_worst_have_thumbnails():
-    findings = made(600, shown=Made(coloured))
-    sheets = {
-        n: Elements(page(findings, thumbnails=n)).of("script", type="text/plain", **{"class": "sheet"})
-        for n in (0, 300)
-    }
-    assert [len(found) for found in sheets.values()] == [0, 2]
-    with pytest.raises(ValueError, match="thumbnails"):
-        page(findings, thumbnails=-1)
+@pytest.mark.parametrize(("most", "count"), [(0, 0), (300, 2)])
+def test_only_the_worst_have_thumbnails(monkeypatch, most, count):
+    monkeypatch.setattr("ogc.audit.page.THUMBNAILS", most)
+    found = Elements(page(made(600, shown=Made(coloured))))
+    assert len(found.of("script", type="text/plain", **{"class": "sheet"})) == count
 
 
 def test_the_matrix_shows_the_classes_with_issues():

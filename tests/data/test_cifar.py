@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ogc.data import cifar10, cifar100
-from ogc.data.cifar import CIFAR10, CIFAR100, PIXELS, URLS, load
+from ogc.data.cifar import CIFAR10, CIFAR100, PIXELS, SITE, load
 
 TINY = {10: (CIFAR10, 20, 8), 100: (CIFAR100, 6, 4)}
 
@@ -255,8 +255,9 @@ def test_a_pickle_of_the_wrong_kind_is_one_sentence(files, content):
 
 
 def test_all_four_archives_have_an_address():
-    assert sorted(URLS) == [f"cifar-{n}-{kind}.tar.gz" for n in (10, 100) for kind in ("binary", "python")]
-    assert all(url.startswith("https://www.cs.toronto.edu/~kriz/cifar-") for url in URLS.values())
+    archives = [version.archive for cifar in (CIFAR10, CIFAR100) for version in (cifar.binary, cifar.python)]
+    assert archives == [f"cifar-{n}-{kind}.tar.gz" for n in (10, 100) for kind in ("binary", "python")]
+    assert SITE == "https://www.cs.toronto.edu/~kriz/"
 
 
 REAL = Path(os.environ.get("OGC_CIFAR", "/tmp/cifar"))

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from ogc.data import cifar10
-from ogc.data.cifar import CIFAR10, URLS
+from ogc.data.cifar import CIFAR10
 from ogc.data.download import download
 
 CONTENT = os.urandom(1 << 20)
@@ -172,7 +172,7 @@ def test_other_schemes_are_refused(destination, url):
 
 
 def test_cifar_is_downloaded_only_when_asked(server, tmp_path, monkeypatch):
-    monkeypatch.setitem(URLS, CIFAR10.binary.archive, f"{server.url}/corrupt")
+    monkeypatch.setattr("ogc.data.cifar.SITE", f"{server.url}/corrupt#")
     with pytest.raises(FileNotFoundError):
         cifar10(tmp_path)
     assert server.ranges == []

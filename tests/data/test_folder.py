@@ -63,6 +63,12 @@ def test_train_may_be_a_class(tmp_path):
     assert folder(tmp_path)[0].class_names == ("plane", "train")
 
 
+def test_a_hidden_folder_does_not_make_a_class_named_train_a_split(tmp_path):
+    write(tmp_path, train=2, plane=3)
+    (tmp_path / "train" / ".thumbnails").mkdir()
+    assert folder(tmp_path, val=0)[0].class_names == ("plane", "train")
+
+
 def test_a_class_that_is_only_validated_on_is_named(tmp_path):
     write(tmp_path / "train", cat=2, dog=2)
     write(tmp_path / "val", cat=1, eel=1)

@@ -5,7 +5,6 @@ The original is read, compared with what was audited, and never written to.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -14,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._files import write_whole
 from .._require import require
+from ..data.folder import training_folder
+from ..data.paths import inside
 from ..noise.files import SUFFIXES as LABEL_FILES
-from ..noise.files import LabelInfo, labels_sha256, write_labels
+from ..noise.files import LabelInfo, labels_sha256, npy, write_labels
 from ..training.digests import file_sha256
 from ..training.run_folder import AUDIT, RUN, read_description
 from ..training.source import Source
@@ -58,47 +59,49 @@ def apply(
     if not (folder / AUDIT / SUMMARY).is_file():
         raise FileNotFoundError(f"{folder} has no audit. To make one: ogc audit {folder}.")
     audit = read_audit(folder / AUDIT)
-    if read_description(folder).id != audit.run:
+    run = audit.summary["run"]
+    if read_description(folder).id != run["id"]:
         raise AuditError(
             f"{audit.folder / SUMMARY} belongs to another run than {folder / RUN}. To fix this: ogc audit {folder}."
         )
-    source = None if audit.source is None else Source(**audit.source)
+    source = None if run["source"] is None else Source(**run["source"])
     _check_out("copy" if out is None else "out", goal, folder, decisions, source)
     sure = None if accept_above is None else accepted_above(audit, accept_above)
     labels = (sure or audit.fixed) if decisions is None else decided(audit, decisions, sure)
     kind = "python" if source is None else source.kind
-    if audit.noise is not None and kind in WRITERS:
+    noise = run["recipe"]["noise"]
+    if noise is not None and kind in WRITERS:
         raise ValueError(
-            f"{audit.noise} was added to the labels of {folder} for training. Its data do not contain these labels, "
+            f"{noise} was added to the labels of {folder} for training. Its data do not contain these labels, "
             "so there is nothing to fix."
         )
     changed = sum(old != new for old, new in zip(audit.given, labels, strict=True))
+    copied = None
     if out is None:
         require(kind == "folder", "copy", "omitted, because only folders of images are copied; use `out`", str(goal))
-        return Applied(goal, kind, changed, len(labels), copy_folder(audit, labels, source, goal))
-    content = WRITERS[kind](audit, labels, source, out) if kind in WRITERS else class_indices(audit, labels, out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, bytes):
+        assert source is not None
+        copied = copy_folder(audit, labels, source, goal)
+    elif source is not None and kind in WRITERS:
+        content = WRITERS[kind](audit, labels, source, out)
+        out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, content)
     else:
-        write_labels(out, *content)
-    return Applied(out, kind, changed, len(labels))
+        write_labels(out, *class_indices(audit, labels, out))
+    return Applied(goal, kind, changed, len(labels), copied)
 
 
 def _check_out(name: str, out: Path, folder: Path, decisions: Path | None, source: Source | None) -> None:
     """Refuse to overwrite any input, also through links."""
-    origin = None if source is None else source.path
-    read = [origin, decisions, *((source.labels, source.test) if source is not None else ())]
-    if source is not None and source.kind == "folder" and source.true is not None:
-        read.append(Path(source.true))
-    for path in read:
-        if path is not None and path.is_file():
+    read = [decisions, folder]
+    if source is not None:
+        true = Path(source.true) if source.kind == "folder" and source.true is not None else None
+        read += [source.labels, source.test, true, source.path]
+    for path in filter(None, read):
+        if path.is_file():
             same = out.exists() and out.samefile(path)
             require(not same and out.resolve() != path.resolve(), name, "another file than the inputs", str(out))
-    for inside in (folder, origin if origin is not None and origin.is_dir() else None):
-        if inside is not None:
-            apart = not out.resolve().is_relative_to(inside.resolve())
-            require(apart, name, f"outside of {inside}, which is not changed", str(out))
+        elif path.is_dir():
+            require(not inside(path, out), name, f"outside of {path}, which is not changed", str(out))
     require(name == "copy" or not out.is_dir(), name, "a file", str(out))
     new = "a new folder" if name == "copy" else "a new file"
     require(not out.exists() and not out.is_symlink(), name, f"{new}: nothing is overwritten", str(out))
@@ -106,13 +109,12 @@ def _check_out(name: str, out: Path, folder: Path, decisions: Path | None, sourc
 
 def _check_file(audit: Audit, path: Path) -> None:
     """Check that the file is unchanged. Suggestions go by row, and rows may move under the same labels."""
-    if file_sha256(path) != audit.sha256.get("file"):
+    if file_sha256(path) != audit.summary["run"]["sha256"].get("file"):
         raise AuditError(f"`{path}` has changed since it was audited. Train and audit again.")
 
 
-def table_copy(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
+def table_copy(audit: Audit, labels: Sequence[str], source: Source, out: Path) -> bytes:
     """Return the table with new labels. All other cells are unchanged."""
-    assert source is not None
     assert source.path is not None
     assert source.label is not None
     kinds = {".pq": ".parquet"}
@@ -134,18 +136,17 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source | None, out: 
     return table.with_labels(source.label, {row: new for row, (old, new) in changes if old != new})
 
 
-def moves(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
+def moves(audit: Audit, labels: Sequence[str], source: Source, out: Path) -> bytes:
     """Return a CSV list of files and where they should be, both relative to the folder."""
     require(out.suffix.lower() == ".csv", "out", "a .csv file: a list of files to move", str(out))
     return csv(("from", "to"), new_places(audit, labels, source).items())
 
 
-def new_places(audit: Audit, labels: Sequence[str], source: Source | None) -> dict[str, str]:
+def new_places(audit: Audit, labels: Sequence[str], source: Source) -> dict[str, str]:
     """Map the files with new labels to their new paths. No two files get the same path."""
-    assert source is not None
     assert source.path is not None
     root, places = source.path, {}
-    deep = any(path.is_dir() for path in (root / "train").glob("*"))  # then the classes are below train and val
+    deep = training_folder(root) != root  # then the classes are below train and val
     taken = set(audit.ids)
     for name, old, new in zip(audit.ids, audit.given, labels, strict=True):
         if old == new:
@@ -164,27 +165,22 @@ def new_places(audit: Audit, labels: Sequence[str], source: Source | None) -> di
     return places
 
 
-def copy_folder(audit: Audit, labels: Sequence[str], source: Source | None, goal: Path) -> int:
+def copy_folder(audit: Audit, labels: Sequence[str], source: Source, goal: Path) -> int:
     """Copy all files of a folder, those with new labels to their new paths. Return the number of files.
 
     Links to files inside the folder are followed, so that the copy stands alone. Links that lead out of it are left
     out. The copy is made under a temporary name beside ``goal``, so that an interrupted one leaves nothing behind.
     """
-    assert source is not None
     assert source.path is not None
     root, places = source.path, new_places(audit, labels, source)
-
-    def inside(path: Path) -> bool:
-        return path.is_file() and path.resolve().is_relative_to(root.resolve())
-
     paths = (Path(parent, file) for parent, _, files in os.walk(root) for file in files)
-    found = {path.relative_to(root).as_posix() for path in paths if inside(path)}
+    found = {path.relative_to(root).as_posix() for path in paths if path.is_file() and inside(root, path)}
     names = sorted({*found, *audit.ids})
     goal.parent.mkdir(parents=True, exist_ok=True)
     temporary = goal.with_name(f".{goal.name}.{os.getpid()}")
     try:
         for name in names:
-            if not inside(root / name):
+            if not ((root / name).is_file() and inside(root, root / name)):
                 raise AuditError(f"`{root}` has changed: {name} is missing. Train and audit again.")
             there = temporary / places.get(name, name)
             there.parent.mkdir(parents=True, exist_ok=True)
@@ -198,13 +194,12 @@ def copy_folder(audit: Audit, labels: Sequence[str], source: Source | None, goal
     return len(names)
 
 
-def array_labels(audit: Audit, labels: Sequence[str], source: Source | None, out: Path) -> bytes:
+def array_labels(audit: Audit, labels: Sequence[str], source: Source, out: Path) -> bytes:
     """Return an .npy file of labels with the original dtype, for ``ogc train --labels``."""
     import numpy as np
 
     from ..data.arrays import LABELS, single
 
-    assert source is not None
     assert source.path is not None
     require(out.suffix.lower() == ".npy", "out", "a .npy file of labels", str(out))
     raw = single(source.labels or source.path, source.label, LABELS)
@@ -212,9 +207,7 @@ def array_labels(audit: Audit, labels: Sequence[str], source: Source | None, out
     if [str(value) for value in raw.tolist()] != audit.given:
         raise AuditError(f"The labels in `{source.labels or source.path}` have changed. Train and audit again.")
     _check_file(audit, source.path)
-    buffer = io.BytesIO()
-    np.save(buffer, np.array([named[name] for name in labels], dtype=raw.dtype), allow_pickle=False)
-    return buffer.getvalue()
+    return npy(np.array([named[name] for name in labels], dtype=raw.dtype))
 
 
 def class_indices(audit: Audit, labels: Sequence[str], out: Path) -> tuple[NDArray[Any], LabelInfo]:
@@ -227,5 +220,8 @@ def class_indices(audit: Audit, labels: Sequence[str], out: Path) -> tuple[NDArr
     return found, LabelInfo("audit", None, None, None, len(index), None, labels_sha256(found))
 
 
-Writer = Callable[[Audit, Sequence[str], Source | None, Path], bytes]
-WRITERS: dict[str, Writer] = {"table": table_copy, "folder": moves, "arrays": array_labels}
+WRITERS: dict[str, Callable[[Audit, Sequence[str], Source, Path], bytes]] = {
+    "table": table_copy,
+    "folder": moves,
+    "arrays": array_labels,
+}

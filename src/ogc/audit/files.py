@@ -7,8 +7,8 @@ for a formula; ``ogc audit`` prints a note about such ids.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,20 +20,18 @@ import torch
 from .. import __version__
 from .._files import json_lines, read_json, remove_leftovers, sealed, write_whole
 from .._provenance import commit
+from ..data.columns import finite
+from ..data.table import import_pyarrow
 from ..noise.files import labels_sha256
 from ..training.digests import ids_sha256
 from ..training.survey import memorised_from, unsettled
 from .findings import Findings
 from .page import page
+from .suspicion import Issues
 from .table_file import BOM, cell, records
 
-ISSUES, ISSUES_CSV, FIXED, SUMMARY, PAGE = (
-    "issues.parquet",
-    "issues.csv",
-    "labels_fixed.csv",
-    "audit.json",
-    "audit.html",
-)
+ISSUES, ISSUES_CSV, FIXED = "issues.parquet", "issues.csv", "labels_fixed.csv"
+SUMMARY, PAGE = "audit.json", "audit.html"
 FORMAT = 3  # of audit.json
 DECISIONS = ("accept", "keep", "skip")
 FIXED_COLUMNS = ("id", "label", "given_label", "changed", "wrong_probability")
@@ -49,19 +47,17 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder, (ISSUES, ISSUES_CSV, FIXED, SUMMARY, PAGE))
     facts = summary(findings)
-    (folder / SUMMARY).unlink(
-        missing_ok=True
-    )  # written last: if it exists, the others are complete and of the same audit
+    # written last: if it exists, the others are complete and of the same audit
+    (folder / SUMMARY).unlink(missing_ok=True)
     columns = issue_columns(findings)
-    write_whole(folder / ISSUES_CSV, csv(columns, zip(*map(texts, columns.values()), strict=True)))
-    names, suggested = findings.class_names, findings.issues.suggested_label.tolist()
-    given = findings.issues.given_label.tolist()
+    write_whole(folder / ISSUES_CSV, csv(columns, zip(*columns.values(), strict=True)))
+    names, issues = findings.class_names, findings.issues
     fixed = zip(
         findings.ids,
-        (names[label] for label in suggested),
-        (names[label] for label in given),
-        texts([old != new for old, new in zip(given, suggested, strict=True)]),
-        texts(findings.issues.wrong_probability.tolist()),
+        [names[label] for label in issues.suggested_label.tolist()],
+        [names[label] for label in issues.given_label.tolist()],
+        issues.is_label_issue.tolist(),
+        issues.wrong_probability.tolist(),
         strict=True,
     )
     content = csv(FIXED_COLUMNS, fixed)
@@ -97,15 +93,13 @@ def issue_columns(findings: Findings) -> dict[str, list[Any]]:
     return columns if findings.true is None else columns | {"true_label": named(findings.true)}
 
 
-def texts(values: Iterable[Any]) -> Iterator[str]:
-    """Format values for a CSV file."""
-    for value in values:
-        yield value if isinstance(value, str) else f"{value:.8g}" if isinstance(value, float) else str(value)
-
-
-def csv(header: Iterable[str], rows: Iterable[Sequence[str]]) -> bytes:
+def csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     """Write a CSV file. File names that are not valid text keep their bytes."""
-    lines = (",".join(map(cell, row)) + "\n" for row in (header, *rows))
+
+    def text(value: object) -> str:
+        return cell(f"{value:.8g}" if isinstance(value, float) else str(value))
+
+    lines = (",".join(map(text, row)) + "\n" for row in (header, *rows))
     return "".join(lines).encode("utf-8", "surrogateescape")
 
 
@@ -113,27 +107,25 @@ def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
     """Write a Parquet file. Return a note if pyarrow is missing."""
     path.unlink(missing_ok=True)  # an older file would belong to another audit
     try:
-        pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+        pyarrow, parquet = import_pyarrow()
     except ImportError:
         return [
             f'{path.name} was not written, because pyarrow is missing: pip install "torch-ogc[parquet]". '
             f"{ISSUES_CSV} has the same data."
         ]
-    readable = {  # Parquet's text is UTF-8; names of files and classes may be any bytes
-        name: [
-            value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value for value in cells
-        ]
-        for name, cells in columns.items()
-    }
+
+    def readable(value: Any) -> Any:  # Parquet's text is UTF-8; names of files and classes may be any bytes
+        return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
     buffer = io.BytesIO()
-    parquet.write_table(pyarrow.table(readable), buffer)
+    parquet.write_table(pyarrow.table({name: list(map(readable, cells)) for name, cells in columns.items()}), buffer)
     write_whole(path, buffer.getvalue())
     return []
 
 
 def formula_notes(names: Sequence[str]) -> list[str]:
     """Return a note if a spreadsheet would run ids or classes as formulas."""
-    found = [name for name in names if name[:1] in ("=", "+", "-", "@", "\t", "\r") and not _number(name)]
+    found = [name for name in names if name[:1] in ("=", "+", "-", "@", "\t", "\r") and math.isnan(finite(name))]
     if not found:
         return []
     return [
@@ -142,29 +134,15 @@ def formula_notes(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 # --- the summary -----------------------------------------------------------------------------------------------------
 
 
 def summary(findings: Findings) -> dict[str, Any]:
     """Return the contents of ``audit.json``. Shares are in [0, 1]."""
-    issues, names = findings.issues, findings.class_names
-    confusion = issues.confusion()
-    counts = confusion.clone().fill_diagonal_(0).flatten()
-    order = counts.argsort(descending=True, stable=True)
-    pairs = [
-        {"given": names[at // len(names)], "suggested": names[at % len(names)], "count": int(counts[at])}
-        for at in order[: int((counts > 0).sum())].tolist()
-    ]
+    issues, names, true = findings.issues, findings.class_names, findings.true
+    pairs = [{"given": names[given], "suggested": names[other], "count": n} for given, other, n in issues.pairs()]
     splits = findings.splits or ["train"] * len(issues)
-    facts: dict[str, Any] = {
+    return {
         "format": FORMAT,
         "title": findings.title,
         "key": findings.key,
@@ -175,34 +153,23 @@ def summary(findings: Findings) -> dict[str, Any]:
         "unsettled": unsettled(findings.surveys),
         "memorised_from": memorised_from(findings.surveys),
         "surveys": [point._asdict() for point in findings.surveys],
-        "true_noise_rate": None,
-        "measures": None,
+        "true_noise_rate": None if true is None else float((true != issues.given_label).double().mean()),
+        "measures": None if true is None else measures(issues, true),
         "pairs": pairs,
         "classes": list(names),
-        "confusion": confusion.tolist(),
-        "true_confusion": None,
+        "confusion": issues.confusion().tolist(),
+        "true_confusion": None if true is None else issues.confusion(true).tolist(),
         "given_sha256": labels_sha256(issues.given_label.numpy()),
         "ids_sha256": ids_sha256(findings.ids),
         "run": dict(findings.run),
-        "made": {
-            "ogc": __version__,
-            "commit": commit(),
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        },
+        "made": {"ogc": __version__, "commit": commit(), "at": datetime.now(UTC).isoformat(timespec="seconds")},
     }
-    if findings.true is not None:
-        facts["true_noise_rate"] = float((findings.true != issues.given_label).double().mean())
-        facts["true_confusion"] = issues.confusion(findings.true).tolist()
-        facts["measures"] = measures(findings)
-    return facts
 
 
-def measures(findings: Findings) -> dict[str, float | None]:
-    """Measure the findings against the true labels. ``None`` for measures that are not defined."""
+def measures(issues: Issues, true: torch.Tensor) -> dict[str, float | None]:
+    """Measure the issues against the true labels, (N,). ``None`` for measures that are not defined."""
     from sklearn.metrics import average_precision_score, roc_auc_score
 
-    issues, true = findings.issues, findings.true
-    assert true is not None
     wrong, found = true != issues.given_label, issues.is_label_issue
     suspicion, both = -issues.label_score.numpy(), bool(wrong.any()) and not bool(wrong.all())
     hits = int((wrong & found).sum())
@@ -228,10 +195,6 @@ class Audit:
     given: list[str]
     fixed: list[str]
     wrong: list[float]  # P(given label is wrong)
-    run: str  # the identifier of the audited run
-    noise: str | None  # added to the labels for training
-    source: dict[str, Any] | None
-    sha256: dict[str, str]  # of the data that the run was trained on
 
 
 def read_audit(folder: Path) -> Audit:
@@ -245,8 +208,7 @@ def read_audit(folder: Path) -> Audit:
         raise AuditError(f"{path} has changed since {SUMMARY} was written. {fix}")
     rows = [cells for _, cells in read_rows(path, FIXED_COLUMNS)]
     ids, fixed, given, _, wrong = ([row[i] for row in rows] for i in range(len(FIXED_COLUMNS)))
-    run, origin = facts["run"], (facts["run"]["source"], facts["run"]["sha256"])
-    return Audit(folder, facts, ids, given, fixed, [*map(float, wrong)], run["id"], run["recipe"]["noise"], *origin)
+    return Audit(folder, facts, ids, given, fixed, [*map(float, wrong)])
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

@@ -10,14 +10,14 @@ import base64
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .._require import require
 from ..training.survey import unsettled
 from .findings import Findings, Shown
 from .unusual import unusual_cells
@@ -29,55 +29,45 @@ SIDE = 64  # of a thumbnail, at most
 ACROSS = 16  # thumbnails in a row of a sheet, and rows in it
 QUALITY = 85  # of JPEG
 LISTED = 100_000  # samples on the page, at most
+THUMBNAILS = 20_000  # of these, samples with an image, at most
 MATRIX = 20  # classes in the matrix, at most
 PAIRS = 10  # most confused pairs
 LONGEST_CELL, LONGEST_NAME = 300, 40  # in characters, as shown
 
 
-class Pair(NamedTuple):
-    given: int
-    suggested: int
-    samples: int
-
-
-def page(findings: Findings, *, thumbnails: int = 20_000) -> str:
-    """Render the page, with images of the worst ``thumbnails`` samples."""
+def page(findings: Findings) -> str:
+    """Render the page."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    require(thumbnails >= 0, "thumbnails", "at least 0", thumbnails)
     issues = findings.issues
     worst = issues.worst_first[:LISTED].tolist()
     found = columns(findings, worst)
-    found |= {"thumbnails": (drawn := Sheets(findings.shown, worst[:thumbnails])).columns}
+    drawn, found["thumbnails"] = sheets(findings.shown, worst[:THUMBNAILS])
     content = embedded(found)
-    texts = {
-        name: Path(__file__).with_name(f"page.{name}").read_text(encoding="utf-8") for name in ("html", "css", "js")
-    }
+    html, css, js = (Path(__file__).with_name(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     confusion = issues.confusion().fill_diagonal_(0)
-    html: str = template.from_string(texts["html"]).render(
+    return template.from_string(html).render(
         title=findings.title.encode(errors="replace").decode(),
-        policy=f"default-src 'none'; img-src data:; script-src {checksum(texts['js'])}; "
-        f"style-src {checksum(texts['css'])}; base-uri 'none'; form-action 'none'",
-        style=Markup(texts["css"]),
-        script=Markup(texts["js"]),
+        policy=f"default-src 'none'; img-src data:; script-src {checksum(js)}; "
+        f"style-src {checksum(css)}; base-uri 'none'; form-action 'none'",
+        style=Markup(css),
+        script=Markup(js),
         data=Markup(content),
-        sheets=[Markup(sheet) for sheet in drawn.sheets],
+        sheets=[Markup(sheet) for sheet in drawn],
         numbers=headline(findings),
         left_out=len(issues) - len(worst),
         names=[shortened(name) for name in findings.class_names],
         suspected=confusion.sum(1).tolist(),
         suggested=confusion.sum(0).tolist(),
         confusion=confusion.tolist(),
-        pairs=list(pairs(confusion)),
+        pairs=issues.pairs()[:PAIRS],
         with_fields=found["cells"] is not None,
         matrix=most_confused(confusion),
-        key=hashlib.sha256(
-            embedded([findings.key or content, worst]).encode()
-        ).hexdigest(),  # the browser stores decisions by position
+        # the browser stores decisions by position
+        key=hashlib.sha256(embedded([findings.key or content, worst]).encode()).hexdigest(),
     )
-    return html
 
 
 def columns(findings: Findings, worst: list[int]) -> dict[str, Any]:
@@ -126,40 +116,38 @@ def rows(findings: Findings, worst: list[int]) -> tuple[list[str], list[list[str
     return [shortened(name) for name in names], cells, unusual
 
 
-class Sheets:
-    """Thumbnails on sheets of JPEG, ``ACROSS`` per row. Samples without an image leave a gap."""
-
-    def __init__(self, shown: Shown, worst: list[int]) -> None:
-        self.sheets: list[str] = []
-        self.columns: dict[str, Any] = {"across": ACROSS, "cell": [], "width": [], "height": []}
-        for first in range(0, len(worst), ACROSS**2):
-            self._add([thumbnail(shown.image(i)) for i in worst[first : first + ACROSS**2]])
-
-    def _add(self, images: Sequence[Image | None]) -> None:
+def sheets(shown: Shown, worst: list[int]) -> tuple[list[str], dict[str, Any]]:
+    """Return thumbnails on sheets, ``ACROSS`` per row, and their sizes for the script. Missing images leave gaps."""
+    drawn: list[str] = []
+    columns: dict[str, Any] = {"across": ACROSS, "cell": [], "width": [], "height": []}
+    for first in range(0, len(worst), ACROSS**2):
+        images = [thumbnail(shown.image(i)) for i in worst[first : first + ACROSS**2]]
         sizes = [(0, 0) if image is None else image.size for image in images]
         # JPEG compresses blocks of 8 x 8 pixels. Whole blocks per thumbnail keep them from bleeding into each other.
         cell = -(-max(max(size) for size in sizes) // 8) * 8
-        self.columns["cell"].append(cell)
-        self.columns["width"] += [width for width, _ in sizes]
-        self.columns["height"] += [height for _, height in sizes]
-        self.sheets.append(self._drawn(images, cell) if cell else "")
+        columns["cell"].append(cell)
+        columns["width"] += [width for width, _ in sizes]
+        columns["height"] += [height for _, height in sizes]
+        drawn.append(_sheet(images, cell) if cell else "")
+    return drawn, columns
 
-    def _drawn(self, images: Sequence[Image | None], cell: int) -> str:
-        """Draw a sheet and encode it as JPEG in base64."""
-        import numpy as np
-        from PIL import Image
 
-        grey = all(image is None or image.mode == "L" for image in images)
-        sheet = Image.new("L" if grey else "RGB", (ACROSS * cell, -(-len(images) // ACROSS) * cell))
-        for place, image in enumerate(images):
-            if image is not None:
-                pixels = np.asarray(image.convert(sheet.mode))
-                whole = [(0, -image.height % 8), (0, -image.width % 8), (0, 0)][: pixels.ndim]
-                tile = Image.fromarray(np.pad(pixels, whole, mode="edge"))
-                sheet.paste(tile, (place % ACROSS * cell, place // ACROSS * cell))
-        file = io.BytesIO()
-        sheet.save(file, "JPEG", quality=QUALITY, subsampling=0, optimize=True)
-        return base64.b64encode(file.getvalue()).decode()
+def _sheet(images: Sequence[Image | None], cell: int) -> str:
+    """Draw a sheet and encode it as JPEG in base64."""
+    import numpy as np
+    from PIL import Image
+
+    grey = all(image is None or image.mode == "L" for image in images)
+    sheet = Image.new("L" if grey else "RGB", (ACROSS * cell, -(-len(images) // ACROSS) * cell))
+    for place, image in enumerate(images):
+        if image is not None:
+            pixels = np.asarray(image.convert(sheet.mode))
+            whole = [(0, -image.height % 8), (0, -image.width % 8), (0, 0)][: pixels.ndim]
+            tile = Image.fromarray(np.pad(pixels, whole, mode="edge"))
+            sheet.paste(tile, (place % ACROSS * cell, place // ACROSS * cell))
+    file = io.BytesIO()
+    sheet.save(file, "JPEG", quality=QUALITY, subsampling=0, optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def thumbnail(pixels: Tensor | None) -> Image | None:
@@ -177,36 +165,25 @@ def thumbnail(pixels: Tensor | None) -> Image | None:
 def headline(findings: Findings) -> list[tuple[str, str]]:
     """Return the numbers at the top of the page with their names."""
     issues = findings.issues
-    N, suspected = len(issues), issues.is_label_issue
-    short = unsettled(findings.surveys)
-    note = " (probably too high, because training was too short)" if short else ""
+    suspected = issues.is_label_issue
+    note = " (probably too high, because training was too short)" if unsettled(findings.surveys) else ""
     numbers = [
-        (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {N:,}"),
-        (share(issues.noise_rate) if N else "none", f"of all labels wrong, estimated{note}"),
+        (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {len(issues):,}"),
+        (share(issues.noise_rate), f"of all labels wrong, estimated{note}"),
     ]
     if findings.true is not None:
         wrong = findings.true != issues.given_label
         both = int((wrong & suspected).sum())
-        numbers.append(
-            (share(float(wrong.double().mean())) if N else "none", "of all labels wrong, by the true labels")
-        )
-        numbers += (
-            [(share(both / int(suspected.sum())), "of the issues wrong, by the true labels")] if suspected.any() else []
-        )
-        numbers += [(share(both / int(wrong.sum())), "of the wrong labels found")] if wrong.any() else []
+        numbers.append((share(float(wrong.double().mean())), "of all labels wrong, by the true labels"))
+        if suspected.any():
+            numbers.append((share(both / int(suspected.sum())), "of the issues wrong, by the true labels"))
+        if wrong.any():
+            numbers.append((share(both / int(wrong.sum())), "of the wrong labels found"))
     return numbers
 
 
 def share(part: float) -> str:
-    return f"{100 * part:.1f}\u00a0%"
-
-
-def pairs(confusion: Tensor) -> Iterator[Pair]:
-    """Yield the most confused pairs of classes, most frequent first: (C, C) with a diagonal of 0 ->."""
-    counts, places = confusion.flatten().sort(descending=True, stable=True)
-    for count, place in zip(counts[:PAIRS].tolist(), places[:PAIRS].tolist(), strict=True):
-        if count:
-            yield Pair(place // len(confusion), place % len(confusion), count)
+    return "none" if math.isnan(part) else f"{100 * part:.1f}\u00a0%"  # NaN: the mean over no samples
 
 
 def most_confused(confusion: Tensor) -> list[int]:

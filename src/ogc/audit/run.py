@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from torch import Tensor
 from .._require import require
 from ..data import Dataset, Loaded
 from ..data.arrays import LABELS, single
-from ..data.images import SUFFIXES, ImageFiles
+from ..data.folder import class_folders, images_in, training_folder
+from ..data.images import ImageFiles
 from ..data.split import stratified_split
 from ..given_label import class_confidence
 from ..training.digests import digests, ids_sha256
@@ -79,17 +79,17 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
     # if noise was added, the original labels count as the true ones
     known = [part.given if part.true is None and added else part.true for part in parts]
     sure = [labels for labels in known if labels is not None]
-    places = [(part, index) for part in parts for index in range(len(part))]
-    splits = [name for name, part in asked.items() for _ in range(len(part))]
-    ids = _unique([places[i][0].ids[places[i][1]] for i in order.tolist()])
-    name = run.recipe.name if run.source is None else run.source.name
+    samples = [(name, part, index) for name, part in asked.items() for index in range(len(part))]
+    samples = [samples[i] for i in order.tolist()]
+    ids = _unique([part.ids[index] for _, part, index in samples])
+    title = (run.recipe.name if run.source is None else run.source.name, run.recipe.method, run.recipe.noise)
     return Findings(
-        title=", ".join(filter(None, (name, run.recipe.method, run.recipe.noise))),
+        title=", ".join(filter(None, title)),
         ids=ids,
         class_names=train.class_names,
         issues=issues,
-        shown=Samples(run.source, [places[i] for i in order.tolist()], table),
-        splits=[splits[i] for i in order.tolist()],
+        shown=Samples(run.source, [(part, index) for _, part, index in samples], table),
+        splits=[name for name, _, _ in samples],
         true=torch.cat(sure)[order] if len(sure) == len(parts) else None,
         key=_key(run, ids, given, issues.predicted_label),
         surveys=points_of(run.samples.get("survey.history")),
@@ -125,8 +125,7 @@ def is_run(path: Path) -> bool:
     """Return True for the folder of a run, and False for data to train on: a folder of images, a table or an .npz."""
     data = f"a table ({', '.join(TABLES)}), a folder of images or an .npz file"
     if path.is_dir():
-        inside = any(inner.is_dir() and not inner.name.startswith(".") for inner in path.iterdir())
-        if not (path / RUN).is_file() and not inside:
+        if not (path / RUN).is_file() and not class_folders(path):
             raise ValueError(f"`{path}` is neither the folder of a run, which has a {RUN}, nor {data}.")
         return (path / RUN).is_file()
     if path.is_file():
@@ -144,11 +143,8 @@ def check_size(source: Source) -> None:
     """
     assert source.path is not None
     if source.kind == "folder":
-        own = source.path / "train"
-        root = own if any(path.is_dir() for path in own.glob("*")) else source.path
-        names = [path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")]
-        files = (file for name in names for _, _, files in os.walk(name) for file in files)
-        classes, samples = len(names), sum(Path(file).suffix.lower() in SUFFIXES for file in files)
+        names = class_folders(training_folder(source.path))
+        classes, samples = len(names), sum(1 for name in names for _ in images_in(name))
     elif source.kind == "arrays":
         found = single(source.labels or source.path, source.label, LABELS)
         classes, samples = len(set(found.ravel().tolist())), found.size

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 TINY = 1e-12  # smallest probability
+
+
+class Pair(NamedTuple):
+    """A given label, the label suggested instead, and the number of samples."""
+
+    given: int
+    suggested: int
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,12 @@ class Issues:
         there = self.suggested_label if labels is None else labels
         counts = torch.bincount(self.given_label * self.num_classes + there, minlength=self.num_classes**2)
         return counts.view(self.num_classes, self.num_classes)
+
+    def pairs(self) -> list[Pair]:
+        """Return the pairs of classes with issues, most frequent first."""
+        counts, places = self.confusion().fill_diagonal_(0).flatten().sort(descending=True, stable=True)
+        found, C = zip(places.tolist(), counts.tolist(), strict=True), self.num_classes
+        return [Pair(place // C, place % C, count) for place, count in found if count]
 
 
 def find_label_issues(

@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from ..data.table import any_length, cells, delimiter_of
+from ..data.table import PARQUET, any_length, cells, delimiter_of, import_pyarrow, read_parquet
 
 if TYPE_CHECKING:
     from ..training.source import Source
 
 BOM = "\ufeff"
-PARQUET = (".parquet", ".pq")
-
-
-class TableFile(Protocol):
-    """A table file. Rows are counted from 0, without blank lines."""
-
-    @property
-    def columns(self) -> Sequence[str]: ...
-
-    def __len__(self) -> int: ...
-
-    def row(self, index: int) -> dict[str, str]:
-        """Return the cells of a row by column. Missing ones are empty."""
-        ...
-
-    def labels(self, column: str) -> list[str]:
-        """Return the cells of a column, stripped like class names."""
-        ...
-
-    def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
-        """Return the file with new labels in some rows. Each label must occur in the column."""
-        ...
 
 
 def read_table(path: Path, labelled: str | None = None) -> TableFile:
@@ -57,7 +34,7 @@ def table_of(source: Source) -> TableFile:
 
 
 class CsvFile:
-    """A CSV file: its original text, one piece per row, and the cells of each row."""
+    """A CSV file: its original text, one piece per row, and the cells of each row, without blank lines."""
 
     def __init__(self, path: Path, labelled: str | None = None) -> None:
         self.path, self.delimiter = path, delimiter_of(path)
@@ -68,9 +45,8 @@ class CsvFile:
             raise ValueError(f"`{path}` is not a CSV file in UTF-8: {error}.") from error
         self.bom = BOM if text.startswith(BOM) else ""
         self.pieces = [piece for _, piece in found]
-        self.places = [
-            place for place, (cells, _) in enumerate(found) if cells
-        ]  # index of the header's piece, then of the rows'
+        # index of the header's piece, then of the rows'
+        self.places = [place for place, (cells, _) in enumerate(found) if cells]
         self.columns, *self.rows = [cells for cells, _ in found if cells] or [[]]
         self.columns = [name.strip() for name in self.columns]
         if labelled is not None:
@@ -82,13 +58,16 @@ class CsvFile:
         return len(self.rows)
 
     def row(self, index: int) -> dict[str, str]:
+        """Return the cells of a row by column. Missing ones are empty."""
         return dict(zip(self.columns, self.rows[index], strict=False))
 
     def labels(self, column: str) -> list[str]:
+        """Return the cells of a column, stripped like class names."""
         at = self.columns.index(column)
         return [cells[at].strip() if at < len(cells) else "" for cells in self.rows]
 
     def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
+        """Return the file with new labels in some rows. Each label must occur in the column."""
         at, pieces = self.columns.index(column), self.pieces.copy()
         for index, label in labels.items():
             place = self.places[index + 1]
@@ -117,24 +96,17 @@ def records(text: str, delimiter: str = ",") -> Iterator[tuple[list[str], str]]:
 
 def replaced(piece: str, at: int, old: str, new: str, delimiter: str) -> str:
     """Replace the label in one cell of a row's text. Its quotes and surrounding blanks are kept."""
-    plain = rf"[^{re.escape(delimiter)}\r\n]*"
-    pattern = re.compile(rf'"(?:[^"]|"")*"{plain}|{plain}')
-    start = 0
-    for _ in range(at):
-        start = _match(pattern, piece, start).end() + 1
-    end = _match(pattern, piece, start).end()
-    there = piece[start:end]
+    comma = re.escape(delimiter)
+    plain = rf"[^{comma}\r\n]*"
+    one = rf'(?>"(?:[^"]|"")*"{plain}|{plain})'
+    found = re.match(rf"(?:{one}{comma}){{{at}}}({one})", piece)
+    assert found is not None  # the row has a cell there
+    (start, end), there = found.span(1), found[1]
     quoted = there.startswith('"')
     inner, fresh = (text.replace('"', '""') if quoted else text for text in (old, new))
     keeps = inner in there and (quoted or cell(new, delimiter) == new)
     there = there.replace(inner, fresh, 1) if keeps else cell(new, delimiter)
     return piece[:start] + there + piece[end:]
-
-
-def _match(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str]:
-    found = pattern.match(text, start)
-    assert found is not None  # the pattern matches the empty string
-    return found
 
 
 def cell(text: str, delimiter: str = ",") -> str:
@@ -144,16 +116,11 @@ def cell(text: str, delimiter: str = ",") -> str:
 
 
 class ParquetFile:
+    """A Parquet file, with the methods of :class:`CsvFile`."""
+
     def __init__(self, path: Path, labelled: str | None = None) -> None:
-        try:
-            pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
-        except ImportError as error:
-            raise ImportError('pyarrow, which reads Parquet, is missing: pip install "torch-ogc[parquet]"') from error
-        try:
-            self.table: Any = parquet.read_table(path)
-        except (pyarrow.ArrowException, OSError) as error:
-            raise ValueError(f"`{path}` cannot be read as Parquet: {error}.") from error
-        self.path, self.columns = path, self.table.column_names
+        self.table = read_parquet(path)
+        self.columns = self.table.column_names
         self.kept = list(range(self.table.num_rows))  # rows of the file
         if labelled is not None:
             labels = cells({labelled: self.table.column(labelled).to_pylist()})[labelled]
@@ -171,7 +138,7 @@ class ParquetFile:
         return [str(values[index]).strip() for index in self.kept]
 
     def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
-        pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+        pyarrow, parquet = import_pyarrow()
         at, values = self.columns.index(column), self.table.column(column).to_pylist()
         named = {str(value).strip(): value for value in reversed(values)}
         for index, label in labels.items():
@@ -181,3 +148,6 @@ class ParquetFile:
         buffer = io.BytesIO()
         parquet.write_table(changed, buffer)
         return buffer.getvalue()
+
+
+TableFile = CsvFile | ParquetFile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from math import isnan
 from statistics import quantiles
 
 from ..data.columns import finite
@@ -22,7 +23,7 @@ def unusual_cells(column: Sequence[str], labels: Sequence[int]) -> list[bool]:
     """
     cells = [cell.strip() for cell in column]
     present = [cell for cell in cells if cell]
-    numeric = all(finite(cell) == finite(cell) for cell in present)
+    numeric = not any(isnan(finite(cell)) for cell in present)
     marked = [False] * len(cells)
     if not numeric and 2 * len(set(present)) > len(present):
         return marked

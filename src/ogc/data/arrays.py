@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._extras import extra
 from .dataset import Dataset, Loaded
 from .paths import few
 from .split import stratified_split
@@ -68,10 +69,8 @@ def arrays(
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
-    try:
+    with extra("cli", "Arrays need NumPy", "numpy"):
         import numpy as np
-    except ImportError as error:
-        raise ImportError('NumPy is missing: pip install "torch-ogc[cli]"') from error
     if not path.is_file():
         raise FileNotFoundError(f"The file `{path}` is missing.")
     try:

@@ -85,7 +85,8 @@ class Cifar(nn.Module):
         padded = F.pad(images, (PADDING,) * 4).flatten(2).transpose(1, 2)
         # The rotation fills with the one zero pixel after those of each image: (N, padded H W + 1, C).
         self.register_buffer("pixels", F.pad(padded, (0, 0, 0, 1)).contiguous(), persistent=False)
-        _register_statistics(self, mean, std, images.device)
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32, device=images.device), persistent=False)
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32, device=images.device), persistent=False)
 
     def draw(self, n: int, generator: Generator | None = None) -> CifarDraws:
         device = self.pixels.device if generator is None else generator.device
@@ -164,7 +165,8 @@ class Large(nn.Module):
         super().__init__()
         require(size >= 1, "size", "at least 1", size)
         self.size = size
-        _register_statistics(self, mean, std, None)
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32), persistent=False)
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32), persistent=False)
 
     def draw(self, n: int, height: int, width: int, generator: Generator | None = None) -> LargeDraws:
         """Draw for n images of one size. Take the first of ten boxes that fits, or crop the first if none does."""
@@ -255,10 +257,3 @@ def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 def _grey(images: Tensor) -> Tensor:
     red, green, blue = images.unbind(1)
     return (GREY[0] * red + GREY[1] * green + GREY[2] * blue)[:, None]
-
-
-def _register_statistics(
-    module: nn.Module, mean: Sequence[float], std: Sequence[float], device: torch.device | None
-) -> None:
-    for name, part in (("mean", mean), ("std", std)):
-        module.register_buffer(name, torch.tensor(part, dtype=torch.float32, device=device), persistent=False)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .dataset import Dataset, Loaded
-from .download import Progress, download, md5_of
+from .download import Progress, check_md5, download
 from .safe_pickle import read_pickle
 
 SITE = "https://www.cs.toronto.edu/~kriz/"
@@ -107,9 +106,6 @@ CIFAR100 = Cifar(
         pickled=True,
     ),
 )
-URLS = {
-    version.archive: SITE + version.archive for cifar in (CIFAR10, CIFAR100) for version in (cifar.binary, cifar.python)
-}
 
 
 def cifar10(root: str | Path, *, download: bool = False, progress: Progress | None = None) -> Loaded:
@@ -127,12 +123,12 @@ def load(cifar: Cifar, root: Path, *, fetch: bool = False, progress: Progress | 
     incomplete = found is None or (found[1].is_dir() and not found[0].is_in(found[1]))
     if incomplete and fetch and not root.is_file():
         archive = cifar.binary.archive
-        found = cifar.binary, download(URLS[archive], root / archive, md5=cifar.binary.md5, progress=progress)
+        found = cifar.binary, download(SITE + archive, root / archive, md5=cifar.binary.md5, progress=progress)
     version, path = found or look_for(cifar, root)
     files = _from_archive(version, path) if path.is_file() else _from_folder(cifar, version, path)
     names = _class_names(cifar, version, files.pop(version.names))
-    train = _dataset(cifar, version, version.train, files, names, "train")
-    return train, {"test": _dataset(cifar, version, (version.test,), files, names, "test")}
+    train, test = (_dataset(cifar, version, split, files, names) for split in ("train", "test"))
+    return train, {"test": test}
 
 
 def look_for(cifar: Cifar, root: Path) -> tuple[Version, Path]:
@@ -170,16 +166,10 @@ def _from_folder(cifar: Cifar, version: Version, folder: Path) -> dict[str, byte
 
 def _from_archive(version: Version, archive: Path) -> dict[str, bytes]:
     """Read the files by their exact names into memory, without extracting them."""
-    if (found := md5_of(archive)) != version.md5:
-        raise ValueError(f"`{archive}` should have the md5 sum {version.md5}. Found {found}. Download it again.")
+    check_md5(archive, version.md5, "Download it again.")
     wanted = {f"{version.folder}/{name}": name for name in version.files}
     with tarfile.open(archive, "r:gz") as tar:
         return {wanted[part.name]: cast(Any, tar.extractfile(part)).read() for part in tar if part.name in wanted}
-
-
-def _records(cifar: Cifar, version: Version, name: str) -> int:
-    """Return the number of images in a file."""
-    return cifar.test_size if name == version.test else cifar.train_size // len(version.train)
 
 
 def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, ...]:
@@ -194,18 +184,16 @@ def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, .
     return tuple(listed)
 
 
-def _dataset(
-    cifar: Cifar, version: Version, parts: Iterable[str], files: dict[str, bytes], names: tuple[str, ...], split: str
-) -> Dataset:
+def _dataset(cifar: Cifar, version: Version, split: str, files: dict[str, bytes], names: tuple[str, ...]) -> Dataset:
+    parts, size = (version.train, cifar.train_size) if split == "train" else ((version.test,), cifar.test_size)
     decode = _unpickled if version.pickled else _binary
-    images, labels = zip(*(decode(cifar, version, part, files.pop(part)) for part in parts), strict=True)
+    images, labels = zip(*(decode(cifar, part, files.pop(part), size // len(parts)) for part in parts), strict=True)
     given = torch.cat(labels)
     ids = [f"{split}/{i:05}" for i in range(len(given))]
     return Dataset(torch.cat(images).view(-1, 3, 32, 32), given, names, ids, true=given.clone())
 
 
-def _binary(cifar: Cifar, version: Version, name: str, content: bytes) -> tuple[Tensor, Tensor]:
-    records = _records(cifar, version, name)
+def _binary(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
     size = records * (cifar.coarse + 1 + PIXELS)
     if len(content) != size:
         raise ValueError(f"`{name}` should have {size:,} bytes. Found {len(content):,}. Download it again.")
@@ -213,8 +201,8 @@ def _binary(cifar: Cifar, version: Version, name: str, content: bytes) -> tuple[
     return rows[:, cifar.coarse + 1 :], _checked(cifar, name, rows[:, cifar.coarse].long())
 
 
-def _unpickled(cifar: Cifar, version: Version, name: str, content: bytes) -> tuple[Tensor, Tensor]:
-    found, records = read_pickle(content, name), _records(cifar, version, name)
+def _unpickled(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
+    found = read_pickle(content, name)
     images, labels = found.get("data"), found.get(cifar.labels)
     if not isinstance(images, Tensor) or images.shape != (records, PIXELS):
         raise ValueError(f"`{name}` should have `data` of shape ({records}, {PIXELS}).")

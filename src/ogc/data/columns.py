@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from .._extras import extra
+
 Cell = str | None  # None: missing
 Table = Mapping[str, Sequence[Cell]]  # by column
 MOST_CATEGORIES = 100
@@ -246,10 +248,8 @@ def _fit_text(present: Sequence[str]) -> Text | None:
 
 
 def _tfidf(**options: Any) -> Any:
-    try:
+    with extra("cli", "Text columns need scikit-learn", "sklearn"):
         from sklearn.feature_extraction.text import TfidfVectorizer
-    except ImportError as error:
-        raise ImportError('Text columns need scikit-learn, which is missing: pip install "torch-ogc[cli]"') from error
     return TfidfVectorizer(sublinear_tf=True, strip_accents="unicode", **options)
 
 

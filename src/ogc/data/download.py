@@ -24,7 +24,7 @@ def download(url: str, destination: Path, *, md5: str, progress: Progress | None
     """Download ``url``. An interrupted download is kept as ``.part``, and the next call resumes it."""
     require(url.startswith(("http://", "https://")), "url", "http:// or https://", url)
     if destination.exists():
-        _check(destination, md5, "Move it away to download it again.")
+        check_md5(destination, md5, "Move it away to download it again.")
         return destination
     destination.parent.mkdir(parents=True, exist_ok=True)
     part = destination.with_name(destination.name + ".part")
@@ -37,7 +37,7 @@ def download(url: str, destination: Path, *, md5: str, progress: Progress | None
         )
         raise ConnectionError(f"The download of {url} stopped: {_reason(error)}. {kept}") from error
     try:
-        _check(part, md5, "It was deleted. Run the command again.")
+        check_md5(part, md5, "It was deleted. Run the command again.")
     except ValueError:
         part.unlink()
         raise
@@ -47,13 +47,11 @@ def download(url: str, destination: Path, *, md5: str, progress: Progress | None
     return destination
 
 
-def md5_of(path: Path) -> str:
+def check_md5(path: Path, md5: str, advice: str) -> None:
+    """Raise ``ValueError``, with advice, if a file has another md5 sum."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _check(path: Path, md5: str, advice: str) -> None:
-    if (found := md5_of(path)) != md5:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != md5:
         raise ValueError(f"`{path}` should have the md5 sum {md5}. Found {found}. {advice}")
 
 

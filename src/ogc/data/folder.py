@@ -37,15 +37,16 @@ def folder(
     root = Path(root)
     if not root.is_dir():
         raise FileNotFoundError(f"The folder `{root}` is missing.")
-    own = any(path.is_dir() for path in (root / "train").glob("*"))  # a class named train has images there instead
-    class_names, samples = _samples(root, root / "train" if own else root)
-    held_out = {name: root / name for name in ("val", "test") if own and (root / name).is_dir()}
-    others = {name: _samples(root, path)[1] for name, path in held_out.items()}
-    for name, found in others.items():
-        if unknown := [sample for sample in found if sample[1] not in class_names]:
-            raise ValueError(f"The class `{unknown[0][1]}` of `{root / name}` has no folder in `{root / 'train'}`.")
+    train_folder = training_folder(root)
+    class_names, samples = _samples(root, train_folder)
+    parts = {"train": samples}
+    for name in ("val", "test"):
+        if train_folder != root and (root / name).is_dir():
+            parts[name] = _samples(root, root / name)[1]
+            if unknown := [label for _, label in parts[name] if label not in class_names]:
+                raise ValueError(f"The class `{unknown[0]}` of `{root / name}` has no folder in `{train_folder}`.")
 
-    everything = [path for part in (samples, *others.values()) for path, _ in part]
+    everything = [path for part in parts.values() for path, _ in part]
     bad = set(_unreadable(root, everything))
     if bad and not skip_bad:
         names = few([path for path in everything if path in bad])
@@ -55,28 +56,42 @@ def folder(
         )
     if bad:
         warnings.warn(f"Skipped {len(bad)} images that cannot be read: {few(sorted(bad))}.", stacklevel=2)
-    samples = [sample for sample in samples if sample[0] not in bad]
-    others = {name: [sample for sample in found if sample[0] not in bad] for name, found in others.items()}
+    parts = {name: [sample for sample in part if sample[0] not in bad] for name, part in parts.items()}
+    samples = parts["train"]
     if empty := sorted(set(class_names) - {label for _, label in samples}):
         raise ValueError(f"The classes {few(empty)} in `{root}` have no training images.")
+    if len(parts) == 1 and val:
+        keep, held_out = stratified_split(_indices(samples, class_names), class_names, val=val, seed=seed)
+        parts = {"train": [samples[i] for i in keep.tolist()], "val": [samples[i] for i in held_out.tolist()]}
 
     truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
 
     def dataset(part: Sequence[Sample]) -> Dataset:
         paths = [path for path, _ in part]
+        if truth is not None and (missing := [path for path in paths if path not in truth]):
+            raise ValueError(f"The true labels have no row for {few(missing)}.")
+        true = None if truth is None else _indices([(path, truth[path]) for path in paths], class_names)
         files = ImageFiles([root / path for path in paths], size)
-        return Dataset(files, _indices(part, class_names), class_names, paths, _lookup(truth, paths))
+        return Dataset(files, _indices(part, class_names), class_names, paths, true)
 
-    if others or not val:
-        return dataset(samples), {name: dataset(found) for name, found in others.items()}
-    parts = stratified_split(_indices(samples, class_names), class_names, val=val, seed=seed)
-    train, validation = ([samples[i] for i in part.tolist()] for part in parts)
-    return dataset(train), {"val": dataset(validation)}
+    sets = {name: dataset(part) for name, part in parts.items()}
+    return sets.pop("train"), sets
+
+
+def training_folder(root: Path) -> Path:
+    """Return the folder of the training classes: ``train`` if it has sub-folders, or the root itself."""
+    train = root / "train"  # a class named train has images instead of sub-folders
+    return train if train.is_dir() and class_folders(train) else root
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """Return the folders of the classes, in order."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
     """Return the classes in a folder and their images, both sorted."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    classes = class_folders(folder)
     if outside := [path for path in classes if not inside(root, path)]:
         raise ValueError(
             f"The folder `{outside[0]}` is a link that points outside of `{root}`. Replace it by a folder."
@@ -109,25 +124,18 @@ def _indices(samples: Sequence[Sample], class_names: Sequence[str]) -> Tensor:
     return torch.tensor([index[label] for _, label in samples], dtype=torch.int64)
 
 
-def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:
-    index = {name: i for i, name in enumerate(class_names)}
+def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, str]:
+    """Read the true label of each image by its path."""
+    known = set(class_names)
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.DictReader(file)
         if not {"path", "label"} <= set(reader.fieldnames or ()):
             raise ValueError(f"`{path}` should have the columns path and label. Found {reader.fieldnames}.")
         truth = {}
         for number, row in enumerate(reader, 1):
-            if row["label"] not in index:
+            if row["label"] not in known:
                 raise ValueError(
                     f"The label `{row['label']}` in row {number} of `{path}` is not a class of the folder."
                 )
-            truth[row["path"]] = index[row["label"]]
+            truth[row["path"]] = row["label"]
         return truth
-
-
-def _lookup(truth: dict[str, int] | None, paths: Sequence[str]) -> Tensor | None:
-    if truth is None:
-        return None
-    if missing := [path for path in paths if path not in truth]:
-        raise ValueError(f"The true labels have no row for {few(missing)}.")
-    return torch.tensor([truth[path] for path in paths], dtype=torch.int64)

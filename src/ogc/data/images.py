@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._extras import extra
 from .._require import require
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ class ImageFiles:
     an animation the first frame is used.
     """
 
-    def __init__(self, paths: Sequence[str | Path], size: int, *, workers: int | None = None) -> None:
+    def __init__(self, paths: Sequence[str | Path], size: int) -> None:
         require(size >= 1, "size", "at least 1", size)
         self.paths = [Path(path) for path in paths]
         self.size = size
-        self.workers = min(8, os.cpu_count() or 1) if workers is None else workers
+        self.workers = min(8, os.cpu_count() or 1)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -66,10 +67,8 @@ class ImageFiles:
 
     def _decode(self, path: Path) -> Tensor:
         """Decode one file: -> (3, size, size)."""
-        try:
+        with extra("cli", "Images need Pillow", "PIL"):
             from PIL import Image, ImageOps
-        except ImportError as error:
-            raise ImportError('Pillow, which decodes images, is missing: pip install "torch-ogc[cli]"') from error
         try:
             with Image.open(path) as image:
                 ImageOps.exif_transpose(image, in_place=True)

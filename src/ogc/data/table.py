@@ -12,11 +12,12 @@ from dataclasses import replace
 from itertools import islice
 from math import isnan
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
 
+from .._extras import extra
 from .._suggestions import did_you_mean
 from .columns import Cell, Encoder, finite, is_missing
 from .dataset import Dataset, Loaded
@@ -67,8 +68,8 @@ def table(
     given = _labels(rows, label, class_names, numbers, path)
     truth = None if true is None else _labels(rows, true, class_names, numbers, path)
 
-    split = isinstance(val, float | int)
-    keep, held_out = stratified_split(given, class_names, val=val if isinstance(val, float | int) else 0, seed=seed)
+    share, val_file = (val, None) if isinstance(val, float | int) else (0.0, val)
+    keep, held_out = stratified_split(given, class_names, val=share, seed=seed)
     trained = keep.tolist()
     known = {name: [cells[i] for i in trained] for name, cells in rows.items()}
     encoder = Encoder.fit(known, labels=(label,) if true is None else (label, true), id=id)
@@ -92,9 +93,8 @@ def table(
         return Dataset(encoder.features(part), given, class_names, ids, known)
 
     inputs = encoder.features(rows)
-    sets = {"val": subset(held_out, inputs)} if split and val else {}
-    files = {"val": None if split else val, "test": test}
-    sets |= {name: other(Path(str(file))) for name, file in files.items() if file is not None}
+    sets = {"val": subset(held_out, inputs)} if share else {}
+    sets |= {name: other(Path(file)) for name, file in (("val", val_file), ("test", test)) if file is not None}
     return replace(subset(keep, inputs), encoder=encoder), sets
 
 
@@ -149,7 +149,7 @@ def read(path: Path, *, as_found: Collection[str | None] = ()) -> Table:
     if not path.is_file():
         raise FileNotFoundError(f"The table `{path}` is missing.")
     delimiter = None if path.suffix.lower() in PARQUET else delimiter_of(path)
-    found = _read_parquet(path) if delimiter is None else _read_csv(path, delimiter)
+    found = read_parquet(path).to_pydict() if delimiter is None else _read_csv(path, delimiter)
     if not found or not next(iter(found.values())):
         raise ValueError(f"The table `{path}` has no rows.")
     columns = cells(found)
@@ -229,14 +229,16 @@ def _read_csv(path: Path, delimiter: str) -> Mapping[str, Sequence[object]]:
     return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
-def _read_parquet(path: Path) -> Mapping[str, Sequence[object]]:
+def import_pyarrow() -> tuple[Any, Any]:
+    """Return the modules ``pyarrow`` and ``pyarrow.parquet``."""
+    with extra("parquet", "Parquet files need pyarrow", "pyarrow"):
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+
+
+def read_parquet(path: Path) -> Any:
+    """Read a Parquet file as a table of pyarrow."""
+    pyarrow, parquet = import_pyarrow()
     try:
-        pyarrow = importlib.import_module("pyarrow")
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ImportError('pyarrow, which reads Parquet, is missing: pip install "torch-ogc[cli]" pyarrow') from error
-    try:
-        columns: Mapping[str, Sequence[object]] = parquet.read_table(path).to_pydict()
+        return parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"`{path}` cannot be read as Parquet: {error}.") from error
-    return columns

@@ -15,21 +15,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from .._extras import extra
 from .._require import require
 from ..clipping import OGC
 from ..losses import Loss
 from . import never_fitted
 
-try:
+with extra("huggingface", "ogc.integrations.huggingface needs transformers", "safetensors", "transformers"):
     import safetensors.torch as safetensors
     from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerControl, TrainerState
     from transformers.training_args import TrainingArguments
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] not in ("safetensors", "transformers"):
-        raise
-    raise ImportError(
-        'ogc.integrations.huggingface needs transformers, which is missing: pip install "torch-ogc[huggingface]"'
-    ) from None
 
 
 def loss(criterion: Loss) -> TrainerLoss:
@@ -117,9 +112,8 @@ class TrainerLoss(TrainerCallback, ExportableState):
         logs: dict[str, float] = kwargs["logs"]
         if isinstance(self.criterion, OGC) and "loss" in logs:
             now = {"tau": float(self.criterion.tau), "noisy_weight": float(self.criterion.mixture.noisy_weight)}
-            now = {
-                name: value for name, value in now.items() if not math.isnan(value)
-            }  # NaN before the first fit, which is not valid JSON
+            # NaN before the first fit, which is not valid JSON
+            now = {name: value for name, value in now.items() if not math.isnan(value)}
             logs.update(now)
             state.log_history[-1].update(now)
 

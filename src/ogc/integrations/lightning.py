@@ -9,21 +9,16 @@ from typing import Any
 
 import torch
 
-try:
-    from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] != "lightning":
-        raise
-    raise ImportError(
-        'ogc.integrations.lightning needs Lightning, which is missing: pip install "torch-ogc[lightning]"'
-    ) from None
-
+from .._extras import extra
 from .._files import write_whole
 from ..clipping import OGC
 from ..clipping.state import Solution
 from ..report.drawing import draw_queue, figure_of, png
 from . import never_fitted
+
+with extra("lightning", "ogc.integrations.lightning needs Lightning", "lightning"):
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 __all__ = ["OGCCallback"]
 

@@ -21,15 +21,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from .._extras import extra
 from .._require import require
 from ..clipping import OGC
 from ..given_label import margin
 from ..losses import CLIPPABLE, Pointwise
 from ..models import mlp
 
-try:
-    import numpy as np
+with extra("sklearn", "ogc.integrations.sklearn needs safetensors", "safetensors"):
     import safetensors.torch  # noqa: F401, for saving
+with extra("sklearn", "ogc.integrations.sklearn needs scikit-learn", "numpy", "sklearn"):
+    import numpy as np
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets, unique_labels
@@ -37,14 +39,6 @@ try:
 
     from . import _classifier_file
     from ._weighted_rows import CHUNK, Moments, Rows, batches, different, hold_out
-except ModuleNotFoundError as error:
-    missing = str(error.name).partition(".")[0]
-    if missing not in ("numpy", "safetensors", "sklearn"):
-        raise
-    missing = "scikit-learn" if missing == "sklearn" else missing
-    raise ImportError(
-        f'ogc.integrations.sklearn needs {missing}, which is missing: pip install "torch-ogc[sklearn]"'
-    ) from None
 
 MANY = 1_000  # distinct rows
 WIDTHS = ((100,), (200, 200))  # default hidden layers: below MANY rows, and from there on
@@ -198,25 +192,25 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _check_parameters(self) -> None:
-        widths, base, lr = self.hidden_layer_sizes, self.base, self.learning_rate_init
         try:
             good = all(_whole(width) and width >= 1 for width in self._widths(1))
         except TypeError:
             good = False
-        require(good, "hidden_layer_sizes", "an integer of at least 1, or several", widths)
+        require(good, "hidden_layer_sizes", "an integer of at least 1, or several", self.hidden_layer_sizes)
+        base = self.base
         good = base in CLIPPABLE if isinstance(base, str) else isinstance(base, Pointwise)
         require(good, "base", f"a pointwise loss, or one of {', '.join(CLIPPABLE)}", base)
         for name in ("batch_size", "n_iter_no_change", "max_iter"):
             value = getattr(self, name)
             good = (value is None and name == "max_iter") or (_whole(value) and value >= 1)
             require(good, name, "an integer of at least 1", value)
-        good = self.epsilon is None or _between(0, self.epsilon, math.inf)
-        require(good, "epsilon", "a number above 0, or None", self.epsilon)
-        require(lr is None or _between(0, lr, math.inf), "learning_rate_init", "a number above 0, or None", lr)
+        for name in ("epsilon", "learning_rate_init"):
+            value = getattr(self, name)
+            good = value is None or (_real(value) and 0 < value < math.inf)
+            require(good, name, "a number above 0, or None", value)
         decay, fraction = self.weight_decay, self.validation_fraction
-        good = _between(0, decay, math.inf) or (_real(decay) and decay == 0)
-        require(good, "weight_decay", "a number of at least 0", decay)
-        require(_between(0, fraction, 1), "validation_fraction", "a number in (0, 1)", fraction)
+        require(_real(decay) and 0 <= decay < math.inf, "weight_decay", "a number of at least 0", decay)
+        require(_real(fraction) and 0 < fraction < 1, "validation_fraction", "a number in (0, 1)", fraction)
         good = isinstance(self.early_stopping, bool | np.bool_)
         require(good, "early_stopping", "True or False", self.early_stopping)
 
@@ -424,7 +418,3 @@ def _whole(value: object) -> bool:
 
 def _real(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _between(low: float, value: Any, high: float) -> bool:
-    return _real(value) and low < value < high

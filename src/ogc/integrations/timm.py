@@ -7,14 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-try:
+from .._extras import extra
+
+with extra("timm", "ogc.integrations.timm needs timm 1.0.30 or newer", "timm", "torchvision"):
     from timm.task import ClassificationTask  # type: ignore[import-not-found]
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] not in ("timm", "torchvision"):
-        raise
-    raise ImportError(
-        'ogc.integrations.timm needs timm 1.0.30 or newer, which is missing: pip install "torch-ogc[timm]"'
-    ) from None
 
 __all__ = ["OGCTask"]
 

@@ -98,7 +98,7 @@ def write_labels(path: str | Path, given: NDArray[Any], info: LabelInfo) -> None
     require(given.ndim == 1 and np.issubdtype(given.dtype, np.integer), "given", "(N,) integers", given.shape)
     require(info.sha256 == labels_sha256(given), "info", "the info of these labels, with their checksum", info.sha256)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _npy(given) if path.suffix == ".npy" else _csv(given))
+    write_whole(path, npy(given.astype("<i8")) if path.suffix == ".npy" else _csv(given))
     write_whole(info_path(path), json_lines(asdict(info), ("confusion",)))
 
 
@@ -136,9 +136,10 @@ def read_info(path: str | Path) -> LabelInfo:
         raise LabelFileError(f"{beside} does not describe labels: {reason}.") from None
 
 
-def _npy(labels: NDArray[Any]) -> bytes:
+def npy(labels: NDArray[Any]) -> bytes:
+    """Return the contents of an .npy file."""
     buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(labels, dtype="<i8"), allow_pickle=False)
+    np.save(buffer, labels, allow_pickle=False)
     return buffer.getvalue()
 
 
