@@ -101,7 +101,7 @@ def without(column):
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["nowhere", "new.csv"], 1, "nowhere holds no run: there is no run.json in it."),
+        (["nowhere", "new.csv"], 1, "nowhere is not a run folder: it has no run.json."),
         (["run", "nowhere.csv"], 1, "There is no `nowhere.csv`. Expected a table (.csv, .tsv, .parquet, .pq)"),
         (["run", "x.npz"], 1, "Parameter `data` should be a table"),
         (["run", "photos"], 1, "`photos` cannot be predicted by this run. Expected a table"),
@@ -110,7 +110,7 @@ def without(column):
         (["run", "empty.csv"], 1, "The table `empty.csv` has no rows."),
         (["run", "latin.csv"], 1, "`latin.csv` cannot be read as CSV in UTF-8"),
         (["arrays", "wide.npy"], 1, "`wide.npy` should have numbers, (N, 3), like the run's training data. Found"),
-        (["arrays", "broken.npz"], 1, "`broken.npz` is no .npy or .npz file of plain arrays"),
+        (["arrays", "broken.npz"], 1, "`broken.npz` is not a .npy or .npz file of plain arrays"),
         (["run", "new.csv", "--out", "new.csv"], 2, "Parameter `out` should be a new file: nothing is overwritten."),
         (
             ["run", "new.csv", "--out", "new.xlsx"],
@@ -123,7 +123,7 @@ def without(column):
             "There is no folder no/such for p.csv. Create it, or choose another.",
         ),
         (["run", "new.csv", "--weights", "worst"], 2, "Parameter `weights` should be one of averaged, last, best."),
-        (["run", "new.csv", "--id", "tickets"], 1, "`new.csv` has no column `tickets`, but `ticket`, "),
+        (["run", "new.csv", "--id", "tickets"], 1, "`new.csv` has no column `tickets`. Found `ticket`, "),
         (["arrays", "x.npz", "--id", "x"], 1, "Parameter `id` should be left out: the run was not trained on a table."),
         (["run", "new.csv", "--device", "tpu"], 2, "Parameter `device` should be auto, cpu, cuda or cuda:N."),
     ],
@@ -147,12 +147,12 @@ def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, senten
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["nowhere", "--onnx", "x.onnx"], 1, "nowhere holds no run"),
+        (["nowhere", "--onnx", "x.onnx"], 1, "nowhere is not a run folder"),
         (["run"], 2, "Parameter `onnx` should be the file to write, as in --onnx classifier.onnx."),
         (["run", "--onnx", "x.pt"], 2, "Parameter `onnx` should be a .onnx file."),
         (["run", "--onnx", "there.onnx"], 2, "Parameter `onnx` should be a new file: nothing is overwritten."),
         (["run", "--onnx", "x.onnx", "--weights", "first"], 2, "Parameter `weights` should be one of"),
-        (["new.csv", "--onnx", "x.onnx"], 1, "new.csv holds no run"),
+        (["new.csv", "--onnx", "x.onnx"], 1, "new.csv is not a run folder"),
         (["run", "--onnx", "no/such/x.onnx"], 1, "There is no folder no/such for x.onnx."),
         (["run", "--onnx", "run"], 2, "Parameter `onnx` should be a .onnx file."),
         (["damaged", "--onnx", "x.onnx"], 1, "damaged/preprocessing.json is damaged"),

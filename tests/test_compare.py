@@ -253,7 +253,7 @@ WRONG = [
     ((*TABLE, "--method", "gce:q"), 2, "There is no method named 'gce:q'."),
     ((*TABLE, "--method", "gce:q=2"), 2, "Parameter `q` should be in (0, 1]. Found `q = 2"),
     ((*TABLE, "--method", "gce:p=0.5"), 2, "There is no parameter 'p'."),
-    ((*TABLE, "--method", "mine.py:Mine"), 2, "There is no `mine.py`, the file of a loss."),
+    ((*TABLE, "--method", "mine.py:Mine"), 2, "There is no loss file `mine.py`."),
     ((*TABLE, "--seeds", "1,1"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
     ((*TABLE, "--seeds", "1,01"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
     ((*TABLE, "--seeds", "one"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),

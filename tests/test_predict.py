@@ -324,12 +324,12 @@ def test_data_of_another_kind(tickets, photos, numbers, tmp_path):
         assert "\n" not in str(info.value)
     with pytest.raises(ValueError, match=r"`id` should be left out: the run was not trained on a table"):
         features.predict(numbers[1] / "train.npz", id="x")
-    with pytest.raises(ValueError, match=r"has no column `tickets`, but .* Did you mean ticket\?"):
+    with pytest.raises(ValueError, match=r"has no column `tickets`. Found .* Did you mean ticket\?"):
         table.predict(tickets[1] / "new.csv", id="tickets")
 
 
 def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no run"):
+    with pytest.raises(FileNotFoundError, match="is not a run folder"):
         Predictor.load(tmp_path)
     for name in ("run.json", LAST, PREPROCESSING, RESULT):
         (tmp_path / name).write_bytes((tickets[0] / name).read_bytes())
@@ -345,7 +345,7 @@ def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
         with pytest.raises(CheckpointError, match=r"preprocessing\.json cannot be used: .* train again\."):
             Predictor.load(tmp_path)
     path.write_bytes((numbers[0] / PREPROCESSING).read_bytes())
-    with pytest.raises(CheckpointError, match=r"preprocessing\.json belongs to another run"):
+    with pytest.raises(CheckpointError, match=r"preprocessing\.json belongs to a different run"):
         Predictor.load(tmp_path)
     (tmp_path / PREPROCESSING).unlink()
     with pytest.raises(FileNotFoundError, match=r"has no preprocessing\.json.* Train it again"):
@@ -357,7 +357,7 @@ def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
 def test_a_run_that_is_not_finished_predicts_with_a_note(tmp_path):
     with pytest.raises(Interrupted):
         train([job(tmp_path)], watch=StopAt(2, 2), device="cpu")
-    with pytest.warns(UserWarning, match="is not finished: its last checkpoint predicts"):
+    with pytest.warns(UserWarning, match="is not finished: using its last checkpoint"):
         predictor = Predictor.load(tmp_path)
     assert len(predictor.predict(job().data[0].inputs)) == 80
 

@@ -57,7 +57,7 @@ def unsealed(content: dict[str, Any]) -> dict[str, Any]:
     """Return an object that :func:`sealed` has made, without its checksum. Raises ``ValueError`` if it has changed."""
     content = dict(content)
     if CHECKSUM not in content:
-        raise ValueError("it has no checksum, as files of older versions of ogc have none.")
+        raise ValueError("it has no checksum; older versions of ogc wrote none.")
     if content.pop(CHECKSUM) != _checksum(content):
         raise ValueError(MISMATCH)
     return content
@@ -68,14 +68,14 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> dict[str, Any]:
 
     def constant(name: str) -> float:
         if finite:
-            raise ValueError(f"{name} is no number.")
+            raise ValueError(f"{name} is not allowed.")
         return float(name)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
-            raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice.")
+            raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} occurs twice.")
         return found
 
     try:

@@ -82,7 +82,7 @@ class Recorder:
         self.records: list[Record] = []
 
     def record(self) -> None:
-        """Append the present state to ``records``. On a GPU this waits for the device once."""
+        """Append the current state to ``records``. On a GPU this waits for the device once."""
         self.records.append(record_of(self.criterion))
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,12 +90,12 @@ class Recorder:
         return {"records": [asdict(record) for record in self.records]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace all records by those of ``state_dict()``."""
+        """Replace all records with those of ``state_dict()``."""
         self.records = [Record(**record) for record in state["records"]]
 
 
 def record_of(criterion: OGC) -> Record:
-    """Read the present state of an OGC."""
+    """Read the current state of an OGC."""
     fit = criterion.mixture
     steps, tau, p0, *numbers = torch.stack([criterion.steps.double(), criterion.tau, criterion.p0, *fit]).tolist()
     mixture = dict(zip(fit._fields, numbers, strict=True))

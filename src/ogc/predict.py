@@ -115,7 +115,7 @@ class Predictor:
         folder = Path(run).expanduser()
         predictor = cls(load_network(folder, which, network), Preprocessing.read(folder), device)
         if not is_finished(folder):
-            warnings.warn(f"The run in {folder} is not finished: its last checkpoint predicts.", stacklevel=2)
+            warnings.warn(f"The run in {folder} is not finished: using its last checkpoint.", stacklevel=2)
         return predictor
 
     @property
@@ -228,7 +228,7 @@ class Predictor:
         encoder = self.preprocessing.encoder
         assert encoder is not None
         if id is not None and id not in rows:
-            raise ValueError(f"{where} has no column `{id}`, but {few(list(rows), 20)}.{did_you_mean(id, rows)}")
+            raise ValueError(f"{where} has no column `{id}`. Found {few(list(rows), 20)}.{did_you_mean(id, rows)}")
         if absent := [name for name in encoder.columns if name not in rows]:
             raise ValueError(
                 f"{where} has no column {few(absent)}, which the run was trained on. Found {few(list(rows), 20)}."

@@ -1,6 +1,6 @@
 """What a threshold tau guarantees: the paper's proposition 1 and theorems 1 to 3, for CE clipped at tau >= 1.
 
-They bound the excess risk, how much worse than the best classifier the one is that minimises the risk on noisy labels:
+They bound the excess risk: how much worse the minimiser of the noisy risk is than the best classifier,
 R is the risk on clean labels, R_eta on noisy ones, f* and f~* their minimisers. K is the number of classes.
 """
 
@@ -38,7 +38,7 @@ def loss_sum_bounds(num_classes: int, tau: float) -> Bounds:
 def symmetric_excess_risk(tau: float, rate: float, num_classes: int) -> float:
     """Theorem 1: R(f~*) - R(f*) <= eta log tau / (1 - eta K / (K - 1)) under symmetric noise of rate eta < 1 - 1/K.
 
-    The paper states it without the factor eta; its proof loses it on the way, and the bound holds with it.
+    The paper omits the factor eta, which its proof drops. The bound holds with it.
     """
     log_tau = _log(tau, num_classes)
     require(0 <= rate < 1 - 1 / num_classes, "rate", f"in [0, 1 - 1/K) = [0, {1 - 1 / num_classes:.4g})", rate)

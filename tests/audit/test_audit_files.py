@@ -230,7 +230,7 @@ def test_a_bad_decision_is_named_with_its_line(audited):
     other = next(name for name in NAMES if name != audit.given[1])
     for bad, why in (
         (("nobody", "keep", NAMES[0], NAMES[0]), "has no sample 'nobody'"),
-        ((IDS[1], "keep", other, NAMES[0]), "'-5' is given"),
+        ((IDS[1], "keep", other, NAMES[0]), "'-5' has given label"),
         ((IDS[1], "Accept", audit.given[1], NAMES[0]), "should be accept, keep or skip, found 'Accept'"),
         ((IDS[1], "accept", audit.given[1], "unheard of"), "'unheard of' is not a class of"),
         (good, "already has a decision in line 2"),

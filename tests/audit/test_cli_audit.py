@@ -167,7 +167,7 @@ def test_one_noise_rate_everywhere(tmp_path):
     rate = f"{100 * told['noise_rate']:.1f}"
     assert f"{rate}/" in said, "the table at the end of ogc train"
     assert f"an estimated noise rate of {rate} %" in audited
-    assert (f"{rate} %", "of the labels wrong, by estimate") in headline(run)
+    assert (f"{rate} %", "of the labels wrong (estimate)") in headline(run)
     assert f"An estimated {rate} % of the labels are wrong" in noise_sentences(run)[0]
 
 
@@ -337,8 +337,8 @@ def test_a_folder_is_copied_with_its_files_under_their_new_labels(photos, monkey
 
     fails(2, "Parameter `copy` should be a new folder: nothing is overwritten.", *apply, "--copy", "new/photos")
     fails(2, "outside of", *apply, "--copy", photos / "fixed")
-    fails(2, "Parameter `out` should be given, or `copy` instead.", *apply)
-    fails(2, "Parameter `out` should be given, or `copy` instead.", *apply, "--copy", "x", "--out", "x.csv")
+    fails(2, "Pass either `out` or `copy`, and not both.", *apply)
+    fails(2, "Pass either `out` or `copy`, and not both.", *apply, "--copy", "x", "--out", "x.csv")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copystat", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert ogc(*apply, "--copy", "stopped").exit_code == 130
@@ -369,12 +369,12 @@ def test_files_that_changed_places_are_noticed(photos):
     works("audit", "--folder", photos, *FOLDER, "--out", "run")
     one = min((photos / "train/red").glob("*.png"))
     one.rename(one.with_name("zz.png"))
-    fails(2, "have changed since it was trained (their ids of train)", "audit", "run")
+    fails(2, "have changed since training (ids of train)", "audit", "run")
     one.with_name("zz.png").rename(one)
     blue, red = (min((photos / "val" / name).glob("*.png")) for name in ("blue", "red"))
     blue.rename(photos / "val/red/aa.png")
     red.rename(photos / "val/blue/zz.png")
-    fails(2, "have changed since it was trained (their ids of val)", "audit", "run")
+    fails(2, "have changed since training (ids of val)", "audit", "run")
 
 
 def test_a_folder_named_like_a_data_set(photos):
@@ -401,7 +401,7 @@ def test_images_and_a_network_from_python():
     assert all(torch.equal(found.shown.image(i), job.data[0].inputs[i]) for i in range(80))
     assert torch.equal(found.true, job.data[0].true)
     other = small_runs.job(seed=5, n=70).data
-    with pytest.raises(ValueError, match="have changed since it was trained"):
+    with pytest.raises(ValueError, match="have changed since training"):
         audit_run("run", other)
 
 
@@ -479,9 +479,9 @@ def test_data_that_changed_are_refused():
     works("audit", "--table", "t.csv", *TABLE, "--out", "run")
     before = Path("t.csv").read_bytes()
     a_table(seed=1)
-    fails(2, "have changed since it was trained (their labels of train). Train again", "audit", "run")
+    fails(2, "have changed since training (labels of train). Train again", "audit", "run")
     Path("t.csv").write_bytes(before.replace(b"with, comma", b"with, Comma"))
-    fails(2, "have changed since it was trained (their classes of train)", "audit", "run")
+    fails(2, "have changed since training (classes of train)", "audit", "run")
     Path("t.csv").write_bytes(before)
     works("audit", "run")
 
@@ -505,7 +505,7 @@ def of_one_class():
 def test_rows_that_moved_within_their_class_are_noticed(table):
     swapped(*of_one_class())
     fails(1, "t.csv` has changed since it was audited", "audit", "apply", table, "--out", "f.csv")
-    fails(2, "have changed since it was trained (their ids of train)", "audit", table)
+    fails(2, "have changed since training (ids of train)", "audit", table)
     assert not Path("f.csv").exists()
 
 
@@ -513,7 +513,7 @@ def test_rows_without_ids_that_moved_are_noticed():
     a_table()
     works("audit", "--table", "t.csv", "--label", "kind", "--epochs", "1", "--out", "run")
     swapped(*of_one_class())
-    fails(2, "have changed since it was trained (their file)", "audit", "run")
+    fails(2, "have changed since training (file)", "audit", "run")
     fails(1, "t.csv` has changed since it was audited", "audit", "apply", "run", "--out", "f.csv")
 
 
@@ -537,14 +537,14 @@ def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
         (["x.npy"], 2, "Parameter `RUN|DATA` should be the folder of a run, a table (.csv, .tsv, .parquet, .pq), a fo"),
         (["t.csv"], 2, "Parameter `label` should be given"),
         (["t.csv", "--label", "kind", "--method", "cee"], 2, "There is no method named 'cee'. Did you mean ce"),
-        (["folder", "--id", "x"], 2, "Parameter `id` should be left out with folder"),
+        (["folder", "--id", "x"], 2, "Parameter `id` should be omitted with folder"),
         (["--folder", "nowhere"], 1, "There is no folder `nowhere`."),
         (["--table", "nowhere.csv", "--label", "y"], 1, "There is no `nowhere.csv`."),
         (["--table", "x.npz", "--label", "y"], 2, "Parameter `table` should be a file that ends in one of .csv"),
         (["--table", "t.csv"], 2, "Parameter `label` should be given"),
         (["--table", "t.csv", "--label", "nope"], 1, "has no column `nope`"),
         (["--table", "t.csv", "--label", "kind", "--set", "surveys=0"], 2, "Parameter `surveys` should be above 0"),
-        (["--folder", ".", "--label", "kind"], 2, "Parameter `label` should be left out with folder"),
+        (["--folder", ".", "--label", "kind"], 2, "Parameter `label` should be omitted with folder"),
     ],
 )
 def test_what_cannot_be_is_said_before_any_work(arguments, code, sentence):
@@ -663,7 +663,7 @@ def test_the_original_is_never_written_to(table):
     for out in ("t.csv", "../" + Path.cwd().name + "/t.csv", "soft.csv", "hard.csv", "d.csv"):
         fails(
             2,
-            "Parameter `out` should be another file than the inputs.",
+            "Parameter `out` should be different from the inputs.",
             "audit",
             "apply",
             table,
@@ -708,7 +708,7 @@ def test_decisions_of_another_audit_are_refused(table):
     Path("d.csv").write_text(f'id,decision,given_label,suggested_label\n{row["id"]},accept,"{other}","{other}"\n')
     fails(
         1,
-        f"d.csv, line 2: '{row['id']}' is given '{other}'",
+        f"d.csv, line 2: '{row['id']}' has given label '{other}'",
         "audit",
         "apply",
         table,
@@ -724,7 +724,7 @@ def test_decisions_of_another_audit_are_refused(table):
 def test_an_audit_of_an_older_run_is_refused(digits):
     works("audit", digits)
     edited(digits / "run.json", id="another")
-    fails(1, "belongs to another run than", "audit", "apply", digits, "--out", "f.npy")
+    fails(1, "belongs to a different run than", "audit", "apply", digits, "--out", "f.npy")
 
 
 @pytest.mark.parametrize("ending", ["tsv", "parquet"])

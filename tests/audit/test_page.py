@@ -202,10 +202,10 @@ def test_the_headline():
     numbers = headline(Findings("t", list("abcd"), ("x", "y"), issues, Made(), true=torch.tensor([0, 0, 0, 0])))
     assert [number.replace("\u00a0", " ") for number, _ in numbers] == ["2", "50.0 %", "50.0 %", "50.0 %", "50.0 %"]
     assert len(headline(Findings("t", list("abcd"), ("x", "y"), issues, Made()))) == 2
-    assert numbers[1][1] == "of all labels wrong, estimated"
+    assert numbers[1][1] == "of all labels wrong (estimate)"
     short = [Point(1, 0.9, 0.9, True), Point(2, 0.5, 0.7, True)]
     doubtful = Findings("t", list("abcd"), ("x", "y"), issues, Made(), surveys=short)
-    assert headline(doubtful)[1][1].endswith("estimated (probably too high, because training was too short)")
+    assert headline(doubtful)[1][1].endswith("(estimate) (probably too high, because training was too short)")
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ def test_hostile_names_and_cells_are_text(visit, tmp_path):
     other = visit(None)
     other.set_input_files("#file", tmp_path / "decisions.csv")
     wait(other, "#shown", "60 decided")
-    for content, answer in (("id,decision\n1,keep\n", "no file of decisions"), ('id,"', "quote")):
+    for content, answer in (("id,decision\n1,keep\n", "not a decisions file"), ('id,"', "quote")):
         wrong = tmp_path / "wrong.csv"
         wrong.write_text(content)
         other.set_input_files("#file", wrong)
@@ -422,7 +422,7 @@ def test_hostile_names_and_cells_are_text(visit, tmp_path):
     lines = "id,decision,given_label,suggested_label\nsample 1,accept,another,label\nunknown,keep,a,b\n"
     wrong.write_text(lines)
     other.set_input_files("#file", wrong)
-    wait(other, "#said", "0 decisions loaded; 2 not of this audit, the first in line 2")
+    wait(other, "#said", "0 decisions loaded; 2 skipped, which do not fit this audit, the first in row 2")
     assert other.evaluate("window.hacked") is None
 
 
@@ -759,7 +759,7 @@ def test_blank_lines_of_a_loaded_file_are_nothing(visit, tmp_path):
     exported(tab, path := tmp_path / "decisions.csv")
     path.write_bytes(path.read_bytes().replace(b"\n", b"\n\n", 1) + b"unknown,keep,a,b\n\r\n\n")
     tab.set_input_files("#file", path)
-    wait(tab, "#said", re.compile("^1 decisions loaded; 1 not of this audit, the first in line 4$"))
+    wait(tab, "#said", re.compile("^1 decisions loaded; 1 skipped, which do not fit this audit, the first in row 4$"))
 
 
 def test_decisions_are_kept_for_one_order_of_the_samples():

@@ -190,8 +190,8 @@ GOOD = [[0.5, 0.5], [0.2, 0.8]]
 @pytest.mark.parametrize(
     ("labels", "options", "sentence"),
     [
-        ([0, 1], {}, "Parameter `pred_probs` should be given, or logits instead."),
-        ([0, 1], {"pred_probs": GOOD, "logits": GOOD}, "Parameter `pred_probs` should be given, or logits instead."),
+        ([0, 1], {}, "Pass either `pred_probs` or `logits`, and not both."),
+        ([0, 1], {"pred_probs": GOOD, "logits": GOOD}, "Pass either `pred_probs` or `logits`, and not both."),
         ([0, 1], {"pred_probs": [0.5, 0.5]}, "of shape (N, C) or (surveys, N, C). Found `pred_probs = (2,)`."),
         ([0, 1, 1], {"pred_probs": GOOD}, "Parameter `labels` should be of shape (2,), like pred_probs."),
         ([0, 2], {"pred_probs": GOOD}, "Parameter `labels` should be in [0, 2). Found `labels = [2]`."),
@@ -205,7 +205,7 @@ GOOD = [[0.5, 0.5], [0.2, 0.8]]
     ],
 )
 def test_what_is_wrong_is_named(labels, options, sentence):
-    with pytest.raises(ValueError, match="Parameter") as error:
+    with pytest.raises(ValueError, match=r"^(Parameter|Pass) ") as error:
         find_label_issues(labels, **options)
     assert sentence in str(error.value)
 

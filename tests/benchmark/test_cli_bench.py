@@ -238,8 +238,8 @@ def test_only(tmp_path):
         (["cifar10", "--data", "nowhere"], 1, "human:worse is read from"),
         (["digits", "--only", "digits-ce-symmetric-0.5"], 2, "Did you mean digits-ce-symmetric-0.5-1"),
         (["digits", "--noises", "symmetric:0.4"], 2, "Found `noises = 'symmetric:0.4'`. Did you mean symmetric:0."),
-        (["digits", "--method", "no.py:Mine"], 2, "There is no `"),
-        (["digits", "--method", "mine.py:Min"], 2, "has no torch module 'Min'. Did you mean Mine? There are Mine, "),
+        (["digits", "--method", "no.py:Mine"], 2, "There is no loss file `"),
+        (["digits", "--method", "mine.py:Min"], 2, "has no torch module 'Min'. Did you mean Mine? It has Mine, "),
         (["digits", "--method", "mine.py:Mine+ogc"], 2, "OGC needs a pointwise loss"),
         (["digits", "--method", "mine.py:Needy"], 2, "should have a numeric default for every argument"),
         (["digits", "--method", "broken.py:Mine"], 2, "cannot be loaded: SyntaxError"),
@@ -317,7 +317,7 @@ def test_a_value_and_its_negative_are_two_runs(tmp_path, mine):
     [
         ("Rows", "should return a scalar with a gradient. Found a tensor of shape (4,)."),
         ("Learning", "has parameters, which would not be trained"),
-        ("Empty", "gives nan for logits (4, 10) that are all 0."),
+        ("Empty", "should be finite for zero logits (4, 10). Found nan."),
         ("Dreaming", "fails on logits (4, 10) and labels (4,): AttributeError: 'Dreaming' object has no attribute"),
     ],
 )

@@ -75,7 +75,7 @@ def test_defaults():
     assert OGC("ce", epsilon=1.0).rule == "epsilon"
     assert OGC("ce", epsilon0=20).rule == "paper"
     assert OGC("ce", threshold=EMA()).rule == "threshold"
-    with pytest.raises(ValueError, match=r"^Parameter `epsilon` should be left out with epsilon0"):
+    with pytest.raises(ValueError, match=r"^Parameter `epsilon` should be omitted with epsilon0"):
         OGC("ce", epsilon=1.0, epsilon0=20)
     assert criterion.queue.shape == (4097,)
 
@@ -232,7 +232,7 @@ def test_lr_may_be_a_tensor():
 
 
 MISSING = (
-    r"^OGC follows the learning rate \(follow_lr=True\), but no optimizer is attached, or it is gone\. "
+    r"^OGC follows the learning rate \(follow_lr=True\), but no optimizer is attached, or it was deleted\. "
     r"Call criterion\.attach\(optimizer\), or pass follow_lr=False to keep epsilon constant\.$"
 )
 

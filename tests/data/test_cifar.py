@@ -186,7 +186,9 @@ def test_a_missing_file_is_named(files, kind):
 def test_a_missing_class_name_is_counted(files, kind):
     files.names.pop()
     files.write_folder(getattr(files.cifar, kind))
-    with pytest.raises(ValueError, match=rf"should name {files.cifar.classes} classes\. Found {len(files.names)}"):
+    with pytest.raises(
+        ValueError, match=rf"should name {files.cifar.classes} different classes\. Found {len(files.names)}"
+    ):
         load(files.cifar, files.folder)
 
 

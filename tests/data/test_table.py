@@ -104,7 +104,7 @@ def test_a_class_with_one_row_trains_and_is_named(tmp_path):
         (["x,y", "1,a", "2"], "Row 2 of .* should have 2 cells. Found 1"),
         (
             ["x,y", "1,a", "2,", "3,b"],
-            "1 of 3 rows of .* have no label in the column `y`, the first is row 2.*--skip-bad",
+            "1 of 3 rows of .* have no label in the column `y`; the first is row 2.*--skip-bad",
         ),
         (["x,x,y", "1,2,a"], "`x` more than once"),
         (["x,z", "1,a"], "no column `y`. Found `x`, `z`"),
@@ -362,7 +362,7 @@ def test_decimal_commas_of_files_with_semicolons(tmp_path):
 def test_rows_without_a_label_are_counted_refused_or_left_out(tmp_path):
     rows = [f"{i},{'' if i % 5 == 1 else 'ab'[i % 2]},{'ab'[i % 2]}" for i in range(20)]
     path = write(tmp_path / "x.csv", ["x,y,t", *rows])
-    sentence = r"4 of 20 rows of `.*x\.csv` have no label in the column `y`, the first is row 2\..* --skip-bad"
+    sentence = r"4 of 20 rows of `.*x\.csv` have no label in the column `y`; the first is row 2\..* --skip-bad"
     with pytest.raises(ValueError, match=sentence):
         table(path, "y")
     with pytest.warns(UserWarning, match=r"Skipped 4 of 20 rows of `.*x\.csv` without a label\."):

@@ -62,7 +62,7 @@ def test_images_on_the_disk_and_no_triton(monkeypatch: pytest.MonkeyPatch) -> No
     train, sets = job().data
     on_disk = Dataset(Files(), train.given, train.class_names, train.ids)  # type: ignore[arg-type]
     monkeypatch.setattr(kernels, "HAVE_TRITON", True)
-    assert "memory" in (graphs.unsupported_reason([job()._replace(data=(on_disk, sets))], CUDA, Ranks()) or "")
+    assert "from disk" in (graphs.unsupported_reason([job()._replace(data=(on_disk, sets))], CUDA, Ranks()) or "")
     monkeypatch.setattr(kernels, "HAVE_TRITON", False)
     assert "Triton" in (graphs.unsupported_reason([job()], CUDA, Ranks()) or "")
 

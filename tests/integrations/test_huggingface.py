@@ -145,7 +145,7 @@ def test_resuming_without_state_warns_and_saves_from_then_on(tmp_path: Path) -> 
     trainer_of(tmp_path, None, save_strategy="steps", save_steps=5).train()
     criterion = small_ogc()
     trainer = trainer_of(tmp_path, criterion, save_strategy="steps", save_steps=11)
-    with pytest.warns(UserWarning, match=r"resume from has no state of the criterion of ogc.*missing from `callbacks`"):
+    with pytest.warns(UserWarning, match=r"resume from has no ogc criterion state.*missing from `callbacks`"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     assert criterion.steps == 7
     saved = TrainerState.load_from_json(str(tmp_path / "checkpoint-12/trainer_state.json"))

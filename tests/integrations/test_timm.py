@@ -158,7 +158,7 @@ def check_missing_state_warns(tmp_path: Path) -> None:
         epoch=0
     )
     task, _, _ = task_of()
-    with pytest.warns(UserWarning, match=r"has no state of the criterion of ogc.*by another task"):
+    with pytest.warns(UserWarning, match=r"has no ogc criterion state.*by another task"):
         resume_task_checkpoint(task, str(tmp_path / "last.pth.tar"), log_info=False)
 
 

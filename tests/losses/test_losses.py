@@ -106,7 +106,7 @@ def test_constructor_refuses(name, argument, value, rule):
 @pytest.mark.parametrize("name", LOSSES)
 def test_constructor_refuses_a_weight_that_is_none(name):
     for weight in (torch.tensor([1.0, -1.0]), torch.ones(2, 2), torch.tensor([1.0, torch.nan])):
-        with pytest.raises(ValueError, match=r"^Parameter `weight` should be one number >= 0 a class"):
+        with pytest.raises(ValueError, match=r"^Parameter `weight` should be one number >= 0 per class"):
             LOSSES[name](weight=weight)
 
 
@@ -137,7 +137,7 @@ def test_names():
 def test_unknown_name_lists_the_known_ones(make):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         make("cross_entropy")
-    assert str(error.value) == f"There is no loss named 'cross_entropy'. There are {', '.join(LOSSES)}."
+    assert str(error.value) == f"There is no loss named 'cross_entropy'. Choose from {', '.join(LOSSES)}."
 
 
 def test_repr_shows_the_parameters():

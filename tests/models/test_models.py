@@ -29,11 +29,11 @@ def test_an_mlp_takes_any_shape() -> None:
 
 
 def test_a_wrong_name_lists_the_right_ones_the_nearest_first() -> None:
-    with pytest.raises(ValueError, match=r"no network named 'resnet34'. There are resnet34-cifar, .*mlp.* timm:NAME"):
+    with pytest.raises(ValueError, match=r"no network named 'resnet34'. Choose from resnet34-cifar, .*mlp.* timm:NAME"):
         check_name("resnet34")
-    with pytest.raises(ValueError, match="There are resnet18-cifar, "):
+    with pytest.raises(ValueError, match="Choose from resnet18-cifar, "):
         check_name("resnet18_cifar")
-    with pytest.raises(ValueError, match="There are mlp, resnet20-cifar"):
+    with pytest.raises(ValueError, match="Choose from mlp, resnet20-cifar"):
         build("vgg", inputs=(3, 8, 8), classes=2)
 
 

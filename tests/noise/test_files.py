@@ -102,7 +102,9 @@ def test_changed_labels_are_an_error_that_names_both_checksums(path):
         np.save(path, changed)
     else:
         path.write_text("index,given_label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(changed)))
-    with pytest.raises(LabelFileError, match=f"sha256 is {labels_sha256(changed)}, in {path.name}.json {INFO.sha256}"):
+    with pytest.raises(
+        LabelFileError, match=f"sha256 is {labels_sha256(changed)}, but {path.name}.json has {INFO.sha256}"
+    ):
         read_labels(path)
 
 
@@ -136,7 +138,7 @@ def test_columns_of_npy_files(tmp_path):
     for name, column in (("two.npy", "2"), ("two.npy", "x"), ("fields.npy", "x")):
         with pytest.raises(LabelFileError, match=f"{name} has no column {column}; it has "):
             read_labels(tmp_path / name, column)
-    with pytest.raises(LabelFileError, match=r"should contain one row of integers\. Found 2x2 of int32"):
+    with pytest.raises(LabelFileError, match=r"should contain a 1-D array of integers\. Found 2x2 of int32"):
         read_labels(tmp_path / "two.npy")
     np.save(tmp_path / "one.npy", np.array([1, 2]))
     with pytest.raises(LabelFileError, match=r"has no columns, so `column` should be left out\. Found x"):
@@ -147,7 +149,7 @@ def test_columns_of_npy_files(tmp_path):
     ("content", "message"),
     [
         (b"", "is empty"),
-        (b"a,b\n1,2\n", "has no column given_label, label, noisy_label; it has a, b"),
+        (b"a,b\n1,2\n", "has no column given_label or label or noisy_label; it has a, b"),
         (b"label\n1\ncat\n", "line 3: column label should be an integer, found 'cat'"),
         (b"label\n1.5\n", "line 2: column label should be an integer, found '1.5'"),
         (b"a,label\n1,2\n3\n", "line 3: column label should be an integer, found nothing"),
@@ -195,7 +197,7 @@ def test_broken_npy_files_and_an_evil_one(tmp_path):
             read_labels(path)
     assert not (tmp_path / "hacked").exists()
     np.save(path, GIVEN.astype(float))
-    with pytest.raises(LabelFileError, match=r"should contain one row of integers\. Found 200 of float64"):
+    with pytest.raises(LabelFileError, match=r"should contain a 1-D array of integers\. Found 200 of float64"):
         read_labels(path)
 
 

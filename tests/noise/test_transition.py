@@ -258,7 +258,7 @@ def test_more_errors():
     for seed in (-1, 2**32):
         with pytest.raises(ValueError, match=rf"`seed` should be in \[0, 2\*\*32\). Found `seed = {seed}`"):
             symmetric(np.array([0, 1]), 0.5, num_classes=2, seed=seed)
-    with pytest.raises(ValueError, match="`labels` should be able to hold 299"):
+    with pytest.raises(ValueError, match="`labels` should be of a type that holds 299"):
         symmetric(np.array([0, 1], dtype=np.uint8), 0.5, num_classes=300)
     with pytest.raises(ValueError, match=r"`labels` should be in \[0, 10\). Found `labels = \[-1\]`"):
         asymmetric(np.array([0, -1]), 0.5, pairs=CIFAR10_PAIRS)

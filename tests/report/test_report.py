@@ -229,8 +229,11 @@ def test_the_outcome_is_said_in_sentences(finished):
     assert "Accuracy on test over the last 10 epochs: 60.2 % (standard deviation 1.1)" in said
     assert "with the averaged weights 62.2 %" in said
     assert "The best epoch, 30, had 64.0 % (averaged), but it was chosen on the same set." in said
-    assert "For 8.1 % of the wrongly labelled samples it predicts the wrong label, for 70.0 % the true one." in said
-    assert re.search(r"An estimated 46.0 % of the labels are wrong; 3\d.\d % are\.", said)
+    assert (
+        "For 8.1 % of the wrongly labelled samples the network predicts the wrong label, for 70.0 % the true one."
+        in said
+    )
+    assert re.search(r"An estimated 46.0 % of the labels are wrong \(true rate: 3\d.\d %\)\.", said)
     assert "memorising" not in said
     assert said in Page(finished[1][-1].read_text()).text.replace("\u00a0", " ").replace("\n", " ")
 
@@ -238,7 +241,7 @@ def test_the_outcome_is_said_in_sentences(finished):
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(
     ("method", "remedy"),
-    [("ce", "with a method that ends in +ogc"), ("ce+ogc", "(while tau is well above 1) with a smaller epsilon")],
+    [("ce", "with a method that ends in +ogc"), ("ce+ogc", "with a smaller network")],
 )
 def test_memorisation_is_said_once_with_what_to_do(tmp_path, method, remedy):
     folder = run_folder(tmp_path / "run", method=method, memorised=True)
@@ -449,7 +452,7 @@ def test_the_tables_caption_says_what_the_numbers_are(tmp_path):
     assert "running average: after the last epoch. The best" in caption("one", epochs=1)
     assert "Accuracy: after the last epoch. The best" in caption("raw", epochs=1, average=False)
     without = caption("none", sets=(), average=False)
-    assert without.endswith("No held-out data: the generalisation is unknown.")
+    assert without.endswith("No held-out data: the performance on new data is unknown.")
     assert "ccuracy" not in without
 
 

@@ -74,7 +74,7 @@ def test_other_data(stopped):
 def test_samples_in_another_order(stopped):
     one = job(stopped)
     other = replace(one.data[0], ids=one.data[0].ids[::-1])
-    with pytest.raises(CheckpointError, match="belongs to other data: the ids of train have changed since"):
+    with pytest.raises(CheckpointError, match="belongs to other data: ids of train changed"):
         train([one._replace(data=(other, one.data[1]))], resume=True)
 
 
@@ -103,7 +103,7 @@ def test_of_another_program(stopped):
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 99})
     assert refusal(stopped) == f"has format 99; this version of ogc reads 2. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2})
-    assert refusal(stopped) == f"belongs to another run than run.json beside it. {fix}"
+    assert refusal(stopped) == f"belongs to a different run than run.json next to it. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2, "run": read_description(stopped).id})
     assert refusal(stopped).startswith("does not fit this run: ")
 

@@ -203,7 +203,7 @@ def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
         ("digits --engine fast", 2, "Parameter `engine` should be one of auto, loop, graph. Found `engine = 'fast'`."),
         ("digits --device cpu --engine graph", 2, "Parameter `engine` should be auto or loop without a GPU"),
         ("cifar10 --data nowhere", 1, "CIFAR-10 was not found in `"),
-        ("--resume nowhere", 1, "nowhere holds no run"),
+        ("--resume nowhere", 1, "nowhere is not a run folder"),
         ("digits --resume here", 2, "Parameter `source` cannot be combined with --resume, which uses"),
         ("--resume here --set lr=1", 2, "Parameter `set` cannot be combined with --resume"),
         ("--resume here --epochs 9", 2, "Parameter `epochs` cannot be combined with --resume"),

@@ -67,7 +67,7 @@ def test_features_stay_as_they_are():
         (images(40), {"augment": "large"}, "`size` should be given with augment = large"),
         (replace(images(40), inputs=images(40).inputs[:, :1]), {"augment": "large", "size": 8}, "of 1 channels"),
         (replace(images(40), inputs=images(40).inputs.flatten(1)), {}, "`data` should be images"),
-        (on_disk(images(40)), {"augment": "cifar"}, "`augment` should be large for images that stay on the disk"),
+        (on_disk(images(40)), {"augment": "cifar"}, "`augment` should be large or none for images that are read"),
         (images(9), {"parts": 2}, "`batch_size` should be a multiple of 2 .* and no more than there are samples"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, method):
     assert f"The last good checkpoint is in {tmp_path}." in said
     ids = [one.data[0].ids[i] for i in spoils.batch]
     path = tmp_path / NONFINITE
-    assert said.endswith(f"samples of the batch: {', '.join(ids[:10])} and 6 more (all of them in {path}).")
+    assert said.endswith(f"Samples of the batch: {', '.join(ids[:10])} and 6 more (all of them in {path}).")
     assert info.value.batch == {"epoch": 2, "step": 4, "samples": ids}
     assert read_part(path).items() >= info.value.batch.items()
     tensors, facts = read_tensors(tmp_path / LAST)

@@ -106,7 +106,7 @@ def test_given_then_the_papers_then_our_own(data, method, given, expected):
 @pytest.mark.parametrize(
     ("method", "parameters", "sentence"),
     [
-        ("cee", {}, r"There is no method named 'cee'\. Did you mean ce.* There are ce, fl, mae, "),
+        ("cee", {}, r"There is no method named 'cee'\. Did you mean ce.* Choose from ce, fl, mae, "),
         ("ce+oge", {}, r"There is no method named 'ce\+oge'\. Did you mean ce\+ogc"),
         ("ce+", {}, "There is no method named 'ce\\+'"),
         ("", {}, "There is no method named ''"),

@@ -59,7 +59,7 @@ def test_a_run_whose_inputs_would_be_others_is_not_resumed(tickets, tmp_path, mo
     with pytest.raises(Interrupted):
         train([table_job(tickets, tmp_path / "run")], watch=StopAt(2, 3))
     monkeypatch.setattr("ogc.data.columns.MOST_WORDS", 30)
-    with pytest.raises(CheckpointError, match=r"preprocessing\.json differs from what the data give now"):
+    with pytest.raises(CheckpointError, match=r"preprocessing\.json does not match the data"):
         train([table_job(tickets, tmp_path / "run")], resume=True)
 
 

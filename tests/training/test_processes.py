@@ -125,7 +125,7 @@ def test_what_one_rank_finds_wrong_all_report(pair):
 def test_a_signal_to_one_stops_all_at_one_step(pair):
     first, second = (seen["stopped"] for seen in pair[1])
     assert first == second
-    assert first.startswith("Interrupted: Stopped by SIGTERM. Resume with: ogc train --resume")
+    assert first.startswith("Interrupted: Stopped by SIGTERM. Resume with: ogc.training.train(jobs, resume=True)")
     assert read_tensors(pair[0] / "stopped" / LAST)[1]["epoch"] > 0
 
 

@@ -98,16 +98,21 @@ def test_what_a_person_types():
         (__file__, {}, ValueError, "is not a supported data source"),
         ("rows.csv", {}, ValueError, r"`label` should be given: the column of `rows\.csv` with the labels"),
         ("x.npy", {}, ValueError, r"`labels` should be given with `x\.npy`: a file of labels"),
-        ("digits", {"val": 0.1}, ValueError, "`val` should be left out with digits: it is for folder, table, arrays"),
-        ("digits", {"data": Path()}, ValueError, "`data` should be left out with digits"),
-        ("rows.csv", {"data": Path(), "label": "a"}, ValueError, "`data` should be left out with table"),
+        (
+            "digits",
+            {"val": 0.1},
+            ValueError,
+            "`val` should be omitted with digits: it is only for folder, table, arrays",
+        ),
+        ("digits", {"data": Path()}, ValueError, "`data` should be omitted with digits"),
+        ("rows.csv", {"data": Path(), "label": "a"}, ValueError, "`data` should be omitted with table"),
         (
             "digits",
             {"skip_bad": True},
             ValueError,
-            "`skip_bad` should be left out with digits: it is for folder, table",
+            "`skip_bad` should be omitted with digits: it is only for folder, table",
         ),
-        ("cifar10", {"label": "a"}, ValueError, "`label` should be left out with cifar10: it is for table, arrays"),
+        ("cifar10", {"label": "a"}, ValueError, "`label` should be omitted with cifar10: it is only for table, arrays"),
         ("rows.csv", {"label": "a", "val": 1.0}, ValueError, "`val` should be less than 1. Found `val = 1.0`"),
         ("digits", {"labels": Path("no.npy")}, FileNotFoundError, r"There is no `no\.npy`, given as labels"),
     ],
@@ -243,8 +248,13 @@ def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
         ("digits", "digits", {"noise": "asymmetric:0.4"}, "`source` should be cifar10 or cifar100 with asymmetric"),
         ("cifar10", "cifar10", {"noise": "blocks:0.4"}, "`source` should be cifar100 with blocks"),
         ("digits", "digits", {"noise": "human:worse"}, "`source` should be cifar10 or cifar100 with human:worse"),
-        ("cifar10", "cifar10", {"noise": "human:noisy"}, "`noise` should be human: and one of clean, aggregate"),
-        ("cifar10", "cifar10", {"noise": "file"}, "`labels` should be given with file"),
+        (
+            "cifar10",
+            "cifar10",
+            {"noise": "human:noisy"},
+            "`noise` should be human:KIND with cifar10, where KIND is one of clean",
+        ),
+        ("cifar10", "cifar10", {"noise": "file"}, "`labels` should be the label file"),
         ("webvision", "webvision", {"noise": "instance:0.1"}, "it needs images"),
         ("digits", "digits", {"network": "resnet18"}, "`network` should be mlp with digits, which has features"),
         ("digits", "digits", {"augment": "cifar"}, "`augment` should be none with digits"),
@@ -258,5 +268,5 @@ def test_what_does_not_go_together_is_refused_before_anything_is_read(text, name
 def test_noise_and_a_file_of_labels_exclude_each_other():
     np.save("given.npy", np.zeros(3, int))
     source = Source.parse("digits", labels=Path("given.npy"))
-    with pytest.raises(ValueError, match=r"`labels` should be left out with symmetric:0\.5, which makes labels"):
+    with pytest.raises(ValueError, match=r"`labels` should be omitted with symmetric:0\.5, which makes labels"):
         check(source, recipe("digits", noise="symmetric:0.5"))

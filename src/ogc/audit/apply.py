@@ -52,8 +52,8 @@ def apply(
     :param accept_above: apply the suggestions without a decision where P(wrong) is at least this.
     """
     goal = copy if out is None else out
-    require((out is None) != (copy is None), "out", "given, or `copy` instead", None if out is None else str(out))
-    assert goal is not None
+    if goal is None or (out is not None and copy is not None):
+        raise ValueError("Pass either `out` or `copy`, and not both.")
     proper = accept_above is None or 0 <= accept_above <= 1
     require(proper, "accept_above", "a probability in [0, 1]", accept_above)
     if not (folder / AUDIT / SUMMARY).is_file():
@@ -62,7 +62,7 @@ def apply(
     run = audit.summary["run"]
     if read_description(folder).id != run["id"]:
         raise AuditError(
-            f"{audit.folder / SUMMARY} belongs to another run than {folder / RUN}. To fix this: ogc audit {folder}."
+            f"{audit.folder / SUMMARY} belongs to a different run than {folder / RUN}. To fix this: ogc audit {folder}."
         )
     source = None if run["source"] is None else Source(**run["source"])
     _check_out("copy" if out is None else "out", goal, folder, decisions, source)
@@ -99,7 +99,7 @@ def _check_out(name: str, out: Path, folder: Path, decisions: Path | None, sourc
     for path in filter(None, read):
         if path.is_file():
             same = out.exists() and out.samefile(path)
-            require(not same and out.resolve() != path.resolve(), name, "another file than the inputs", str(out))
+            require(not same and out.resolve() != path.resolve(), name, "different from the inputs", str(out))
         elif path.is_dir():
             require(not inside(path, out), name, f"outside of {path}, which is not changed", str(out))
     require(name == "copy" or not out.is_dir(), name, "a file", str(out))
@@ -121,7 +121,9 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source, out: Path) -
     endings = [kinds.get(path.suffix.lower(), path.suffix.lower()) for path in (source.path, out)]
     require(endings[0] == endings[1], "out", f"a {source.path.suffix} file, like {source.path}", str(out))
     table = table_of(source)
-    if source.label not in table.columns or len(table) != len(labels):
+    if source.label not in table.columns:
+        raise AuditError(f"`{source.path}` has changed: it has no column `{source.label}`. Train and audit again.")
+    if len(table) != len(labels):
         raise AuditError(
             f"`{source.path}` has changed: it has {len(table):,} rows and had {len(labels):,}. Train and audit again."
         )

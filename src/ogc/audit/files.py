@@ -252,7 +252,7 @@ def decided(audit: Audit, path: Path, others: Sequence[str] | None = None) -> li
             raise bad(f"the audit in {audit.folder} has no sample {_short(name)}")
         i = at[name]
         if given != audit.given[i]:
-            raise bad(f"{_short(name)} is given {_short(given)}, but {_short(audit.given[i])} in {audit.folder}")
+            raise bad(f"{_short(name)} has given label {_short(given)}, but {_short(audit.given[i])} in {audit.folder}")
         if decision not in DECISIONS:
             raise bad(f"the decision should be accept, keep or skip, found {_short(decision)}")
         if suggested not in classes:

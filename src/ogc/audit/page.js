@@ -243,7 +243,7 @@ function lay(anew) {  // the whole gallery; anew: other samples than before
   if (rest > 0) list.length = most;
   current = nearest(current);
   gallery.style.height = Math.ceil(list.length / columns) * rowHeight + "px";
-  const none = data.issue.includes(1) ? "No sample matches." : "No label looks wrong here. Without “issues only” all samples are shown.";
+  const none = data.issue.includes(1) ? "No sample matches." : "No label looks wrong. Clear “issues only” to see all samples.";
   $("end").textContent = !list.length ? none : rest > 0 ? `And ${count(rest)} more: filter to see them.` : "";
   tell();
   look();
@@ -403,7 +403,7 @@ function parse(text) {  // a CSV file -> its lines
   const lines = [], pattern = /(?:"([^"]*(?:""[^"]*)*)"|([^",\r\n]*))(,|\r\n|\r|\n|$)/y;
   for (let line = []; pattern.lastIndex < text.length || line.length;) {
     const found = pattern.exec(text);
-    if (!found) throw new Error(`A quote is not closed, or stands amid a cell, in line ${lines.length + 1}.`);
+    if (!found) throw new Error(`Unclosed or misplaced quote in row ${lines.length + 1}.`);
     line.push(found[1] === undefined ? found[2] : found[1].replaceAll('""', '"'));
     if (found[3] !== ",") {
       lines.push(line);
@@ -417,7 +417,7 @@ function loadCsv(content) {  // compared byte by byte, as names need not be text
   const text = letters(content), mark = raw("\ufeff");
   const lines = parse(text.startsWith(mark) ? text.slice(mark.length) : text);
   const at = HEADER.map(name => (lines[0] || []).indexOf(name));
-  if (at.includes(-1)) throw new Error(`This is no file of decisions: its first line should be ${HEADER.join(",")}.`);
+  if (at.includes(-1)) throw new Error(`This is not a decisions file: its first line should be ${HEADER.join(",")}.`);
   const byId = new Map(data.ids.map((id, i) => [raw(id), i])), classes = data.classes.map(raw);
   const changes = [];
   let strange = 0, first = 0;
@@ -434,7 +434,7 @@ function loadCsv(content) {  // compared byte by byte, as names need not be text
     decide(changes);
     changed("", current);
   }
-  tell(`${count(changes.length)} decisions loaded` + (strange ? `; ${count(strange)} not of this audit, the first in line ${first}` : ""));
+  tell(`${count(changes.length)} decisions loaded` + (strange ? `; ${count(strange)} skipped, which do not fit this audit, the first in row ${first}` : ""));
 }
 
 // --- all about one sample ----------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ function detail() {
   $("details").querySelector(".detail").classList.toggle("plain", !draw($("details").querySelector("canvas"), i));
   const facts = [["given", names[data.given[i]]], ["suggested", other(i) ? `${names[data.predicted[i]]} (${percent(data.probability[i])})` : "–"]];
   if (chosen.has(i)) facts.push(["chosen", names[label(i)]]);
-  if (data.true) facts.push(["truly", names[data.true[i]]]);
+  if (data.true) facts.push(["true", names[data.true[i]]]);
   facts.push(["score", score(i, 4)], ["wrong", percent(data.wrong[i])]);
   if (data.splits) facts.push(["part", data.splits[i]]);
   facts.push(["place", `${count(place(i) + 1)} of ${count(list.length)}`]);

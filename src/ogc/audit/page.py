@@ -169,14 +169,14 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     note = " (probably too high, because training was too short)" if unsettled(findings.surveys) else ""
     numbers = [
         (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {len(issues):,}"),
-        (share(issues.noise_rate), f"of all labels wrong, estimated{note}"),
+        (share(issues.noise_rate), f"of all labels wrong (estimate){note}"),
     ]
     if findings.true is not None:
         wrong = findings.true != issues.given_label
         both = int((wrong & suspected).sum())
-        numbers.append((share(float(wrong.double().mean())), "of all labels wrong, by the true labels"))
+        numbers.append((share(float(wrong.double().mean())), "of all labels are really wrong"))
         if suspected.any():
-            numbers.append((share(both / int(suspected.sum())), "of the issues wrong, by the true labels"))
+            numbers.append((share(both / int(suspected.sum())), "of the issues are really wrong"))
         if wrong.any():
             numbers.append((share(both / int(wrong.sum())), "of the wrong labels found"))
     return numbers

@@ -61,10 +61,8 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
     )
     other = [what for what in now if what in before and now[what] != before[what]]
     if other or not same:
-        what = f" (their {other[0]})" if other else ""
-        raise ValueError(
-            f"The data of {folder} have changed since it was trained{what}. Train again, then audit that run."
-        )
+        what = f" ({other[0]})" if other else ""
+        raise ValueError(f"The data of {folder} have changed since training{what}. Train again, then audit that run.")
 
     parts = list(asked.values())
     table = table_of(run.source) if run.source is not None and run.source.kind == "table" else None

@@ -102,7 +102,8 @@ def find_label_issues(
     >>> issues.is_label_issue.tolist(), issues.predicted_label.tolist()
     ([False, True], [0, 0])
     """
-    require((pred_probs is None) != (logits is None), "pred_probs", "given, or logits instead", None)
+    if (pred_probs is None) == (logits is None):
+        raise ValueError("Pass either `pred_probs` or `logits`, and not both.")
     name, found = ("pred_probs", pred_probs) if logits is None else ("logits", logits)
     values, given = _tensor(found, name), _tensor(labels, "labels")
     values = values[None] if values.dim() == 2 else values
@@ -150,7 +151,12 @@ def _log_probabilities(values: Tensor, name: str) -> Tensor:
     sums = values.sum(-1, keepdim=True)
     require(known and bool(values.isfinite().all()), name, "finite", "NaN or infinity")
     proper = bool((values >= 0).all()) and bool(((sums - 1).abs() < (0.05 if short else 1e-3)).all())
-    require(proper, name, "at least 0, with a sum of 1 for each sample", "others")
+    if not proper:
+        lowest, found = float(values.min()), [float(sums.min()), float(sums.max())]
+        raise ValueError(
+            f"Parameter `{name}` should be at least 0, with a sum of 1 for each sample. Found a lowest value of "
+            f"{lowest:.3g} and sums from {found[0]:.3g} to {found[1]:.3g}."
+        )
     return (values / sums).clamp(min=TINY).log()
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 MISSING_OPTIMIZER = (
-    "OGC follows the learning rate (follow_lr=True), but no optimizer is attached, or it is gone. Call "
+    "OGC follows the learning rate (follow_lr=True), but no optimizer is attached, or it was deleted. Call "
     "criterion.attach(optimizer), or pass follow_lr=False to keep epsilon constant."
 )
 

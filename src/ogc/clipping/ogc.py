@@ -44,12 +44,12 @@ class OGC(Loss):
 
     *Optimized Gradient Clipping for Noisy Label Learning*, Ye et al., AAAI 2025. Every training step queues the cross
     entropies H = -log p(y) of the batch. Every ``every`` steps, two normals are fitted to the queue, one for clean and
-    one for noisy samples, and tau is updated, the bound on the gradient with respect to p. OGC learns only in training
+    one for noisy samples, and tau, the bound on the gradient with respect to p, is updated. OGC learns only in training
     mode with gradients enabled. There are four rules for tau:
 
     - by default, the rule of :mod:`ogc.clipping.default_rule`, which has nothing to tune;
-    - with ``epsilon0=20``, the rule of the paper: the gradients of noisy samples are 1 + lr * epsilon0 times as large
-      as those of clean ones;
+    - with ``epsilon0=20``, the rule of the paper: the gradients of noisy samples are at most 1 + lr * epsilon0 times as
+      large as those of clean ones;
     - with ``epsilon=0.5``, the same with ``epsilon * lr / (highest lr so far)`` in place of ``lr * epsilon0``;
     - with ``threshold=...``, a schedule: ``Fixed``, ``Linear`` or ``EMA`` from ``ogc.clipping``.
 
@@ -103,7 +103,7 @@ class OGC(Loss):
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         require(epsilon is None or 0 < epsilon < math.inf, "epsilon", "above 0", epsilon)
         require(epsilon0 is None or 0 < epsilon0 < math.inf, "epsilon0", "above 0", epsilon0)
-        require(epsilon is None or epsilon0 is None, "epsilon", "left out with epsilon0: they are two rules", epsilon)
+        require(epsilon is None or epsilon0 is None, "epsilon", "omitted with epsilon0: they are two rules", epsilon)
         require(epsilon0 is None or follow_lr, "follow_lr", "True with epsilon0, which is multiplied by lr", follow_lr)
         require(threshold is None or callable(threshold), "threshold", "Fixed, Linear, EMA or a function", threshold)
         require(isinstance(every, int) and every >= 1, "every", "an integer of at least 1", every)

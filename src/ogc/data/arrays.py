@@ -49,7 +49,7 @@ def arrays(
     elif isinstance(found, dict):
         raw = _pick(named, LABELS, labels_name, path)
     else:
-        raise ValueError(f"`{path}` holds features alone: the file of their labels is needed too.")
+        raise ValueError(f"`{path}` holds only features. Pass the file of labels too.")
     known = None
     if true is not None:
         known = single(Path(true), true_name, TRUE_LABELS)
@@ -80,7 +80,7 @@ def _load(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
                 return {name: found[name] for name in found.files}
             return np.asarray(found)
     except Exception as error:  # a damaged file fails in many ways: BadZipFile, TokenError, MemoryError, ...
-        raise ValueError(f"`{path}` is no .npy or .npz file of plain arrays, or it is cut short.") from error
+        raise ValueError(f"`{path}` is not a .npy or .npz file of plain arrays, or is truncated.") from error
 
 
 def _pick(found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | None, path: Path) -> NDArray[Any]:

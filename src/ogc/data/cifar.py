@@ -180,7 +180,7 @@ def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, .
     else:
         listed = content.decode("utf-8", "replace").split()
     if not len(listed) == len(set(listed)) == cifar.classes:
-        raise ValueError(f"`{version.names}` should name {cifar.classes} classes. Found {len(listed)} names.")
+        raise ValueError(f"`{version.names}` should name {cifar.classes} different classes. Found {len(set(listed))}.")
     return tuple(listed)
 
 

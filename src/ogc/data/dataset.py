@@ -49,7 +49,7 @@ class Dataset:
             require(labels.dtype == torch.int64, name, "a torch tensor of int64", labels.dtype)
             outside = labels[(labels < 0) | (labels >= len(self.class_names))]
             require(len(outside) == 0, name, f"in [0, {len(self.class_names)})", sorted(set(outside.tolist()))[:5])
-        require(len(self.ids) == len(self.inputs), "ids", f"{len(self.inputs)} in number", len(self.ids))
+        require(len(self.ids) == len(self.inputs), "len(ids)", f"{len(self.inputs)}", len(self.ids))
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -94,7 +94,7 @@ def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
     classes = class_folders(folder)
     if outside := [path for path in classes if not inside(root, path)]:
         raise ValueError(
-            f"The folder `{outside[0]}` is a link that points outside of `{root}`. Replace it by a folder."
+            f"The folder `{outside[0]}` is a link that points outside of `{root}`. Replace it with a folder."
         )
     samples = [(path.relative_to(root).as_posix(), label.name) for label in classes for path in images_in(label)]
     if not samples:

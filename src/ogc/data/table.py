@@ -104,7 +104,7 @@ def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, l
     missing, total = len(rows[label]) - len(numbers), len(rows[label])
     if missing and not skip:
         raise ValueError(
-            f"{missing:,} of {total:,} rows of `{path}` have no label in the column `{label}`, the first is row "
+            f"{missing:,} of {total:,} rows of `{path}` have no label in the column `{label}`; the first is row "
             f"{rows[label].index(None) + 1}. Fill them in, or skip them with --skip-bad (skip_bad=True in Python)."
         )
     if missing:

@@ -35,9 +35,9 @@ def unsupported_reason(jobs: Sequence[Job], device: torch.device, ranks: Ranks) 
     for job in jobs:
         train, sets = job.data
         if not all(isinstance(part.inputs, Tensor) for part in (train, *sets.values())):
-            return "the images do not fit in memory"
+            return "the images are read from disk"
         if job.recipe.optimizer != "sgd" or job.recipe.momentum == 0:
-            return f"the optimizer is {job.recipe.optimizer}, and only SGD with momentum is supported"
+            return f"only SGD with momentum is supported, not {job.recipe.optimizer} with {job.recipe.momentum}"
         if job.recipe.accumulate > 1:
             return "gradients are accumulated"
         if not all(value.requires_grad for value in (job.network.parameters() if job.network else ())):

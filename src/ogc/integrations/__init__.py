@@ -14,6 +14,6 @@ def never_fitted(criterion: OGC) -> str | None:
         return None
     return (
         f"OGC clipped nothing: it saw {int(criterion.seen):,} samples in {int(criterion.steps):,} steps. It fits "
-        f"once its queue has {criterion._fewest:,} samples, at a step that is a multiple of {criterion.every} (with "
-        "the default rule, of 4 at first). Lower `queue_size` and `every`, or train for longer."
+        f"once its queue has {criterion._fewest:,} samples, at a step that is a multiple of "
+        f"{criterion._period(int(criterion.steps))}. Lower `queue_size` and `every`, or train for longer."
     )

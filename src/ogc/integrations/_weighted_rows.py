@@ -76,7 +76,7 @@ def hold_out(rows: Rows, fraction: float, generator: torch.Generator) -> tuple[R
     order = order[rows.y[order].argsort(stable=True)]  # by class, in any order within it
     order = order[1:][rows.y[order].diff() == 0]  # the first of each class stays
     out, free = math.ceil(fraction * n), len(order)
-    rule = f"small enough to leave one of {n} different rows for each class"
+    rule = f"small enough to keep one of {n} distinct rows per class"
     require(out <= free, "validation_fraction", rule, fraction)
     held_out = torch.zeros(n, dtype=torch.bool)
     held_out[order[((torch.arange(out) + 0.5) * free / out).long()]] = True
@@ -104,7 +104,7 @@ class Moments(NamedTuple):
             between = np.hypot(self.deviation * math.sqrt(of_old), apart * math.sqrt(of_old * of_new))
             deviation = np.hypot(between, deviation * math.sqrt(of_new))
         far = np.flatnonzero(~np.isfinite(deviation))
-        require(not len(far), "X", "features with a finite deviation in float64", f"others in columns {far[:5]}")
+        require(not len(far), "X", "features with a finite deviation in float64; see the columns", far[:5])
         return Moments(total, self.mean + apart * of_new, deviation)
 
     def scale(self) -> Any:

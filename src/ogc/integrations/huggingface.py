@@ -140,7 +140,7 @@ class TrainerLoss(TrainerCallback, ExportableState):
         own = cast("dict[str, Any]", state.stateful_callbacks).get(type(self).__name__)
         if own is None:
             warnings.warn(
-                f"{where} has no state of the criterion of ogc. Its queue, clock and tau stay as they are. Was the "
+                f"{where} has no ogc criterion state. The queue, step count and tau are unchanged. Was the "
                 "loss missing from `callbacks` when it was saved?",
                 stacklevel=2,
             )

@@ -60,7 +60,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> classifier.predict_proba(X).shape, classifier.label_quality_.shape
     ((150, 3), (150,))
 
-    Parameters that ``MLPClassifier`` has too are named as there.
+    Parameters shared with ``MLPClassifier`` have the same names.
 
     :param hidden_layer_sizes: widths of the hidden layers; () is a linear classifier. ``None`` is one layer of 100, or
         two of 200 from 1,000 distinct rows on.
@@ -196,7 +196,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             good = all(_whole(width) and width >= 1 for width in self._widths(1))
         except TypeError:
             good = False
-        require(good, "hidden_layer_sizes", "an integer of at least 1, or several", self.hidden_layer_sizes)
+        require(good, "hidden_layer_sizes", "one or several integers of at least 1", self.hidden_layer_sizes)
         base = self.base
         good = base in CLIPPABLE if isinstance(base, str) else isinstance(base, Pointwise)
         require(good, "base", f"a pointwise loss, or one of {', '.join(CLIPPABLE)}", base)

@@ -50,7 +50,7 @@ class OGCTask(ClassificationTask):  # type: ignore[misc]
             self.criterion.load_state_dict(state["criterion"], strict=strict)
         else:
             warnings.warn(
-                "The checkpoint has no state of the criterion of ogc. Its queue, clock and tau stay as they are. Was "
+                "The checkpoint has no ogc criterion state. The queue, step count and tau are unchanged. Was "
                 "it saved by another task, or by a CheckpointSaver without task=...?",
                 stacklevel=2,
             )

@@ -31,7 +31,7 @@ CLIPPABLE = ("ce", "fl", "gce", "sce", "taylor_ce", "js")  # those that OGC acce
 def by_name(name: str) -> type[Loss]:
     """Return the class of a loss by its name in LOSSES. Raise ``ValueError`` for an unknown name."""
     if name not in LOSSES:
-        raise ValueError(f"There is no loss named {name!r}. There are {', '.join(LOSSES)}.")
+        raise ValueError(f"There is no loss named {name!r}. Choose from {', '.join(LOSSES)}.")
     return LOSSES[name]
 
 

@@ -34,7 +34,7 @@ class Loss(nn.Module, ABC):
         require(reduction in get_args(Reduction), "reduction", "one of none, mean, sum", reduction)
         if weight is not None:
             weight = torch.as_tensor(weight)
-            require(weight.dim() == 1 and bool((weight >= 0).all()), "weight", "one number >= 0 a class", weight)
+            require(weight.dim() == 1 and bool((weight >= 0).all()), "weight", "one number >= 0 per class", weight)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.reduction = reduction

@@ -68,7 +68,7 @@ def check_name(name: str) -> None:
         begun = [known for known in NETWORKS if known.startswith(name)]
         near = get_close_matches(name, NETWORKS, n=len(NETWORKS), cutoff=0.5)
         known = ", ".join(dict.fromkeys([*begun, *near, *NETWORKS]))
-        raise ValueError(f"There is no network named {name!r}. There are {known} and {TIMM}NAME.")
+        raise ValueError(f"There is no network named {name!r}. Choose from {known} and {TIMM}NAME.")
 
 
 def _timm() -> Any:

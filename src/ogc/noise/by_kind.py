@@ -73,9 +73,9 @@ class Kind(NamedTuple):
             )
         if self.name.startswith("human:"):
             human = self.name.removeprefix("human:")
-            require(human in KINDS, "kind", f"human: and one of {', '.join(KINDS)}", self.name)
+            require(human in KINDS, "kind", f"human:KIND, where KIND is one of {', '.join(KINDS)}", self.name)
         if self.in_file:
-            require(self.rate is None, "rate", f"left out with {self.name}, which has a fixed rate", self.rate)
+            require(self.rate is None, "rate", f"omitted with {self.name}, which has a fixed rate", self.rate)
         else:
             require(self.rate is not None, "rate", f"given with {self.name}, in [0, 1]", None)
             require(0 <= (self.rate or 0) <= 1, "rate", "in [0, 1]", self.rate)
@@ -85,7 +85,7 @@ class Kind(NamedTuple):
         """Raise ``ValueError`` if this noise is not defined for a data source."""
         if self.name in ("asymmetric", "blocks"):
             known = [name for name, kind in PAIRS if kind == self.name]
-            require(source in known, "source", f"{' or '.join(known)} with {self.name}; see pairflip", source)
+            require(source in known, "source", f"{' or '.join(known)} with {self.name}; otherwise use pairflip", source)
         if self.name == "instance":
             require(source in with_images, "source", f"one of {', '.join(with_images)}: it needs images", source)
         if self.name.startswith("human:"):

@@ -117,7 +117,9 @@ def read_labels(path: str | Path, column: str | None = None) -> NDArray[np.int64
     if column in (None, COLUMNS[0]) and info_path(path).exists():
         expected, found = read_info(path).sha256, labels_sha256(labels)
         if found != expected:
-            raise LabelFileError(f"{path} has changed: its labels' sha256 is {found}, in {path.name}.json {expected}.")
+            raise LabelFileError(
+                f"{path} has changed: its labels' sha256 is {found}, but {path.name}.json has {expected}."
+            )
     return labels
 
 
@@ -126,13 +128,16 @@ def read_info(path: str | Path) -> LabelInfo:
     beside = info_path(path)
     try:
         record = json.loads(beside.read_bytes())
+        if not isinstance(record, dict):
+            raise ValueError
         info = LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
         for name, kinds in (("num_classes", int), ("rate_got", (int, float, NoneType)), ("sha256", str)):
             if not isinstance(getattr(info, name), kinds):
                 raise TypeError(name)
         return info
     except (ValueError, TypeError, KeyError) as error:  # not JSON, not a dict, or a field is missing
-        reason = f"{error} is missing" if isinstance(error, KeyError) else "it is not a JSON object"
+        reasons = {KeyError: f"{error} is missing", TypeError: f"{error} has the wrong type"}
+        reason = reasons.get(type(error), "it is not a JSON object")
         raise LabelFileError(f"{beside} does not describe labels: {reason}.") from None
 
 
@@ -163,7 +168,7 @@ def _from_npy(path: Path, content: bytes, column: str | None) -> NDArray[np.int6
         raise LabelFileError(f"{path} has no columns, so `column` should be left out. Found {column}.")
     if array.ndim != 1 or array.dtype.names or not np.issubdtype(array.dtype, np.integer):
         shape = "x".join(map(str, array.shape))
-        raise LabelFileError(f"{path} should contain one row of integers. Found {shape} of {array.dtype}.")
+        raise LabelFileError(f"{path} should contain a 1-D array of integers. Found {shape} of {array.dtype}.")
     return array.astype(np.int64)
 
 
@@ -182,7 +187,7 @@ def _from_csv(path: Path, content: bytes, column: str | None) -> NDArray[np.int6
     if column is None:
         column = next((name for name in COLUMNS if name in header), None)
         if column is None:
-            raise LabelFileError(f"{path} has no column {', '.join(COLUMNS)}; it has {', '.join(header)}.")
+            raise LabelFileError(f"{path} has no column {' or '.join(COLUMNS)}; it has {', '.join(header)}.")
     _has(path, column, header)
     ours = header == ["index", COLUMNS[0]]  # then the order can be checked
     at, labels = header.index(column), []

@@ -142,6 +142,8 @@ def _check(labels: NDArray[Any], rate: float, num_classes: int, seed: int) -> No
     require(0 <= seed < 2**32, "seed", "in [0, 2**32)", seed)
     require(labels.ndim == 1, "labels", "one-dimensional", labels.shape)
     require(np.issubdtype(labels.dtype, np.integer), "labels", "of an integer type", labels.dtype)
-    require(num_classes - 1 <= np.iinfo(labels.dtype).max, "labels", f"able to hold {num_classes - 1}", labels.dtype)
+    require(
+        num_classes - 1 <= np.iinfo(labels.dtype).max, "labels", f"of a type that holds {num_classes - 1}", labels.dtype
+    )
     outside = labels[(labels < 0) | (labels >= num_classes)]
     require(len(outside) == 0, "labels", f"in [0, {num_classes})", np.unique(outside)[:5].tolist())

@@ -223,7 +223,7 @@ def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mappi
     last = [run[-1] for run in taus if run[-1] is not None]
     if not last:
         return "No gradient is clipped at the end"
-    return f"Gradients above tau are clipped: {statistics.fmean(last):.3g} at the end"
+    return f"Gradients above tau are clipped: tau = {statistics.fmean(last):.3g} at the end"
 
 
 def draw_normals(axes: Axes, mixtures: Sequence[Mapping[str, float] | None]) -> str:
@@ -253,7 +253,7 @@ def draw_queue(axes: Axes, criterion: OGC) -> str:
     H = criterion.queue[: min(int(criterion.seen), criterion.queue_size)].cpu()
     mixture = Mixture(*(number.cpu() for number in criterion.mixture))
     fitted = None if mixture.noisy_weight.isnan() else mixture
-    xlabel = f"H of the last {len(H):,} samples, at most {H_MAX:.1f}"
+    xlabel = f"H of the last {len(H):,} samples, capped at {H_MAX:.1f}"
     return draw_histogram(axes, H, None, fitted, xlabel=xlabel, when=f"at step {int(criterion.steps):,}")
 
 

@@ -36,13 +36,13 @@ def next_steps(run: StoredRun) -> list[tuple[str, str]]:
         steps.append(("See which labels are wrong, and what they should be:", code if source is None else command))
     if run.epochs:
         averaged = ", with its averaged weights" if recipe.average else ""
-        given = ", network=one_like_yours" if "network" in from_python else ""
+        given = ", network=your_network" if "network" in from_python else ""
         steps.append((f"Use the network in Python{averaged}:", LOAD.format(folder=str(folder), given=given)))
     if source is None or from_python:
         return steps
     other = "ce+ogc" if recipe.method == "ce" else "ce"
     for sentence, changes in (
-        (f"Train the same with {other} for comparison:", {"method": other}),
+        (f"Train with {other} for comparison:", {"method": other}),
         ("Train with another seed to measure the variation:", {"seed": recipe.seed + 1}),
     ):
         if (again := train_command(source, override(recipe, changes))) is not None:

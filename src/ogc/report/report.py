@@ -70,7 +70,7 @@ def headline(run: StoredRun) -> list[tuple[str, str]]:
         (summary.get("averaged_last"), f"{summary['set']} accuracy, averaged weights"),
         (summary.get("last"), f"{summary['set']} accuracy"),
         (last.memorised, "wrong labels memorised"),
-        (estimate, "of the labels wrong, by estimate"),
+        (estimate, "of the labels wrong (estimate)"),
     ]
     return [(f"{100 * share:.1f} %", name) for share, name in numbers if share is not None]
 
@@ -87,7 +87,7 @@ def sentences(run: StoredRun) -> list[str]:
     n = min(recipe.report_epochs, len(epochs))
     over = f"over the last {n} epochs" if n > 1 else "after the last epoch"
     if summary["set"] is None:
-        said.append("There was no held-out set, so the generalisation is unknown.")
+        said.append("There was no held-out set, so the accuracy on new data is unknown.")
     else:
         accuracy = f"Accuracy on {summary['set']} {over}: {_mean(summary, '', n)}"
         if "averaged_last" in summary:
@@ -101,7 +101,7 @@ def sentences(run: StoredRun) -> list[str]:
         said.append(f"{accuracy}.")
         if run.source is not None and run.source.kind not in NAMED and run.source.true is None and not recipe.noise:
             said.append(
-                "It is measured with the labels of your data. If one is wrong, a correct prediction counts as an error."
+                "Accuracy is measured against your labels. If one is wrong, a correct prediction counts as an error."
             )
     if "batch" in (facts := run.facts):
         why = never_clips(recipe, samples=facts["samples"], batch=facts["batch"], steps=facts["steps"])
@@ -115,7 +115,8 @@ def sentences(run: StoredRun) -> list[str]:
     if last.memorised is not None:
         recovered = "" if last.recovered is None else f", for {100 * last.recovered:.1f} % the true one"
         said.append(
-            f"For {100 * last.memorised:.1f} % of the wrongly labelled samples it predicts the wrong label{recovered}."
+            f"For {100 * last.memorised:.1f} % of the wrongly labelled samples the network predicts the wrong "
+            f"label{recovered}."
         )
     return said + noise_sentences(run)
 
@@ -126,9 +127,9 @@ def noise_sentences(run: StoredRun) -> list[str]:
     if not surveys:
         return []
     true = _true_rate(run)
-    really = "" if true is None else f"; {100 * true:.1f} % are"
+    known = "" if true is None else f" (true rate: {100 * true:.1f} %)"
     said = [
-        f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the labels are wrong{really}. The estimate is the share "
+        f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the labels are wrong{known}. The estimate is the share "
         "of labels for which the network preferred another one while it trained."
     ]
     if unsettled(surveys):
@@ -138,8 +139,11 @@ def noise_sentences(run: StoredRun) -> list[str]:
         )
     if memorised_from(surveys) is not None:
         before = max(point.epoch for point in surveys if point.counts)
-        own = "(while tau is well above 1) with a smaller epsilon"
-        remedy = own if "+ogc" in run.recipe.method else "with a method that ends in +ogc"
+        remedy = "with a smaller network"
+        if epsilon := {"epsilon", "epsilon0"} & run.recipe.parameters.keys():
+            remedy = f"(while tau is well above 1) with a smaller {epsilon.pop()}"
+        elif "+" not in run.recipe.method:
+            remedy = "with a method that ends in +ogc"
         said.append(
             f"After epoch {before} the network began to fit labels that it had contradicted, most likely by memorising "
             f"them: at the end it contradicts {100 * surveys[-1].disagreement:.1f} %. The estimate leaves out all that "
@@ -212,9 +216,10 @@ def _short(name: str) -> str:
 
 def class_notes(run: StoredRun) -> list[str]:
     augmented = "" if run.recipe.augment == "none" else ", with augmentation"
-    notes = [f"Predictions and cross entropies are from the last training step of each sample{augmented}."]
+    suspected = " Suspected labels are from the surveys." if "survey.train.probabilities" in run.samples else ""
+    notes = [f"Predictions are from the last training step of each sample{augmented}.{suspected}"]
     if run.samples and (unseen := int(run.samples["H"].isnan().sum())):
-        notes.append(f"{unseen:,} samples were never in a batch, so they have neither.")
+        notes.append(f"{unseen:,} samples were never in a batch, so they have none.")
     return notes
 
 

@@ -65,7 +65,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     what = f"Accuracy{' of the weights, and of their running average' if averaged else ''}: {over}. {BEST}"
     shown = Table(
         title=", ".join(_named(field, recipes[0]) for field in common),
-        caption=what if sets else "No held-out data: the generalisation is unknown.",
+        caption=what if sets else "No held-out data: the performance on new data is unknown.",
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,

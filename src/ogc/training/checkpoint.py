@@ -74,7 +74,9 @@ def load(run: Run, ranks: Ranks) -> None:
                 raise CheckpointError(f"{path} belongs to another run: {name} is {there!r} there and {here!r} here.")
         for what, there in facts.get("sha256", {}).items():  # surveys of samples in different orders cannot be added
             if run.digests.get(what, there) != there:
-                raise CheckpointError(f"{path} belongs to other data: the {what} have changed since.")
+                raise CheckpointError(
+                    f"{path} belongs to other data: {what} changed. Restore the data, or train again."
+                )
         _restore(run, tensors, facts, ranks)
     except CheckpointError:
         raise

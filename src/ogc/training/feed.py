@@ -123,7 +123,7 @@ def check(dataset: Dataset, *, batch_size: int, augment: str, size: int | None, 
     require(len(shape) == 3, "data", "images, (N, channels, height, width), if they are uint8", (len(dataset), *shape))
     if augment != "large":
         in_memory = augment == "none" or isinstance(inputs, Tensor)
-        require(in_memory, "augment", "large for images that stay on the disk", augment)
+        require(in_memory, "augment", "large or none for images that are read from disk", augment)
         return shape
     require(shape[0] == 3, "augment", f"none or cifar with images of {shape[0]} channels", augment)
     require(size is not None, "size", "given with augment = large", size)

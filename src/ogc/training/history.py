@@ -39,7 +39,7 @@ class Watch(Protocol):
         """Receive the start of a run, with ``epoch`` of its ``epochs`` done. An epoch has ``steps`` steps."""
 
     def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
-        """Receive the position of a run. The engine may report a step before the end of the epoch before it."""
+        """Receive the position of a run. The engine may report a step before the previous epoch's end."""
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
         """Receive the metrics of an epoch."""

@@ -145,7 +145,7 @@ def check(method: str, parameters: Iterable[str] = ()) -> None:
     name, plus, rule = split(method)
     if (own_loss(method) is None and name not in LOSSES) or (plus and rule not in RULES):
         near = f" Did you mean ce+{method}?" if method in RULES else did_you_mean(method, METHODS)
-        raise ValueError(f"There is no method named {method!r}.{near} There are {', '.join(METHODS)}.")
+        raise ValueError(f"There is no method named {method!r}.{near} Choose from {', '.join(METHODS)}.")
     taken = takes(method)
     for parameter in parameters:
         if parameter not in taken:
@@ -172,7 +172,7 @@ def complete(method: str, given: Mapping[str, Value], name: str) -> Parameters:
     ``epsilon`` and ``epsilon0`` exclude each other. Only the one in force is kept.
     """
     check(method, given)
-    require(not given.keys() >= {"epsilon", "epsilon0"}, "epsilon", "left out with epsilon0", given.get("epsilon"))
+    require(not given.keys() >= {"epsilon", "epsilon0"}, "epsilon", "omitted with epsilon0", given.get("epsilon"))
     known, (base, _, rule) = PARAMETERS.get(name, {}), split(method)
     on_images = {"epsilon": IMAGE_EPSILON} if rule == "ogc" and name in PARAMETERS else {}
     usual = known.get(method, known.get(base, {}) | on_images)
@@ -240,7 +240,7 @@ def _base(name: str) -> Callable[..., object]:
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     arguments = inspect.signature(loss).parameters.values()
     if needed := [each.name for each in arguments if each.default is each.empty and each.kind not in kinds]:
-        raise ValueError(f"{own} should have a numeric default for every argument. Found {needed[0]}.")
+        raise ValueError(f"{own} should have a numeric default for every argument. `{needed[0]}` has none.")
     return loss
 
 

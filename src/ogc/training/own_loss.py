@@ -54,7 +54,7 @@ class OwnLoss(NamedTuple):
             except OSError as error:
                 near = did_you_mean(self.path.name, [path.name for path in self.path.parent.glob("*.py")])
                 why = "There is no" if isinstance(error, FileNotFoundError) else "Cannot read"
-                raise ValueError(f"{why} `{self.path}`, the file of a loss.{near}") from None
+                raise ValueError(f"{why} loss file `{self.path}`.{near}") from None
         _allowed[self.path.absolute()] = content
 
     def content(self) -> bytes:
@@ -75,7 +75,8 @@ class OwnLoss(NamedTuple):
         found = hashlib.sha256(content).hexdigest()
         if sha256 not in (None, found):
             raise ValueError(
-                f"`{self.path}` has changed since this run began: its sha256 was {sha256}, and is {found}."
+                f"`{self.path}` has changed since this run began: its sha256 was {sha256}, now {found}. "
+                "Restore it, or train again."
             )
         module = _modules.get(found) or self._run(content, found)
         losses = {
@@ -84,7 +85,7 @@ class OwnLoss(NamedTuple):
             if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
         }
         if self.name not in losses:
-            there = f" There are {', '.join(losses)}." if losses else " It has none."
+            there = f" It has {', '.join(losses)}." if losses else " It has none."
             raise ValueError(
                 f"`{self.path}` has no torch module {self.name!r}.{did_you_mean(self.name, losses)}{there}"
             )
@@ -115,7 +116,8 @@ def try_out(loss: nn.Module, name: str, classes: int) -> None:
             f"{name} fails on logits (4, {classes}) and labels (4,): {type(error).__name__}: {first}"
         ) from error
     found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-    if not isinstance(value, Tensor) or value.shape != () or not value.requires_grad:
-        raise ValueError(f"{name} should return a scalar with a gradient. Found {found}.")
+    without = " without a gradient" if isinstance(value, Tensor) and not value.requires_grad else ""
+    if not isinstance(value, Tensor) or value.shape != () or without:
+        raise ValueError(f"{name} should return a scalar with a gradient. Found {found}{without}.")
     if not value.isfinite():
-        raise ValueError(f"{name} gives {value.item()} for logits (4, {classes}) that are all 0.")
+        raise ValueError(f"{name} should be finite for zero logits (4, {classes}). Found {value.item()}.")

@@ -70,6 +70,6 @@ class Preprocessing:
         """Refuse to resume a run on a table whose rows would be encoded in another way than before."""
         if self.encoder is not None and Preprocessing.read(folder).encoder != self.encoder:
             raise CheckpointError(
-                f"{folder / PREPROCESSING} differs from what the data give now, so that training cannot be resumed: "
-                "the data or the version of scikit-learn have changed. Train it again, or restore them."
+                f"{folder / PREPROCESSING} does not match the data, so training cannot be resumed: the data or the "
+                "scikit-learn version has changed. Restore it, or train again."
             )

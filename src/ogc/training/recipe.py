@@ -41,7 +41,7 @@ def _sentence(error: ValidationError, fields: list[str]) -> str:
         return str(first["ctx"]["error"])
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])[1:]
     if first["type"] == "extra_forbidden":
-        return f"There is no parameter {name!r}.{did_you_mean(name, fields)} There are {', '.join(fields)}."
+        return f"There is no parameter {name!r}.{did_you_mean(name, fields)} Choose from {', '.join(fields)}."
     if first["type"] == "missing":
         return f"Parameter `{name}` should be given."
     rule = first["msg"].removeprefix("Input should be ").partition(", unable")[0].replace("'", "")
@@ -202,7 +202,7 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
         there = [*Recipe.model_fields, *methods.takes(method)]
         alias = ALIASES.get(unknown[0])
         near = f" Did you mean {alias}?" if alias else did_you_mean(unknown[0], there)
-        raise ValueError(f"There is no parameter {unknown[0]!r}.{near} There are {', '.join(there)}.")
+        raise ValueError(f"There is no parameter {unknown[0]!r}.{near} Choose from {', '.join(there)}.")
     inner = fields.pop("parameters", {})
     require(isinstance(inner, Mapping), "parameters", "numbers by name", inner)
     given = {**inner, **given}  # type: ignore[dict-item]
@@ -270,7 +270,7 @@ def by_name(name: str) -> Recipe:
     """Return one of RECIPES. An unknown name raises an error that lists similar ones."""
     if name not in RECIPES:
         raise ValueError(
-            f"There is no recipe named {name!r}.{did_you_mean(name, RECIPES)} There are {', '.join(RECIPES)}."
+            f"There is no recipe named {name!r}.{did_you_mean(name, RECIPES)} Choose from {', '.join(RECIPES)}."
         )
     return RECIPES[name]
 

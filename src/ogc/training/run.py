@@ -63,7 +63,7 @@ def check(job: Job, processes: int = 1) -> None:
     shape = check_data(train, batch_size=recipe.batch_size, augment=recipe.augment, size=recipe.size, parts=parts)
     for name, part in sets.items():
         same = part.num_classes == train.num_classes
-        require(same, name, f"a set with {train.num_classes} classes, as in training", part.num_classes)
+        require(same, f"{name}.num_classes", f"{train.num_classes}, as in training", part.num_classes)
     fits = job.network is not None or recipe.network == "mlp" or len(shape) == 3
     require(fits, "network", f"mlp with features of shape {shape}", recipe.network)
 
@@ -298,12 +298,12 @@ class Run:
         order, out = self.feed.plan(epoch - 1).order, self.job.out
         ids = [str(self.train_set.ids[i]) for batch in batches for i in order[batch - 1].tolist()]
         saved = f" The last good checkpoint is in {out}." if self.saved else ""
-        whose = "samples of the batch" if len(batches) == 1 else "samples of this batch and the one before"
+        whose = "Samples of the batch" if len(batches) == 1 else "Samples of this batch and the one before"
         rest = f" and {len(ids) - FIRST_IDS} more" + ("" if out is None else f" (all of them in {out / NONFINITE})")
-        samples = f"; {whose}: {', '.join(ids[:FIRST_IDS])}{rest if len(ids) > FIRST_IDS else ''}" if ids else ""
+        samples = f" {whose}: {', '.join(ids[:FIRST_IDS])}{rest if len(ids) > FIRST_IDS else ''}." if ids else ""
         self.broken = NonFinite(
             f"{what} ({self.recipe.method}, seed {self.recipe.seed}).{saved} "
-            f"A smaller lr or clip_norm may help{samples}.",
+            f"A smaller lr or clip_norm may help.{samples}",
             {"epoch": epoch, "step": at, "samples": ids},
         )
         raise self.broken

@@ -33,7 +33,7 @@ NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # fa
 
 
 class CheckpointError(ValueError):
-    """A file of a run's folder that is damaged, or belongs to another run: one sentence that names it."""
+    """A file of a run folder is damaged or belongs to another run. The message names it."""
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class StoredRun(NamedTuple):
 def read_description(folder: Path) -> Description:
     path = folder / RUN
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no run: there is no {RUN} in it. ogc train makes one.")
+        raise FileNotFoundError(f"{folder} is not a run folder: it has no {RUN}. Create one with ogc train.")
     found = read_json(path, error=CheckpointError, fix=_fix(path))
     try:
         source = None if found["source"] is None else Source(**found["source"])
@@ -188,12 +188,12 @@ def read(folder: Path) -> StoredRun:
 
 
 def _require_own(path: Path, content: Mapping[str, Any], fix: str) -> None:
-    """Refuse a file that belongs to another run than ``run.json`` beside it."""
+    """Refuse a file that belongs to a different run than ``run.json`` next to it."""
     beside = path.with_name(RUN)
     if beside.is_file():
         known = read_json(beside, error=CheckpointError, fix=_fix(beside)).get("id")
         if content.get("run") != known:
-            raise CheckpointError(f"{path} belongs to another run than {RUN} beside it. {fix}")
+            raise CheckpointError(f"{path} belongs to a different run than {RUN} next to it. {fix}")
 
 
 def _fix(path: Path) -> str:

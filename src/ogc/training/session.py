@@ -146,7 +146,9 @@ def _side_by_side(jobs: Sequence[Job], context: Context) -> list[Result]:
 
 def _interrupted(jobs: Sequence[Job], context: Context, trouble: Exception | None) -> Interrupted:
     own = [job.recipe.method for job in jobs if own_loss(job.recipe.method) is not None]
-    return Interrupted(context.stop.signal, [job.out for job in jobs if job.out is not None], trouble, own[:1])
+    folders = [job.out for job in jobs if job.out is not None]
+    from_python = any(job.source is None or job.network is not None for job in jobs)
+    return Interrupted(context.stop.signal, folders, trouble, own[:1], from_python=from_python)
 
 
 def _is_saved(job: Job, context: Context) -> bool:

@@ -76,13 +76,13 @@ class Source(Checked):
         """
         kind = _kind(text)
         path = Path(text) if kind not in NAMED else None if kind == "digits" else data or Path("data")
-        require(data is None or (kind in NAMED and kind != "digits"), "data", f"left out with {kind}", str(data))
+        require(data is None or (kind in NAMED and kind != "digits"), "data", f"omitted with {kind}", str(data))
         given = {"labels": labels, "label": label, "true": true, "id": id, "val": val, "test": test}
         given |= {"path": path, "skip_bad": skip_bad or None, "ilsvrc": ilsvrc}
         given = {name: value for name, value in given.items() if value is not None}
         for name, value in given.items():
             allowed = [kind for kind, options in OPTIONS.items() if name in options]
-            require(kind in allowed, name, f"left out with {kind}: it is for {', '.join(allowed)}", str(value))
+            require(kind in allowed, name, f"omitted with {kind}: it is only for {', '.join(allowed)}", str(value))
         require(kind != "table" or label is not None, "label", f"given: the column of `{text}` with the labels", label)
         features_alone = kind == "arrays" and Path(text).suffix.lower() == ".npy"
         require(not features_alone or labels is not None, "labels", f"given with `{text}`: a file of labels", labels)
@@ -131,12 +131,14 @@ def check(source: Source, recipe: Recipe) -> None:
     kind.check_source(source.kind, with_images=WITH_IMAGES)
     if not kind.in_file:
         imported = source.labels if source.kind != "arrays" else None
-        require(imported is None, "labels", f"left out with {recipe.noise}, which makes labels", str(imported))
+        require(imported is None, "labels", f"omitted with {recipe.noise}, which makes labels", str(imported))
     elif kind.name == "file":
-        require(source.labels is not None, "labels", "given with file: the file of labels", None)
+        require(source.labels is not None, "labels", "the label file, because the noise is file", None)
     else:
         known, name = PUBLISHED_FOR[source.kind].keys, kind.name.removeprefix("human:")
-        require(name in known, "noise", f"human: and one of {', '.join(known)} with {source.kind}", kind.name)
+        require(
+            name in known, "noise", f"human:KIND with {source.kind}, where KIND is one of {', '.join(known)}", kind.name
+        )
         human_file(source, kind.name)
 
 

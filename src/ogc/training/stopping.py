@@ -16,15 +16,23 @@ class Interrupted(KeyboardInterrupt):
 
     :param trouble: an earlier error of one of the runs.
     :param losses: losses from files, which must be named to resume.
+    :param from_python: the data or a network came from Python, so no command can resume.
     """
 
     def __init__(
-        self, signal_number: int, folders: Sequence[Path], trouble: Exception | None = None, losses: Sequence[str] = ()
+        self,
+        signal_number: int,
+        folders: Sequence[Path],
+        trouble: Exception | None = None,
+        losses: Sequence[str] = (),
+        *,
+        from_python: bool = False,
     ) -> None:
         self.signal, self.folders = signal.Signals(signal_number), list(folders)
         options = [("--resume", str(folder)) for folder in folders] + [("--method", loss) for loss in losses]
         command = " ".join(["ogc train", *(f"{name} {shlex.quote(value)}" for name, value in options)])
-        resume = f"Resume with: {command}" if folders else "Nothing was saved: there is no run folder."
+        again = "ogc.training.train(jobs, resume=True)" if from_python else command
+        resume = f"Resume with: {again}" if folders else "Nothing was saved: there is no run folder."
         before = "" if trouble is None else f"{trouble} "
         super().__init__(f"{before}Stopped by {self.signal.name}. {resume}")
 
