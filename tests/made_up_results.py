@@ -1,6 +1,7 @@
 """Results whose numbers are made up, for tests of what is done with results."""
 
-from ogc.benchmark.plan import LABELS, Cell
+from ogc.benchmark.paper import LABELS
+from ogc.benchmark.plan import Cell
 from ogc.benchmark.result import Provenance, Result
 from ogc.training.history import Epoch, summary
 

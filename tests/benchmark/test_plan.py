@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ogc.benchmark.plan import TABLES, TUNING, Cell, Printed, find, key_of, name_of, tuning
+from ogc.benchmark.paper import TUNING
+from ogc.benchmark.plan import TABLES, Cell, Printed, find, key_of, name_of, tuning
 from ogc.training import RECIPES, allow_loss, override
 from ogc.training.recipe import by_name
 

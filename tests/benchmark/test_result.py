@@ -7,7 +7,8 @@ import pytest
 
 from made_up_results import made_up
 from ogc._files import sealed
-from ogc.benchmark.plan import EARLIER, LABELS, TABLES, Cell, find, key_of
+from ogc.benchmark.paper import EARLIER, LABELS
+from ogc.benchmark.plan import TABLES, Cell, find, key_of
 from ogc.benchmark.result import OTHER_DRAWS, disagreements, from_training, path_of, read, read_all, write
 from ogc.data import load_digits
 from ogc.training import Job, Recipe, Source, allow_loss, load, train

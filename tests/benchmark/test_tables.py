@@ -9,7 +9,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from made_up_results import MADE, made_up
-from ogc.benchmark.plan import EARLIER, LABELS, TABLES, Cell, Printed, find, tuning
+from ogc.benchmark.paper import EARLIER, LABELS
+from ogc.benchmark.plan import TABLES, Cell, Printed, find, tuning
 from ogc.benchmark.result import OTHER_DRAWS, read_all, write
 from ogc.benchmark.table import Entry, Shown, fill, ranks
 from ogc.benchmark.table_formats import html, latex, markdown, page, terminal

@@ -18,7 +18,8 @@ from .._require import require
 from ..training.history import Epoch, summary
 from ..training.method import RULES, own_loss, split
 from ..training.recipe import Checked, Recipe
-from .plan import EARLIER, LABELS, Cell, key_of
+from .paper import EARLIER, LABELS
+from .plan import Cell, key_of
 
 FOLDER = Path("benchmarks/results/runs")  # in a clone of the repository
 OTHER_DRAWS = "other-draws"  # folder beside it: runs on other labels than the authors', which no table includes
