@@ -89,7 +89,7 @@ def both(run: Facts, same: Facts) -> Facts:
     return {**run, "cleanlab": {**run["cleanlab"], **other["cleanlab"]}}
 
 
-SUGGESTIONS = "\nFor the wrong labels that we flag, the suggestion is right in a fraction of {}."
+SUGGESTIONS = "\nAmong the wrong labels that we flag, the fraction with a correct suggestion is {}."
 FOUND = {
     "estimated noise rate": ("noise_rate", 3),
     "flagged": ("found", 0),

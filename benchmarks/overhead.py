@@ -254,8 +254,8 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
         f"`F.cross_entropy` at 10 classes, {times['1000', 'ce']:.1f} and {times['1000', 'fl']:.1f} at 1,000.",
         f"With the default rule, CE+OGC at 10 classes takes {early:.1f} times as long in its first 1,024 steps,",
         f"with an update every four, and {later:.1f} times as long afterwards.",
-        f"With scikit-learn's GaussianMixture and a deque, an update takes {cheaper['ce']:.0f} (CE) and "
-        f"{cheaper['fl']:.0f} (FL) times as long.",
+        "A straightforward implementation with scikit-learn's GaussianMixture and a deque takes "
+        f"{cheaper['ce']:.0f} (CE) and {cheaper['fl']:.0f} (FL) times as long per update.",
         f"A whole step of a small MLP takes {mlp['ogc'] / mlp['ce'] - 1:.0%} longer than with CE.",
         f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}) queue, update, loss and gradient "
         "are one launch:",

@@ -239,10 +239,10 @@ def test_the_numbers_of_the_first_figure_are_the_recorded_ones():
     assert f"over five seeds is {loose} with tau = 5, {strict} with tau = 2 and {optimized} with OGC" in text
     early = zip(of("tau = 5", "epoch_50"), of("tau = 2", "epoch_50"), strict=True)
     assert sum(by_five > by_two for by_five, by_two in early) == 3
-    assert "5 is the better one at epoch 50 on three seeds of five, and the worse one at the end on all" in text
+    assert "tau = 5 is better at epoch 50 on three of the five seeds, and worse at the end on all five" in text
     assert all(by_five < by_two for by_five, by_two in zip(*ends[:2], strict=True))
     [(seed, points)] = [(i, a - b) for i, (a, b) in enumerate(zip(*ends[1:], strict=True)) if a > b]
-    assert f"On one seed of five ({seed}) OGC is behind tau = 2, by {points:.1f} points" in text
+    assert f"On one of the five seeds (seed {seed}) OGC is behind tau = 2, by {points:.1f} points" in text
     first, last = (statistics.fmean(of("tau = 5", when, "noisy_clipped")) for when in ("epoch_50", "last"))
     assert first == 0
     assert f"it clips no noisy sample at epoch 50 and {last:.0f} % at the end" in text
