@@ -37,7 +37,8 @@ def unsupported_reason(jobs: Sequence[Job], device: torch.device, ranks: Ranks) 
         if not all(isinstance(part.inputs, Tensor) for part in (train, *sets.values())):
             return "the images are read from disk"
         if job.recipe.optimizer != "sgd" or job.recipe.momentum == 0:
-            return f"only SGD with momentum is supported, not {job.recipe.optimizer} with {job.recipe.momentum}"
+            found = f"optimizer {job.recipe.optimizer}, momentum {job.recipe.momentum:g}"
+            return f"only SGD with momentum is supported ({found})"
         if job.recipe.accumulate > 1:
             return "gradients are accumulated"
         if not all(value.requires_grad for value in (job.network.parameters() if job.network else ())):

@@ -104,7 +104,8 @@ class Moments(NamedTuple):
             between = np.hypot(self.deviation * math.sqrt(of_old), apart * math.sqrt(of_old * of_new))
             deviation = np.hypot(between, deviation * math.sqrt(of_new))
         far = np.flatnonzero(~np.isfinite(deviation))
-        require(not len(far), "X", "features with a finite deviation in float64; see the columns", far[:5])
+        if len(far):
+            raise ValueError(f"The deviation of columns {far[:5].tolist()} of `X` overflows float64. Scale them down.")
         return Moments(total, self.mean + apart * of_new, deviation)
 
     def scale(self) -> Any:
