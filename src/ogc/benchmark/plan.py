@@ -353,6 +353,9 @@ TABLES: dict[str, Table] = {
                     ("gce", "q 0.7", {"q": 0.7}),
                     ("nce_nnce", "alpha 1, beta 1", {"alpha": 1.0, "beta": 1.0}),
                     ("nce_nnce", "alpha 5, beta 5", {"alpha": 5.0, "beta": 5.0}),
+                    ("nce_nnce", "alpha 10, beta 5", {"alpha": 10.0, "beta": 5.0}),
+                    ("nce_rce", "alpha 1, beta 0.1", {"alpha": 1.0, "beta": 0.1}),
+                    ("nce_rce", "alpha 1, beta 1", {"alpha": 1.0, "beta": 1.0}),
                 )
             ),
             note="each method's first row has the paper's parameters; the paper's number for GCE is that of q = 0.7",
