@@ -413,7 +413,7 @@ def test_what_is_no_result_is_told(tmp_path):
         (tmp_path / f"digits-{name}-symmetric-0.5-1.json").write_text("{}")
         code, said = bench("bench", "export", "--slurm", "digits", *args)
         assert f"digits-{name}-symmetric-0.5-1 is skipped. " in said
-        assert "Move it away" in said
+        assert "move it away" in said
         assert code == (0 if name == "ce" else 2)
 
 

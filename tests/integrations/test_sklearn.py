@@ -28,6 +28,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.utils._pytree import tree_map
 
+from ogc._tensors import read_tensors, write_tensors
 from ogc.integrations._weighted_rows import batches as batches_of
 from ogc.integrations._weighted_rows import different, hold_out
 from ogc.integrations.sklearn import OGCClassifier
@@ -438,12 +439,19 @@ def test_partial_fit_follows_the_parameters(changed: dict[str, Any], blobs: tupl
 def test_files_that_are_no_classifier_are_refused_in_a_sentence(tmp_path: Path, fitted: OGCClassifier) -> None:
     broken = tmp_path / "it.safetensors"
     broken.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"it\.safetensors was not saved by this version of OGCClassifier"):
+    with pytest.raises(ValueError, match=r"it\.safetensors is damaged: .* or fit and save"):
         OGCClassifier.load(broken)
     fitted.save(broken)
     broken.write_bytes(broken.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"it\.safetensors was not saved by this version of OGCClassifier"):
+    with pytest.raises(ValueError, match=r"it\.safetensors is damaged: .* or fit and save"):
         OGCClassifier.load(broken)
+    fitted.save(broken)
+    tensors, facts = read_tensors(broken, error=ValueError, again="", format=2)
+    for change, reason in (({"format": 1}, "expected format 2, found 1"), ({"classes": ...}, "it has no 'classes'")):
+        other = {name: value for name, value in {**facts, **change}.items() if value is not ...}
+        write_tensors(broken, tensors, json.dumps(other))
+        with pytest.raises(ValueError, match=f"was not written by this version of ogc: {reason}. Use the version that"):
+            OGCClassifier.load(broken)
     with pytest.raises(NotFittedError):
         OGCClassifier().save(broken)
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._files import checked_fields
 from .._require import require
 from .._tensors import part_of, read_tensors, write_tensors
 from ..losses import CLIPPABLE, LOSSES, Pointwise
@@ -63,12 +64,10 @@ def write(classifier: OGCClassifier, path: Path) -> None:
 
 
 def read(kind: type[OGCClassifier], path: Path) -> Any:
-    try:
-        tensors, facts = read_tensors(path, error=ValueError, fix="Fit and save the classifier again.")
-        require(facts["format"] == FORMAT, "format", f"{FORMAT}", facts["format"])
+    again = "fit and save the classifier again"
+    tensors, facts = read_tensors(path, error=ValueError, again=again, format=FORMAT)
+    with checked_fields(path, error=ValueError, again=again):
         return _restore(kind, tensors, facts)
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path} was not saved by this version of OGCClassifier: {error}") from error
 
 
 def _restore(kind: type[OGCClassifier], tensors: dict[str, Tensor], facts: dict[str, Any]) -> Any:
