@@ -20,7 +20,7 @@ from ..data.images import ImageFiles
 from ..data.split import stratified_split
 from ..given_label import class_confidence
 from ..training.digests import digests, ids_sha256
-from ..training.run_folder import AUDIT, RUN, SAMPLES, StoredRun, read
+from ..training.run_folder import AUDIT, RUN, SAMPLES, StoredRun, how_to_resume, read
 from ..training.source import NAMED, TABLES, Source, load
 from ..training.survey import LARGEST, points_of
 from .files import write_audit
@@ -106,9 +106,7 @@ def _finished(folder: Path) -> StoredRun:
     """Read a run. Raises ``ValueError`` if it is not finished or has no surveys."""
     run = read(folder)
     if not run.finished or not run.samples:
-        foreign = bool(run.facts["from_python"])
-        command = "ogc.training.train(jobs, resume=True)" if foreign else f"ogc train --resume {folder}"
-        raise ValueError(f"The run in {folder} is not finished. Resume it first: {command}.")
+        raise ValueError(f"The run in {folder} is not finished. Resume it first: {how_to_resume(folder)}")
     if "survey.train.margin" not in run.samples:
         fix = "it was trained by a version without surveys. Train it again"
         if not run.recipe.surveys:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from .._files import checked_fields, read_json, remove_leftovers, write_json, wr
 from .history import Epoch, summary
 from .recipe import Recipe
 from .source import Source
+from .stopping import resume_command
 
 FORMAT = 2  # of the safetensors files
 LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
@@ -31,7 +33,7 @@ EVENTS = "events.out.tfevents.*"  # TensorBoard's
 AUDIT = "audit"  # a folder
 NOT_BEGUN: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
 NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # facts of a run whose turn never came
-FACTS = (*NOT_BEGUN, "from_python", "inputs")  # those of other runs that are read
+FACTS = (*NOT_BEGUN, "from_python")  # those of other runs that are read
 
 
 class CheckpointError(ValueError):
@@ -136,6 +138,15 @@ def read_description(folder: Path) -> Description:
         return Description(found["id"], Recipe(**found["recipe"]), source, found["facts"])
 
 
+def how_to_resume(folder: Path) -> str:
+    """Return the command that resumes a run. If ``run.json`` cannot be read, that command will say so."""
+    method, from_python = "", False
+    with suppress(CheckpointError, OSError):
+        found = read_description(folder)
+        method, from_python = found.recipe.method, bool(found.from_python)
+    return resume_command({folder: method}, from_python=from_python)
+
+
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a safetensors file of a run: its tensors, and the facts in its header."""
     if not path.is_file():
@@ -204,4 +215,4 @@ def _again(path: Path) -> str:
         return "train again"
     if path.name == BEST:
         return "use the last weights"
-    return f"resume the run to write it again (ogc train --resume {path.parent})"
+    return f"resume the run to write it again ({how_to_resume(path.parent)})"

@@ -25,11 +25,10 @@ from .ranks import Ranks, ranks
 from .recipe import Recipe, never_clips
 from .run import Job, NonFinite, Run, check, described
 from .run_folder import BEST, LAST, NONFINITE, RESULT, CheckpointError
-from .stopping import Interrupted, Stop, stopping
+from .stopping import IN_PYTHON, Interrupted, Stop, stopping
 
 Result = dict[str, Any]
 """The content of ``result.json``."""
-IN_PYTHON = "ogc.training.train(jobs, resume=True)"
 
 
 def train(
@@ -145,10 +144,9 @@ def _side_by_side(jobs: Sequence[Job], context: Context) -> list[Result]:
 
 
 def _interrupted(jobs: Sequence[Job], context: Context, trouble: Exception | None) -> Interrupted:
-    own = [job.recipe.method for job in jobs if own_loss(job.recipe.method) is not None]
-    folders = [job.out for job in jobs if job.out is not None]
+    methods = {job.out: job.recipe.method for job in jobs if job.out is not None}
     from_python = any(job.source is None or job.network is not None for job in jobs)
-    return Interrupted(context.stop.signal, folders, trouble, own[:1], from_python=from_python)
+    return Interrupted(context.stop.signal, methods, trouble, from_python=from_python)
 
 
 def _is_saved(job: Job, context: Context) -> bool:
