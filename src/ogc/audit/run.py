@@ -79,7 +79,8 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
     sure = [labels for labels in known if labels is not None]
     samples = [(name, part, index) for name, part in asked.items() for index in range(len(part))]
     samples = [samples[i] for i in order.tolist()]
-    ids = _unique([part.ids[index] for _, part, index in samples])
+    numbers = range(1, len(samples) + 1) if table is None else table.numbers
+    ids = _unique([part.ids[index] for _, part, index in samples], numbers)
     title = (run.recipe.name if run.source is None else run.source.name, run.recipe.method, run.recipe.noise)
     return Findings(
         title=", ".join(filter(None, title)),
@@ -173,7 +174,7 @@ def _order(source: Source | None, parts: Sequence[Dataset], table: TableFile | N
         return torch.cat(stratified_split(labels, class_names, val=source.val, seed=0)).argsort()
 
 
-def _unique(ids: Sequence[str]) -> list[str]:
+def _unique(ids: Sequence[str], numbers: Sequence[int]) -> list[str]:
     """Add the row number to ids that occur more than once."""
     often = Counter(ids)
     if len(often) == len(ids):
@@ -184,7 +185,7 @@ def _unique(ids: Sequence[str]) -> list[str]:
         stacklevel=3,
     )
     taken, found = set(ids), []
-    for row, name in enumerate(ids, 1):
+    for row, name in zip(numbers, ids, strict=True):
         new = name
         while often[name] > 1 and new in taken:
             new = f"{new} (row {row})"
