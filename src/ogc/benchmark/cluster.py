@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from .._extras import extra
 from .._files import first_line
 from .._require import require
 from ..data import Loaded
@@ -93,10 +94,8 @@ def _connected(address: str | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # leave CUDA_VISIBLE_DEVICES of CPU workers alone
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # listen on the loopback only
-    try:
+    with extra("ray", "The engine ray needs Ray", "ray"):
         import ray
-    except ImportError as error:
-        raise ImportError('Ray is missing: pip install "torch-ogc[ray]"') from error
     if address is not None:
         _check_address(address)
     dashboard = False if address is None else None

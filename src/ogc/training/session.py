@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .._extras import extra
 from .._files import first_line
 from .._require import require
 from .._tensors import part_of
@@ -307,10 +308,8 @@ def _watch(watch: Watch | None, jobs: Sequence[Job], tensorboard: bool, world: R
     if not tensorboard or not world.first:
         yield used
         return
-    try:
+    with extra("tensorboard", "Events for TensorBoard need tensorboard", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError('TensorBoard is missing: pip install "torch-ogc[tensorboard]"') from error
     with ExitStack() as opened:
         yield TensorBoardWatch(used, SummaryWriter, opened, [job.out for job in jobs])
 
