@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import numbers
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from ..losses import CLIPPABLE, LOSSES, Pointwise
 if TYPE_CHECKING:
     from .sklearn import OGCClassifier
 
+Kind = TypeVar("Kind", bound="OGCClassifier")
 FORMAT = 2
 FACTS = (
     "n_features_in_", "n_iter_", "loss_", "loss_curve_", "noise_rate_", "validation_scores_", "best_validation_score_",
@@ -63,14 +64,14 @@ def write(classifier: OGCClassifier, path: Path) -> None:
     write_tensors(path, tensors, header)
 
 
-def read(kind: type[OGCClassifier], path: Path) -> Any:
+def read(kind: type[Kind], path: Path) -> Kind:
     again = "fit and save the classifier again"
     tensors, facts = read_tensors(path, error=ValueError, again=again, format=FORMAT)
     with checked_fields(path, error=ValueError, again=again):
         return _restore(kind, tensors, facts)
 
 
-def _restore(kind: type[OGCClassifier], tensors: dict[str, Tensor], facts: dict[str, Any]) -> Any:
+def _restore(kind: type[Kind], tensors: dict[str, Tensor], facts: dict[str, Any]) -> Kind:
     parameters: dict[str, Any] = {
         name: tuple(v) if isinstance(v, list) else v for name, v in facts["parameters"].items()
     }
