@@ -22,7 +22,7 @@ CASES = [
     (ValueError("a bad value"), 2, "a bad value", True),
     (NonFinite("The loss is nan."), 1, "The loss is nan.", True),
     (LabelFileError("a broken file"), 1, "a broken file", True),
-    (Interrupted(signal.SIGTERM, []), 143, "Stopped by SIGTERM. Nothing was saved: there is no run folder.", True),
+    (Interrupted(signal.SIGTERM, {}), 143, "Stopped by SIGTERM. Nothing was saved: there is no run folder.", True),
     (KeyboardInterrupt(), 130, "stopped", True),
     (ImportError("timm is missing"), 1, "timm is missing", False),
     (OSError("There is no folder a."), 1, "There is no folder a.", False),

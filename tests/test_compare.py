@@ -134,7 +134,7 @@ def test_accuracies_are_those_of_the_runs_predictions(tmp_path):
         for s, seed in enumerate((1, 2)):
             folder = tmp_path / "c" / f"{method}-{seed}"
             assert comparison.folders[m][s] == folder
-            result = read_json(folder / RESULT, error=ValueError, fix="")
+            result = read_json(folder / RESULT, error=ValueError, again="")
             assert (result["recipe"]["method"], result["recipe"]["seed"]) == (method, seed)
             predicted = Predictor.load(folder).probabilities(val.inputs).argmax(1)
             for column, labels in ((GIVEN, val.given), (TRUE, val.true)):

@@ -19,7 +19,10 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
 from ogc._extras import extra
+from ogc.benchmark import cluster
+from ogc.training import train
 from shown import ASIDE, WITH_ASIDE
+from small_runs import job
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -235,6 +238,18 @@ def test_only_the_packages_of_an_extra_are_called_missing():
         import_module("nowhere.inside")
     with pytest.raises(ModuleNotFoundError, match="'nowhere'"), extra("maps", "Maps need others", "others"):
         import_module("nowhere")
+
+
+def test_tensorboard_and_ray_are_named_if_they_are_missing(monkeypatch, tmp_path):
+    for name in ("ray", "tensorboard"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    with pytest.raises(
+        ImportError, match=r'need tensorboard, which is missing: pip install "torch-ogc\[tensorboard\]"$'
+    ):
+        train([job(tmp_path)], tensorboard=True)
+    with pytest.raises(ImportError, match=r'needs Ray, which is missing: pip install "torch-ogc\[ray\]"$'):
+        cluster._connected(None).__enter__()
 
 
 def test_importing_ogc_is_cheap_beside_torch():

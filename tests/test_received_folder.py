@@ -2,7 +2,9 @@
 
 import contextlib
 import hashlib
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +16,7 @@ from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all, write
 from ogc.cli.app import build
 from ogc.report.report import write_report
-from ogc.training import Recipe, load_network, own_loss, resume
+from ogc.training import CheckpointError, Recipe, load_network, own_loss, resume
 from ogc.training.run_folder import RUN, read
 from small_runs import StopAt
 
@@ -99,6 +101,12 @@ def test_what_was_typed_runs(tmp_path, monkeypatch):
     assert shlex.split(command) == ["ogc", "train", "--resume", "run", "--method", f"{file}:Evil"]
     monkeypatch.setattr(own_loss, "_allowed", {})
     assert "add --method" in ogc("train", "--resume", "run")[1]
+    for arguments in (["audit", "run"], ["train", "digits", *TRAIN, "--out", "run"]):
+        assert command in ogc(*arguments)[1].splitlines()[0], "every hint names the loss"
+    (tmp_path / "run/nonfinite.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=re.escape(f"({command})")):
+        read(Path("run"))
+    (tmp_path / "run/nonfinite.json").unlink()
     for other, words in (
         ("gce", "`method` should be that of run"),
         ("evil.py:Other", "`method` should be that of run"),

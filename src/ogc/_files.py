@@ -10,12 +10,17 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 CHECKSUM = "checksum"  # key of a JSON object, and of a safetensors header
 MISMATCH = "its contents do not match its checksum."
+
+
+class VersionError(ValueError):
+    """A file is not in the format of this version of ogc. The message: what was expected, and what was found."""
 
 
 def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
@@ -57,7 +62,7 @@ def unsealed(content: dict[str, Any]) -> dict[str, Any]:
     """Return an object that :func:`sealed` has made, without its checksum. Raises ``ValueError`` if it has changed."""
     content = dict(content)
     if CHECKSUM not in content:
-        raise ValueError("it has no checksum; older versions of ogc wrote none.")
+        raise VersionError("expected a checksum, found none.")
     if content.pop(CHECKSUM) != _checksum(content):
         raise ValueError(MISMATCH)
     return content
@@ -92,16 +97,48 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_whole(path, (json.dumps(sealed(content), indent=2) + "\n").encode())
 
 
-def read_json(path: Path, *, error: type[ValueError], fix: str) -> dict[str, Any]:
+def read_json(path: Path, *, error: type[ValueError], again: str, format: int | None = None) -> dict[str, Any]:
     """Read what :func:`write_json` wrote.
 
-    :param error: raised if the file has changed, with a sentence that names it.
-    :param fix: what to do then, a sentence.
+    :param error: raised if the file cannot be used, with a message from :func:`unusable`.
+    :param format: the expected value of the field ``format``, if there is one.
     """
     try:
-        return unsealed(parse_json(path.read_bytes()))
+        content = unsealed(parse_json(path.read_bytes()))
+        check_format(content.get("format"), format)
+        return content
     except ValueError as reason:
-        raise error(f"{path} is damaged: {first_line(reason)} {fix}") from None
+        raise error(unusable(path, reason, again)) from None
+
+
+# --- files that cannot be used ---------------------------------------------------------------------------------------
+
+
+def unusable(path: Path, reason: Exception, again: str) -> str:
+    """Say that a file is damaged, or that another version wrote it, and what to do.
+
+    :param again: how to do without the file: "train again".
+    """
+    if isinstance(reason, VersionError):
+        what, fix = "was not written by this version of ogc", "Use the version that wrote it"
+    else:
+        what, fix = "is damaged", "Restore it from a backup"
+    return f"{path} {what}: {first_line(reason)} {fix}, or {again}."
+
+
+def check_format(found: object, expected: int | None) -> None:
+    if found != expected:
+        raise VersionError(f"expected format {expected}, found {found}.")
+
+
+@contextmanager
+def checked_fields(path: Path, *, error: type[ValueError], again: str) -> Iterator[None]:
+    """Raise ``error`` for missing or unexpected fields. Since the checksum is right, another version wrote them."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as wrong:
+        reason = f"it has no {wrong}." if isinstance(wrong, KeyError) else str(wrong)
+        raise error(unusable(path, VersionError(reason), again)) from None
 
 
 def json_lines(content: Mapping[str, Any], rows: Iterable[str] = ()) -> bytes:

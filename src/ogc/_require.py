@@ -1,10 +1,9 @@
-"""One form for every complaint about a parameter: its name, the rule, the value found."""
+"""One form for every complaint about a parameter: its name, the rule, the value found, and similar names."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable
-
-from ._suggestions import did_you_mean
 
 
 def require(holds: bool, name: str, rule: str, found: object, known: Iterable[str] = ()) -> None:
@@ -22,3 +21,17 @@ def require_known(what: str, name: str, known: Collection[str]) -> None:
     """Raise ``ValueError`` for an unknown name: "There is no format 'pn'. Did you mean png? Choose from png, svg."."""
     if name not in known:
         raise ValueError(f"There is no {what} {name!r}.{did_you_mean(name, known)} Choose from {', '.join(known)}.")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names similar spellings, to append to an error message; empty if there are none.
+
+    >>> did_you_mean("gse", ["ce", "gce", "sce"])
+    ' Did you mean sce or gce?'
+    >>> did_you_mean("mylos", ["MyLoss", "Brier"])
+    ' Did you mean MyLoss?'
+    """
+    spelt = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
+    close = close or [other for other in spelt if len(name) > 2 and other.startswith(name.lower())][:3]
+    return f" Did you mean {' or '.join(spelt[other] for other in close)}?" if close else ""

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ._extras import extra
-from ._files import CHECKSUM, MISMATCH, first_line, parse_json, write_whole
+from ._files import CHECKSUM, MISMATCH, VersionError, check_format, parse_json, unusable, write_whole
 
 BLANK = b"0" * 64  # stands in for the checksum while it is computed
 _PLACE = re.compile(rb'"%b":"([0-9a-f]{64})"' % CHECKSUM.encode())  # quotes inside the facts are escaped
@@ -29,11 +29,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str) -> None
     write_whole(path, content[: place.start], digest, content[place.stop :])
 
 
-def read_tensors(path: Path, *, error: type[ValueError], fix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(
+    path: Path, *, error: type[ValueError], again: str, format: int
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what :func:`write_tensors` wrote: the tensors and the facts.
 
-    :param error: raised if the file has changed, with a sentence that names it.
-    :param fix: what to do then, a sentence.
+    :param error: raised if the file cannot be used, with a message from :func:`ogc._files.unusable`.
+    :param format: the expected value of the fact ``format``.
     """
     with extra("cli", "Saved tensors need safetensors", "safetensors"):
         from safetensors import SafetensorError
@@ -44,15 +46,17 @@ def read_tensors(path: Path, *, error: type[ValueError], fix: str) -> tuple[dict
         metadata = {} if place is None else parse_json(content[8 : 8 + _header_size(content)])["__metadata__"]
         if place is None or "ogc" not in metadata:
             load(content)
-            raise ValueError("it was not written by this version of ogc.")
+            raise VersionError("expected a checksum in its header, found none.")
         digest = hashlib.sha256(memoryview(content)[: place.start])
         digest.update(BLANK)
         digest.update(memoryview(content)[place.stop :])
         if digest.hexdigest().encode() != content[place]:
             raise ValueError(MISMATCH)
-        return load(content), parse_json(metadata["ogc"])
+        facts = parse_json(metadata["ogc"])
+        check_format(facts.get("format"), format)
+        return load(content), facts
     except (SafetensorError, ValueError, KeyError, TypeError) as reason:
-        raise error(f"{path} is damaged: {first_line(reason)} {fix}") from None
+        raise error(unusable(path, reason, again)) from None
 
 
 def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:

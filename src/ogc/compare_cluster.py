@@ -44,7 +44,9 @@ def train(
         queue=JobQueue,
     )
     if queue.signal is not None:
-        raise Interrupted(queue.signal, [folder for folder in folders if not is_finished(folder)])
+        raise Interrupted(
+            queue.signal, {task.folder: task.recipe.method for task in tasks if not is_finished(task.folder)}
+        )
     for error in queue.failed.values():
         raise RunFailed(error)
     return [read_part(folder / RESULT) for folder in folders]

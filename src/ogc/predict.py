@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ._files import write_whole
-from ._require import require
-from ._suggestions import did_you_mean
+from ._require import did_you_mean, require
 from .data.arrays import FEATURES, single, to_inputs
 from .data.augment import normalise
 from .data.columns import Cell, Column

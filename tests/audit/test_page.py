@@ -422,7 +422,7 @@ def test_hostile_names_and_cells_are_text(visit, tmp_path):
     lines = "id,decision,given_label,suggested_label\nsample 1,accept,another,label\nunknown,keep,a,b\n"
     wrong.write_text(lines)
     other.set_input_files("#file", wrong)
-    wait(other, "#said", "0 decisions loaded; 2 skipped, which do not fit this audit, the first in row 2")
+    wait(other, "#said", "0 decisions loaded; 2 skipped, which do not fit this audit, the first in line 2")
     assert other.evaluate("window.hacked") is None
 
 
@@ -757,9 +757,10 @@ def test_blank_lines_of_a_loaded_file_are_nothing(visit, tmp_path):
     tab.locator(".card.current").focus()
     tab.keyboard.press("k")
     exported(tab, path := tmp_path / "decisions.csv")
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\n\n", 1) + b"unknown,keep,a,b\n\r\n\n")
+    header = b',"a no\nte"\n\n'  # lines 1 and 2, and a blank line
+    path.write_bytes(path.read_bytes().replace(b"\n", header, 1) + b"unknown,keep,a,b\n\r\n\n")
     tab.set_input_files("#file", path)
-    wait(tab, "#said", re.compile("^1 decisions loaded; 1 skipped, which do not fit this audit, the first in row 4$"))
+    wait(tab, "#said", re.compile("^1 decisions loaded; 1 skipped, which do not fit this audit, the first in line 5$"))
 
 
 def test_decisions_are_kept_for_one_order_of_the_samples():

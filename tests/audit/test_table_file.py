@@ -156,6 +156,7 @@ def test_rows_without_a_label_are_skipped_and_kept_in_the_copy(tmp_path, suffix)
         parquet.write_table(pa.table({"x": [1, 2, 3, 4], "y": [None, 0, None, 1]}), path)
     table = read_table(path, "y")
     assert len(table) == 2
+    assert table.numbers == [2, 4]
     assert table.labels("y") == ["0", "1"]
     assert table.row(1) == {"x": "4", "y": "1"}
     path.write_bytes(table.with_labels("y", {0: "1"}))

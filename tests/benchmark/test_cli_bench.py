@@ -109,6 +109,30 @@ def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
     assert (code, said.count("to run"), "CIFAR-10 was not found in `" in said) == (0, 6, True)
 
 
+def test_a_dry_run_for_a_cluster_looks_for_no_device_here(tmp_path, monkeypatch):
+    monkeypatch.setattr("ogc.training.session.pick_device", None)  # which would fail if it were called
+    args = [
+        "bench",
+        "run",
+        "digits",
+        "--methods",
+        "ce,gce",
+        "--noises",
+        "symmetric:0.5",
+        "--out",
+        tmp_path,
+        "--dry-run",
+    ]
+    write(tmp_path, made_up(find("digits", ["ce"], ["symmetric:0.5"])[0]))
+    for device in ("auto", "cuda"):
+        code, said = bench(*args, "--engine", "ray", "--address", "10.0.0.1:6379", "--device", device)
+        assert code == 0
+        time = "Time unknown: it depends on the devices of the Ray cluster."
+        assert f"1 of 2 runs are done, 1 missing. 120 epochs are left. {time}" in " ".join(said.split())
+    code, said = bench(*args, "--engine", "ray", "--device", "cuda:1")
+    assert (code, "should be auto, cuda or cpu with engine = ray" in said) == (2, True)
+
+
 def test_a_dry_run_tells_what_there_is_to_go_on_with(tmp_path):
     [task] = tasks_of(find("digits", ["ce"], ["symmetric:0.5"]), [1])
     args = ["bench", "run", "digits", "--methods", "ce", "--noises", "symmetric:0.5", "--out", tmp_path, "--dry-run"]
@@ -413,7 +437,7 @@ def test_what_is_no_result_is_told(tmp_path):
         (tmp_path / f"digits-{name}-symmetric-0.5-1.json").write_text("{}")
         code, said = bench("bench", "export", "--slurm", "digits", *args)
         assert f"digits-{name}-symmetric-0.5-1 is skipped. " in said
-        assert "Move it away" in said
+        assert "move it away" in said
         assert code == (0 if name == "ce" else 2)
 
 

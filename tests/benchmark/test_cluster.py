@@ -447,6 +447,22 @@ def test_who_does_not_stop_in_time_leaves_its_task_waiting(driver, monkeypatch):
     assert all(Lock.take(task.lock(made.queue.out)) for task in tasks)
 
 
+def test_a_batch_that_fails_after_ctrl_c_is_not_submitted_again(driver):
+    stop, tasks = Stop(), small(range(3))
+
+    def interrupted(*_):
+        stop.signal = signal.SIGINT
+        return ray_error("It was cancelled.")
+
+    fake = FakeRay({"GPU": 1.0}, interrupted)
+    made = driver(fake, tasks, most=4)
+    made.devices = lambda: 1
+    made.work(stop)
+    assert [len(names) for names in fake.given] == [3]
+    assert made.queue.failed == {}
+    assert {task.name for task in made.queue.waiting} == {task.name for task in tasks}
+
+
 def test_what_another_process_releases_is_run(driver, tmp_path):
     tasks = small([1, 2])
     lock = Lock.take(tasks[0].lock(tmp_path))

@@ -131,7 +131,7 @@ def renamed(folder):
         (cut, "Unterminated string"),
         (listed, "it should hold a JSON object, not list"),
         (renamed, "should be cifar10-fl_ogc-symmetric-0.5-1.json, from its contents"),
-        (broken(lambda v: v.update(version=3)), "`version` should be 2"),
+        (broken(lambda v: v.update(version=3)), "expected version 1 or 2 of a result, found 3"),
         (broken(lambda v: v.update(extra=2)), "There is no parameter 'extra'"),
         (broken(lambda v: v.pop("provenance")), "`provenance` should be given"),
         (broken(lambda v: v["epochs"].pop()), "`len(epochs)` should be 150. Found `len(epochs) = 149`"),
@@ -170,7 +170,9 @@ def test_a_file_that_is_no_result_is_told_and_left_out(tmp_path, make, words):
     path = make(tmp_path)
     with pytest.raises(ValueError, match=re.escape(words)) as error:
         read(path)
-    assert str(error.value).startswith(f"{path} is not a valid result: ")
+    whys = ("is damaged", "was not written by this version of ogc", "is not a valid result of this version of ogc")
+    assert str(error.value).startswith(tuple(f"{path} {why}: " for why in whys))
+    assert str(error.value).endswith(", or move it away to repeat the run.")
     results, complaints = read_all(tmp_path)
     assert results == [read(good)]
     assert complaints == [str(error.value)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import re
@@ -28,6 +29,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.utils._pytree import tree_map
 
+from ogc._tensors import read_tensors, write_tensors
 from ogc.integrations._weighted_rows import batches as batches_of
 from ogc.integrations._weighted_rows import different, hold_out
 from ogc.integrations.sklearn import OGCClassifier
@@ -117,13 +119,18 @@ def test_digits_with_two_labels_in_five_wrong() -> None:
     assert OGCClassifier(random_state=7).fit(X, given).score(X_test, y_test) > 0.9
 
 
+def learnt(classifier: OGCClassifier) -> list[dict[str, Any]]:
+    parts = classifier.network_, classifier.criterion_, classifier._optimizer
+    return [copy.deepcopy(part.state_dict()) for part in parts]
+
+
 class Watched(OGCClassifier):
     """Keeps what every iteration ended with, and its weighted and unweighted accuracy on the rows held out."""
 
     def _judge(self, held_out: Any) -> bool:
         with torch.no_grad():
-            right = (self.network_(self._inputs(held_out.X)).argmax(1) == held_out.y).numpy()
-        self.iterations = [*getattr(self, "iterations", []), self._learnt()]
+            right = (self.network_(self._standard(held_out.X).float()).argmax(1) == held_out.y).numpy()
+        self.iterations = [*getattr(self, "iterations", []), learnt(self)]
         self.plain = [*getattr(self, "plain", []), right.mean()]
         self.weighted = [*getattr(self, "weighted", []), np.average(right, weights=held_out.weight.numpy())]
         return super()._judge(held_out)
@@ -142,7 +149,7 @@ def test_early_stopping_goes_back_to_all_of_the_best_iteration(blobs: tuple[Any,
     assert classifier.validation_scores_ != pytest.approx(classifier.plain)
     best = int(np.argmax(classifier.validation_scores_))
     assert best == classifier.n_iter_ - 4
-    states = (classifier._learnt(), classifier.iterations[best], classifier.iterations[-1])
+    states = (learnt(classifier), classifier.iterations[best], classifier.iterations[-1])
     for found, expected, last in zip(*states, strict=True):  # of network, criterion and optimizer
         assert in_full(found) == in_full(expected) != in_full(last)
 
@@ -438,12 +445,19 @@ def test_partial_fit_follows_the_parameters(changed: dict[str, Any], blobs: tupl
 def test_files_that_are_no_classifier_are_refused_in_a_sentence(tmp_path: Path, fitted: OGCClassifier) -> None:
     broken = tmp_path / "it.safetensors"
     broken.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"it\.safetensors was not saved by this version of OGCClassifier"):
+    with pytest.raises(ValueError, match=r"it\.safetensors is damaged: .* or fit and save"):
         OGCClassifier.load(broken)
     fitted.save(broken)
     broken.write_bytes(broken.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"it\.safetensors was not saved by this version of OGCClassifier"):
+    with pytest.raises(ValueError, match=r"it\.safetensors is damaged: .* or fit and save"):
         OGCClassifier.load(broken)
+    fitted.save(broken)
+    tensors, facts = read_tensors(broken, error=ValueError, again="", format=2)
+    for change, reason in (({"format": 1}, "expected format 2, found 1"), ({"classes": ...}, "it has no 'classes'")):
+        other = {name: value for name, value in {**facts, **change}.items() if value is not ...}
+        write_tensors(broken, tensors, json.dumps(other))
+        with pytest.raises(ValueError, match=f"was not written by this version of ogc: {reason}. Use the version that"):
+            OGCClassifier.load(broken)
     with pytest.raises(NotFittedError):
         OGCClassifier().save(broken)
 
@@ -511,7 +525,7 @@ def test_a_fit_that_fails_changes_nothing(fail: Any, blobs: tuple[Any, Any, Any]
     names = [f"feature {i}" for i in range(5)]
     classifier = OGCClassifier(max_iter=2, random_state=0).fit(pandas.DataFrame(X, columns=names), given)
     before = dict(vars(classifier))
-    with pytest.raises(ValueError, match=r"OGCClassifier|`validation_fraction`|`X`") as error:
+    with pytest.raises(ValueError, match=r"`y`|`validation_fraction`|`X`") as error:
         fail(classifier, X, given)
     assert "np.int64" not in str(error.value)
     after = vars(classifier) | {name: before[name] for name in ("early_stopping", "validation_fraction")}
@@ -523,7 +537,7 @@ def test_partial_fit_refuses_labels_that_it_was_not_told_of(blobs: tuple[Any, An
     X, given, _ = blobs
     with pytest.raises(ValueError, match="`classes` should be all labels, at the first call"):
         OGCClassifier().partial_fit(X, given)
-    with pytest.raises(ValueError, match=r"`y` should hold labels among \[0 1 2\]. Found \[3\]"):
+    with pytest.raises(ValueError, match=r"`y` should be labels among \[0, 1, 2\]. Found `y = \[3\]`"):
         OGCClassifier().partial_fit(X, given, [0, 1, 2])
     classifier = OGCClassifier().partial_fit(X, given, range(4))
     with pytest.raises(ValueError, match="those of the first call"):

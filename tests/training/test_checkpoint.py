@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ogc._files import remove_leftovers, write_whole
+from ogc._files import remove_leftovers, write_json, write_whole
 from ogc._tensors import write_tensors
 from ogc.report.report import write_report
 from ogc.training import CheckpointError, Interrupted, train
@@ -22,6 +22,7 @@ from ogc.training.run_folder import (
     RESULT,
     RUN,
     SAMPLES,
+    read,
     read_description,
     read_tensors,
 )
@@ -96,16 +97,17 @@ def test_something_else(stopped, content):
 
 
 def test_of_another_program(stopped):
-    fix = "Restore it from a backup, or train again."
+    other, fix = "was not written by this version of ogc:", "Use the version that wrote it, or train again."
     for metadata in (None, {"ogc": "{"}, {"ogc": '{"format": 1}'}):
         save_file({"a": torch.zeros(3)}, stopped / LAST, metadata=metadata)
-        assert refusal(stopped) == f"is damaged: it was not written by this version of ogc. {fix}"
+        assert refusal(stopped) == f"{other} expected a checksum in its header, found none. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 99})
-    assert refusal(stopped) == f"has format 99; this version of ogc reads 2. {fix}"
+    assert refusal(stopped) == f"{other} expected format 2, found 99. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2})
+    fix = "Restore it from a backup, or train again."
     assert refusal(stopped) == f"belongs to a different run than run.json next to it. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2, "run": read_description(stopped).id})
-    assert refusal(stopped).startswith("does not fit this run: ")
+    assert refusal(stopped).startswith(f"{other} it has no 'belongs_to'.")
 
 
 @pytest.mark.parametrize("lost", ["optimizer.0.momentum_buffer", "criterion.queue", "samples.H", "rng.0"])
@@ -113,10 +115,34 @@ def test_a_part_is_missing_or_misshapen(stopped, lost):
     tensors, facts = read_tensors(stopped / LAST)
     if not lost.startswith("optimizer"):
         rewrite(stopped / LAST, {name: value for name, value in tensors.items() if name != lost}, facts)
-        assert refusal(stopped).startswith("does not fit this run: ")
+        assert refusal(stopped).startswith(("does not fit this run: ", "was not written by this version of ogc: "))
     rewrite(stopped / LAST, {**tensors, lost: torch.zeros(7, 7, 7)}, facts)
     if lost != "rng.0":
         assert refusal(stopped).startswith("does not fit this run: ")
+
+
+def test_of_another_version(stopped):
+    """The checksum is right, and a field is missing or unknown."""
+    tensors, facts = read_tensors(stopped / LAST)
+    fewer = {name: value for name, value in facts["belongs_to"].items() if name != "accumulate"}
+    rewrite(stopped / LAST, tensors, facts | {"belongs_to": fewer})
+    fix = "Use the version that wrote it, or train again."
+    assert refusal(stopped) == f"was not written by this version of ogc: it has no 'accumulate'. {fix}"
+    rewrite(stopped / LAST, tensors, facts | {"history": [{"epoch": 1}]})
+    with pytest.raises(CheckpointError, match=rf"{LAST} was not written by this version of ogc: .* argument.* {fix}"):
+        read(stopped)
+    content = json.loads((stopped / RUN).read_text())
+    del content["checksum"]
+    for change, reason in (
+        ({"facts": {}}, "it has no 'network'."),
+        ({"recipe": {**content["recipe"], "colour": "red"}}, "There is no parameter 'colour'."),
+    ):
+        write_json(stopped / RUN, content | change)
+        with pytest.raises(CheckpointError, match=f"{RUN} was not written by this version of ogc: {reason} .*{fix}"):
+            read_description(stopped)
+    (stopped / RUN).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=f"{RUN} was not written .*: expected a checksum, found none. {fix}"):
+        read_description(stopped)
 
 
 def test_nothing_is_pickled(stopped):

@@ -140,7 +140,9 @@ def test_folders_are_new_ones(calls):
     assert train("digits").exit_code == 0
     assert calls[0][0][0].out == Path("runs/digits-ce+ogc-0-3")
     assert fails(
-        train("digits", "--out", "runs/mine"), 2, "runs/mine already contains a run. Resume it with ogc train --resume"
+        train("digits", "--out", "runs/mine"),
+        2,
+        "runs/mine already contains a run. Choose another --out, or resume it with: ogc train --resume runs/mine",
     )
     assert train("digits", "--out", "runs", "--seeds", "0,1").exit_code == 0
     assert [job.out for job in calls[1][0]] == [Path("runs/seed-0"), Path("runs/seed-1")]
@@ -228,8 +230,8 @@ def test_data_that_cannot_be_read_is_trouble_with_a_file(calls):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (Interrupted(signal.SIGINT, [Path("a")]), 130, "ogc train --resume a"),
-        (Interrupted(signal.SIGTERM, [Path("a")]), 143, "ogc train --resume a"),
+        (Interrupted(signal.SIGINT, {Path("a"): "ce"}), 130, "ogc train --resume a"),
+        (Interrupted(signal.SIGTERM, {Path("a"): "ce"}), 143, "ogc train --resume a"),
         (KeyboardInterrupt(), 130, "Stopped. To resume a saved run: ogc train --resume RUN"),
         (NonFinite("The loss is nan at step 3."), 1, "The loss is nan at step 3."),
         (torch.OutOfMemoryError("CUDA out of memory"), 1, "use --set accumulate=2, or a smaller batch_size"),
@@ -275,7 +277,7 @@ def test_trouble_with_a_report_hides_no_other(monkeypatch, error):
     def stop(jobs, **options):
         jobs[0].out.mkdir(parents=True)
         (jobs[0].out / "metrics.jsonl").touch()
-        raise Interrupted(signal.SIGTERM, [jobs[0].out])
+        raise Interrupted(signal.SIGTERM, {jobs[0].out: "ce"})
 
     def full(folder):
         raise error
@@ -319,7 +321,7 @@ def test_only_the_first_process_speaks_and_reports(calls, monkeypatch):
     ("error", "said"),
     [
         (NonFinite("The loss is nan."), ""),
-        (Interrupted(signal.SIGTERM, [Path("a")]), ""),
+        (Interrupted(signal.SIGTERM, {Path("a"): "ce"}), ""),
         (ValueError("The batch is odd."), ""),
         (OSError(5, "Input/output error", "x.npy"), "Process 1: Cannot use x.npy: Input/output error.\n"),
         (torch.OutOfMemoryError(), "Process 1: Out of GPU memory. "),

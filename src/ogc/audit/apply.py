@@ -127,7 +127,7 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source, out: Path) -
         raise AuditError(
             f"`{source.path}` has changed: it has {len(table):,} rows and had {len(labels):,}. Train and audit again."
         )
-    for row, (there, given) in enumerate(zip(table.labels(source.label), audit.given, strict=True), 1):
+    for row, there, given in zip(table.numbers, table.labels(source.label), audit.given, strict=True):
         if there != given:
             raise AuditError(
                 f"`{source.path}` has changed: row {row} has the label {there!r} and had {given!r}. "

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from .._files import json_lines, read_json, remove_leftovers, sealed, write_whole
+from .._files import checked_fields, json_lines, read_json, remove_leftovers, sealed, write_whole
 from .._provenance import commit
 from ..data.columns import finite
 from ..data.table import import_pyarrow
@@ -39,7 +39,7 @@ COLUMNS = ("id", "decision", "given_label", "suggested_label")  # of a file of d
 
 
 class AuditError(ValueError):
-    """A file of an audit is damaged or does not belong to it. The message names the file."""
+    """A file of an audit is damaged, or does not belong to it. The message names the file."""
 
 
 def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -199,13 +199,13 @@ class Audit:
 
 def read_audit(folder: Path) -> Audit:
     """Read ``audit.json`` and ``labels_fixed.csv``, which must belong to the same audit."""
-    path, fix = folder / SUMMARY, "Audit the run again."
-    facts = read_json(path, error=AuditError, fix=fix)
-    if facts.get("format") != FORMAT:
-        raise AuditError(f"{path} has format {facts.get('format')}; this version of ogc reads {FORMAT}. {fix}")
+    path, again = folder / SUMMARY, "audit the run again"
+    facts = read_json(path, error=AuditError, again=again, format=FORMAT)
+    with checked_fields(path, error=AuditError, again=again):
+        written, _, _ = facts["fixed_sha256"], facts["classes"], facts["run"]["sha256"]
     path = folder / FIXED
-    if hashlib.sha256(path.read_bytes()).hexdigest() != facts["fixed_sha256"]:
-        raise AuditError(f"{path} has changed since {SUMMARY} was written. {fix}")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != written:
+        raise AuditError(f"{path} has changed since {SUMMARY} was written. Restore it from a backup, or {again}.")
     rows = [cells for _, cells in read_rows(path, FIXED_COLUMNS)]
     ids, fixed, given, _, wrong = ([row[i] for row in rows] for i in range(len(FIXED_COLUMNS)))
     return Audit(folder, facts, ids, given, fixed, [*map(float, wrong)])

@@ -399,42 +399,44 @@ function exportCsv() {
   tell("Exported as decisions.csv");
 }
 
-function parse(text) {  // a CSV file -> its lines
-  const lines = [], pattern = /(?:"([^"]*(?:""[^"]*)*)"|([^",\r\n]*))(,|\r\n|\r|\n|$)/y;
-  for (let line = []; pattern.lastIndex < text.length || line.length;) {
+function parse(text) {  // a CSV file -> [line number, cells] of each row
+  const rows = [], pattern = /(?:"([^"]*(?:""[^"]*)*)"|([^",\r\n]*))(,|\r\n|\r|\n|$)/y;
+  for (let line = 1, first = 1, cells = []; pattern.lastIndex < text.length || cells.length;) {
     const found = pattern.exec(text);
-    if (!found) throw new Error(`Unclosed or misplaced quote in row ${lines.length + 1}.`);
-    line.push(found[1] === undefined ? found[2] : found[1].replaceAll('""', '"'));
+    if (!found) throw new Error(`Unclosed or misplaced quote in line ${line}.`);
+    cells.push(found[1] === undefined ? found[2] : found[1].replaceAll('""', '"'));
+    line += (found[0].match(/\r\n|\r|\n/g) || []).length;  // quotes may hold some
     if (found[3] !== ",") {
-      lines.push(line);
-      line = [];
+      rows.push([first, cells]);
+      first = line;
+      cells = [];
     }
   }
-  return lines;
+  return rows;
 }
 
 function loadCsv(content) {  // compared byte by byte, as names need not be text
   const text = letters(content), mark = raw("\ufeff");
-  const lines = parse(text.startsWith(mark) ? text.slice(mark.length) : text);
-  const at = HEADER.map(name => (lines[0] || []).indexOf(name));
+  const [[, header] = [1, []], ...rows] = parse(text.startsWith(mark) ? text.slice(mark.length) : text);
+  const at = HEADER.map(name => header.indexOf(name));
   if (at.includes(-1)) throw new Error(`This is not a decisions file: its first line should be ${HEADER.join(",")}.`);
   const byId = new Map(data.ids.map((id, i) => [raw(id), i])), classes = data.classes.map(raw);
   const changes = [];
   let strange = 0, first = 0;
-  lines.slice(1).forEach((line, k) => {
-    if (line.length === 1 && !line[0]) return;  // a blank one
-    const [id, decision, given, suggested] = at.map(c => line[c]);
+  for (const [line, cells] of rows) {
+    if (cells.length === 1 && !cells[0]) continue;  // a blank one
+    const [id, decision, given, suggested] = at.map(c => cells[c]);
     const i = byId.get(id), d = DECISIONS.indexOf(decision);
     const as = classes.indexOf(suggested);
     const known = d === 1 ? as >= 0 && as !== data.given[i] : as === data.predicted[i];
     if (i !== undefined && d > 0 && given === classes[data.given[i]] && known) changes.push([i, d, as]);
-    else if (!strange++) first = k + 2;
-  });
+    else if (!strange++) first = line;
+  }
   if (changes.length) {
     decide(changes);
     changed("", current);
   }
-  tell(`${count(changes.length)} decisions loaded` + (strange ? `; ${count(strange)} skipped, which do not fit this audit, the first in row ${first}` : ""));
+  tell(`${count(changes.length)} decisions loaded` + (strange ? `; ${count(strange)} skipped, which do not fit this audit, the first in line ${first}` : ""));
 }
 
 // --- all about one sample ----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ..data.images import ImageFiles
 from ..data.split import stratified_split
 from ..given_label import class_confidence
 from ..training.digests import digests, ids_sha256
-from ..training.run_folder import AUDIT, RUN, SAMPLES, StoredRun, read
+from ..training.run_folder import AUDIT, RUN, SAMPLES, StoredRun, how_to_resume, read
 from ..training.source import NAMED, TABLES, Source, load
 from ..training.survey import LARGEST, points_of
 from .files import write_audit
@@ -79,7 +79,8 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
     sure = [labels for labels in known if labels is not None]
     samples = [(name, part, index) for name, part in asked.items() for index in range(len(part))]
     samples = [samples[i] for i in order.tolist()]
-    ids = _unique([part.ids[index] for _, part, index in samples])
+    numbers = range(1, len(samples) + 1) if table is None else table.numbers
+    ids = _unique([part.ids[index] for _, part, index in samples], numbers)
     title = (run.recipe.name if run.source is None else run.source.name, run.recipe.method, run.recipe.noise)
     return Findings(
         title=", ".join(filter(None, title)),
@@ -106,9 +107,7 @@ def _finished(folder: Path) -> StoredRun:
     """Read a run. Raises ``ValueError`` if it is not finished or has no surveys."""
     run = read(folder)
     if not run.finished or not run.samples:
-        foreign = bool(run.facts["from_python"])
-        command = "ogc.training.train(jobs, resume=True)" if foreign else f"ogc train --resume {folder}"
-        raise ValueError(f"The run in {folder} is not finished. Resume it first: {command}.")
+        raise ValueError(f"The run in {folder} is not finished. Resume it first: {how_to_resume(folder)}")
     if "survey.train.margin" not in run.samples:
         fix = "it was trained by a version without surveys. Train it again"
         if not run.recipe.surveys:
@@ -175,7 +174,7 @@ def _order(source: Source | None, parts: Sequence[Dataset], table: TableFile | N
         return torch.cat(stratified_split(labels, class_names, val=source.val, seed=0)).argsort()
 
 
-def _unique(ids: Sequence[str]) -> list[str]:
+def _unique(ids: Sequence[str], numbers: Sequence[int]) -> list[str]:
     """Add the row number to ids that occur more than once."""
     often = Counter(ids)
     if len(often) == len(ids):
@@ -186,7 +185,7 @@ def _unique(ids: Sequence[str]) -> list[str]:
         stacklevel=3,
     )
     taken, found = set(ids), []
-    for row, name in enumerate(ids, 1):
+    for row, name in zip(numbers, ids, strict=True):
         new = name
         while often[name] > 1 and new in taken:
             new = f"{new} (row {row})"

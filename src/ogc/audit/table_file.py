@@ -49,10 +49,11 @@ class CsvFile:
         self.places = [place for place, (cells, _) in enumerate(found) if cells]
         self.columns, *self.rows = [cells for cells, _ in found if cells] or [[]]
         self.columns = [name.strip() for name in self.columns]
+        self.numbers = list(range(1, len(self.rows) + 1))  # of the rows, as everywhere: 1 is below the header
         if labelled is not None:
-            kept = [index for index, label in enumerate(self.labels(labelled)) if label]
-            self.places = [self.places[0], *(self.places[index + 1] for index in kept)]
-            self.rows = [self.rows[index] for index in kept]
+            self.numbers = [number for number, label in enumerate(self.labels(labelled), 1) if label]
+            self.places = [self.places[0], *(self.places[number] for number in self.numbers)]
+            self.rows = [self.rows[number - 1] for number in self.numbers]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -75,7 +76,8 @@ class CsvFile:
             cells = [*self.rows[index][:at], label, *self.rows[index][at + 1 :]]
             [(again, _)] = records(pieces[place], self.delimiter)
             if [*again[:at], again[at].strip(), *again[at + 1 :]] != cells:
-                raise ValueError(f"Row {index + 1} of `{self.path}` cannot be changed without changing other cells.")
+                number = self.numbers[index]
+                raise ValueError(f"Row {number} of `{self.path}` cannot be changed without changing other cells.")
         return (self.bom + "".join(pieces)).encode()
 
 
@@ -121,28 +123,28 @@ class ParquetFile:
     def __init__(self, path: Path, labelled: str | None = None) -> None:
         self.table = read_parquet(path)
         self.columns = self.table.column_names
-        self.kept = list(range(self.table.num_rows))  # rows of the file
+        self.numbers = list(range(1, self.table.num_rows + 1))
         if labelled is not None:
             labels = cells({labelled: self.table.column(labelled).to_pylist()})[labelled]
-            self.kept = [index for index in self.kept if labels[index] is not None]
+            self.numbers = [number for number, label in enumerate(labels, 1) if label is not None]
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.numbers)
 
     def row(self, index: int) -> dict[str, str]:
-        found = ((name, self.table.column(name)[self.kept[index]].as_py()) for name in self.columns)
+        found = ((name, self.table.column(name)[self.numbers[index] - 1].as_py()) for name in self.columns)
         return {name: "" if value is None else str(value) for name, value in found}
 
     def labels(self, column: str) -> list[str]:
         values = self.table.column(column).to_pylist()
-        return [str(values[index]).strip() for index in self.kept]
+        return [str(values[number - 1]).strip() for number in self.numbers]
 
     def with_labels(self, column: str, labels: Mapping[int, str]) -> bytes:
         pyarrow, parquet = import_pyarrow()
         at, values = self.columns.index(column), self.table.column(column).to_pylist()
         named = {str(value).strip(): value for value in reversed(values)}
         for index, label in labels.items():
-            values[self.kept[index]] = named[label]
+            values[self.numbers[index] - 1] = named[label]
         field = self.table.schema.field(at)
         changed = self.table.set_column(at, field, pyarrow.array(values, type=field.type))
         buffer = io.BytesIO()

@@ -90,11 +90,11 @@ def _outcome(job: Job, error: str | None = None) -> Outcome:
     assert job.out is not None
     if not is_finished(job.out):
         return Outcome(error=error)
-    fix = f"Remove {job.out} to start again."
+    again = f"remove {job.out} to start again"
     try:
-        return Outcome(read_part(job.out / RESULT, fix=fix), read_part(job.out / SESSION, fix=fix))
-    except CheckpointError as damaged:
-        return Outcome(error=str(damaged))
+        return Outcome(read_part(job.out / RESULT, again=again), read_part(job.out / SESSION, again=again))
+    except CheckpointError as unusable:
+        return Outcome(error=str(unusable))
 
 
 class SessionWatch:

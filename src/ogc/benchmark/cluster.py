@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
+from .._extras import extra
 from .._files import first_line
 from .._require import require
 from ..data import Loaded
@@ -93,10 +94,8 @@ def _connected(address: str | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # leave CUDA_VISIBLE_DEVICES of CPU workers alone
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # listen on the loopback only
-    try:
+    with extra("ray", "The engine ray needs Ray", "ray"):
         import ray
-    except ImportError as error:
-        raise ImportError('Ray is missing: pip install "torch-ogc[ray]"') from error
     if address is not None:
         _check_address(address)
     dashboard = False if address is None else None
@@ -144,7 +143,7 @@ class Driver:
                 if not self.busy:
                     time.sleep(POLL)
                 for reply in self.ray.wait(list(self.busy), timeout=POLL)[0] if self.busy else []:
-                    self.receive(reply)
+                    self.receive(reply, stop)
         finally:
             self.queue.signal = stop.signal or None
             for claims in self.busy.values():
@@ -176,8 +175,8 @@ class Driver:
         reply = self.train.remote(self.images[name], remote_jobs, self.device, until, self.save_every, __version__)
         self.busy[reply] = claims
 
-    def receive(self, reply: Any) -> None:
-        """Record the outcomes of a batch. If it failed, try its runs one at a time."""
+    def receive(self, reply: Any, stop: Stop) -> None:
+        """Record the outcomes of a batch. If it failed, try its runs one at a time, or let them wait."""
         from ray.exceptions import RayError, TaskCancelledError
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -190,11 +189,12 @@ class Driver:
             reason = first_line(getattr(error, "cause", None) or error)
             names = ", ".join(claim.task.name for claim in claims)
             self.queue.print(f"{names}: failed {TRIES} times. {reason}")
-            if len(claims) > 1:
+            if len(claims) > 1 and not stop and time.monotonic() < self.deadline:
                 for claim in claims:
                     self.send([claim])
                 return
-            node, outcomes = None, [Outcome(error=f"Failed {TRIES} times on the cluster: {reason}")]
+            alone = Outcome(error=f"Failed {TRIES} times on the cluster: {reason}")
+            node, outcomes = None, [alone] if len(claims) == 1 else [Outcome()] * len(claims)
         for claim, outcome in zip(claims, outcomes, strict=True):
             self.queue.finish(claim, outcome)
         if node is not None:

@@ -13,8 +13,7 @@ from functools import cache, cached_property
 from pathlib import PurePath
 from typing import NamedTuple
 
-from .._require import require, require_known
-from .._suggestions import did_you_mean
+from .._require import did_you_mean, require, require_known
 from ..losses import LOSSES
 from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe, by_name, override

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from .._files import CHECKSUM, parse_json, sealed, unsealed, write_whole
+from .._files import CHECKSUM, VersionError, first_line, parse_json, sealed, unsealed, unusable, write_whole
 from .._require import require
 from ..training.history import Epoch, summary
 from ..training.method import RULES, own_loss, split
@@ -186,12 +186,17 @@ def write(folder: Path, result: Result) -> Path:
 
 
 def read(path: Path) -> Result:
-    """Read a result. Raises ``ValueError`` with the path if the file is damaged or not a result."""
+    """Read a result. Raises ``ValueError`` with the path if the file is damaged or not a result of this version."""
+    again = "move it away to repeat the run"
     try:
         found = parse_json(path.read_bytes(), finite=True)
-        if found.get("version") != 1 or CHECKSUM in found:  # version 1 had no checksum
+        if found.get("version") not in (1, 2):
+            raise VersionError(f"expected version 1 or 2 of a result, found {found.get('version')}.")
+        if found["version"] == 2 or CHECKSUM in found:  # version 1 had no checksum
             found = unsealed(found)
-            require(found.get("version") == 2, "version", "2 with a checksum", found.get("version"))
+    except ValueError as error:
+        raise ValueError(unusable(path, error, again)) from None
+    try:
         result = Result(**found)
         dumped = result.model_dump(mode="json")
         for place, raw, parsed in (("", found, dumped), ("recipe.", found["recipe"], dumped["recipe"])):
@@ -200,7 +205,10 @@ def read(path: Path) -> Result:
         named = path_of(path.parent, result.key, result.seed).name
         require(path.name == named, "name", f"{named}, from its contents", path.name)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not a valid result: {error}") from None
+        raise ValueError(
+            f"{path} is not a valid result of this version of ogc: {first_line(error)} Use the version that wrote it, "
+            f"or {again}."
+        ) from None
     return result
 
 

@@ -33,11 +33,13 @@ def result_status(task: Task, out: Path) -> Status | None:
     try:
         result = read(path)
         if other := differences(result.recipe, task.recipe):  # two names may come out the same
-            raise ValueError(f"{path} belongs to another run: {other}.")
+            raise ValueError(f"{path} belongs to another run: {other}. Move it away to repeat the run.")
         if result.labels == "other":
-            raise ValueError(f"{path} was trained on labels other than those of the tables")
+            raise ValueError(
+                f"{path} was trained on labels other than those of the tables. Move it away to repeat the run."
+            )
     except ValueError as error:
-        return Status(task, "invalid", f"{str(error).rstrip('.')}. Move it away to repeat the run.")
+        return Status(task, "invalid", str(error))
     return Status(task, "done", epochs=task.recipe.epochs)
 
 

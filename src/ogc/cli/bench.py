@@ -96,7 +96,7 @@ class ExecuteOptions(RunOptions):
 
     def tasks(self, cells: Sequence[Cell]) -> list[Task]:
         require(self.engine in ("auto", "ray"), "engine", "auto or ray", self.engine)
-        require(self.address is None or self.engine == "ray", "address", "omitted without --engine ray", self.address)
+        shared.check_cluster(self.engine, self.device, self.address)
         require(self.max_minutes is None or self.max_minutes > 0, "max-minutes", "above 0", self.max_minutes)
         require(self.save_every >= 0, "save-every", "at least 0", self.save_every)
         return super().tasks(cells)

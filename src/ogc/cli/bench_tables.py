@@ -37,8 +37,8 @@ def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Conso
     from ..benchmark.task import runs_per_device
     from ..training.session import pick_device
 
-    device = pick_device(options.device)
-    side_by_side = runs_per_device(device.type, options.side_by_side)
+    device = None if options.engine == "ray" else pick_device(options.device)
+    side_by_side = 1 if device is None else runs_per_device(device.type, options.side_by_side)
     statuses = [status_of(task, options.out) for task in tasks]
     left = [each for each in statuses if each.state in ("started", "missing")]
     console.print(status_table(statuses))
@@ -72,13 +72,19 @@ def status_table(statuses: Sequence[Status]) -> Table:
     return shown
 
 
-def estimated_time(left: Sequence[Status], out: Path, device: torch.device, side_by_side: int) -> str:
-    """Estimate the time from results on the same device."""
+def estimated_time(left: Sequence[Status], out: Path, device: torch.device | None, side_by_side: int) -> str:
+    """Estimate the time from results on the same device.
+
+    :param device: ``None`` for a Ray cluster, which a dry run does not contact.
+    """
     from .._provenance import device_name
     from ..benchmark.result import read_all
     from ..benchmark.status import estimate
     from ..report.table import clock
 
+    if device is None:
+        epochs = sum(each.task.recipe.epochs - each.epochs for each in left)
+        return f"{epochs:,} epochs are left. Time unknown: it depends on the devices of the Ray cluster."
     name, recorded = device_name(device), read_all(out)[0]
     found = estimate(left, recorded, device=name, kind=device.type, side_by_side=side_by_side)
     if found is None:

@@ -100,9 +100,7 @@ class CompareOptions:
         require(self.side_by_side >= 1, "side-by-side", "at least 1", self.side_by_side)
         engines = ("auto", "loop", "graph", "ray")
         require(self.engine in engines, "engine", f"one of {', '.join(engines)}", self.engine)
-        places = "auto, cuda or cpu with engine = ray"
-        require(self.engine != "ray" or self.device in ("auto", "cuda", "cpu"), "device", places, self.device)
-        require(self.address is None or self.engine == "ray", "address", "omitted without --engine ray", self.address)
+        shared.check_cluster(self.engine, self.device, self.address)
         self.train_options().check()
 
 

@@ -79,3 +79,10 @@ def parse_seeds(text: str) -> list[int]:
     seeds = [int(part) for part in parts if part.isdecimal()]
     require(len(set(seeds)) == len(parts), "seeds", "different whole numbers, as in 1,2,3", text)
     return seeds
+
+
+def check_cluster(engine: str, device: str, address: str | None) -> None:
+    """Check the options of a Ray cluster, whose nodes have their own devices."""
+    require(address is None or engine == "ray", "address", "omitted without --engine ray", address)
+    known = engine != "ray" or device in ("auto", "cuda", "cpu")
+    require(known, "device", "auto, cuda or cpu with engine = ray", device)

@@ -183,13 +183,13 @@ class Plan(NamedTuple):
 
 def _folder(out: Path | None, source: Source, recipe: Recipe, seeds: int) -> Path:
     """Return the folder of a run: ``out``, or a new one under ``runs`` named after what is trained."""
-    from ..training.run_folder import LAST, RESULT, RUN
+    from ..training.run_folder import LAST, RESULT, RUN, how_to_resume
 
     if out is not None:
         out = out if seeds == 1 else out / f"seed-{recipe.seed}"
         if any((out / name).exists() for name in (LAST, RESULT)):
             raise ValueError(
-                f"{out} already contains a run. Resume it with ogc train --resume {out}, or choose another --out."
+                f"{out} already contains a run. Choose another --out, or resume it with: {how_to_resume(out)}"
             )
         return out
     noise = [] if recipe.noise is None else [recipe.noise]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .._extras import extra
-from .._suggestions import did_you_mean
+from .._require import did_you_mean
 from .columns import Cell, Encoder, finite, is_missing
 from .dataset import Dataset, Loaded
 from .paths import few

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import numbers
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._files import checked_fields
 from .._require import require
 from .._tensors import part_of, read_tensors, write_tensors
 from ..losses import CLIPPABLE, LOSSES, Pointwise
@@ -18,6 +19,7 @@ from ..losses import CLIPPABLE, LOSSES, Pointwise
 if TYPE_CHECKING:
     from .sklearn import OGCClassifier
 
+Kind = TypeVar("Kind", bound="OGCClassifier")
 FORMAT = 2
 FACTS = (
     "n_features_in_", "n_iter_", "loss_", "loss_curve_", "noise_rate_", "validation_scores_", "best_validation_score_",
@@ -62,16 +64,14 @@ def write(classifier: OGCClassifier, path: Path) -> None:
     write_tensors(path, tensors, header)
 
 
-def read(kind: type[OGCClassifier], path: Path) -> Any:
-    try:
-        tensors, facts = read_tensors(path, error=ValueError, fix="Fit and save the classifier again.")
-        require(facts["format"] == FORMAT, "format", f"{FORMAT}", facts["format"])
+def read(kind: type[Kind], path: Path) -> Kind:
+    again = "fit and save the classifier again"
+    tensors, facts = read_tensors(path, error=ValueError, again=again, format=FORMAT)
+    with checked_fields(path, error=ValueError, again=again):
         return _restore(kind, tensors, facts)
-    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path} was not saved by this version of OGCClassifier: {error}") from error
 
 
-def _restore(kind: type[OGCClassifier], tensors: dict[str, Tensor], facts: dict[str, Any]) -> Any:
+def _restore(kind: type[Kind], tensors: dict[str, Tensor], facts: dict[str, Any]) -> Kind:
     parameters: dict[str, Any] = {
         name: tuple(v) if isinstance(v, list) else v for name, v in facts["parameters"].items()
     }

@@ -2,9 +2,8 @@
 
 ``_weighted_rows.py`` defines ``sample_weight`` and the batches, ``_classifier_file.py`` the file of a classifier.
 
-Defaults depend on the number of distinct rows. With few rows wrong labels are memorised early. So below 1,000 rows
-there is one small hidden layer, and the learning rate is lower if there are fewer rows per feature. From 1,000 rows on
-there are two layers.
+Defaults depend on the number of distinct rows: with few of them, wrong labels are memorised early, and a smaller
+network and a lower learning rate delay that.
 """
 
 from __future__ import annotations
@@ -130,22 +129,19 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X, y, weight = self._checked(X, y, sample_weight, reset=True)
             self.classes_ = np.unique(y[weight > 0])
             if len(self.classes_) < 2:
-                found = self.classes_.tolist()[0]
-                raise ValueError(f"OGCClassifier needs labels of at least two classes. Found one class, {found!r}.")
+                raise ValueError(f"`y` should have at least two classes. Found one class, {self.classes_.item()!r}.")
             labels = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
             rows = different(X, labels, weight)
             self._begin()
             self._standardise(rows)
             held_out = None
             if self.early_stopping:
-                generator = self._generator()
-                rows, held_out = hold_out(rows, self.validation_fraction, generator)
-                self._rng = generator.get_state()
+                with self._drawing() as generator:
+                    rows, held_out = hold_out(rows, self.validation_fraction, generator)
             self._different = len(rows.y)
-            self._build(
-                self._widths(self._different), self.base, queue_size=min(max(self._different, QUEUE[0]), QUEUE[1])
-            )
-            survey = _Survey(self._inputs(torch.tensor(X)), torch.from_numpy(labels))
+            queue_size = min(max(self._different, QUEUE[0]), QUEUE[1])
+            self._build(self._widths(self._different), self.base, queue_size=queue_size)
+            survey = _Survey(self._standard(torch.tensor(X)).float(), torch.from_numpy(labels))
             self._train(rows, held_out, survey)
             self.label_quality_ = np.where(self.classes_[labels] == y, survey.quality().numpy(), 0.0)
             self.noise_rate_ = float(np.average(self.label_quality_ < 0.5, weights=weight))
@@ -164,55 +160,47 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         first = not hasattr(self, "network_")
         with _apart(self):
             X, y, weight = self._checked(X, y, sample_weight, reset=first)
-            require(
-                not first or classes is not None, "classes", "all labels, at the first call of partial_fit", classes
-            )
+            require(not first or classes is not None, "classes", "all labels, at the first call", classes)
             known = self.classes_ if classes is None else unique_labels(classes)
             require(len(known) >= 2, "classes", "at least two", known)
             require(first or np.array_equal(known, self.classes_), "classes", "those of the first call", classes)
-            strange = np.setdiff1d(y, known)
-            if len(strange):
-                raise ValueError(f"Parameter `y` should hold labels among {known}. Found {strange}.")
+            strange = np.setdiff1d(y, known).tolist()
+            require(not strange, "y", f"labels among {known.tolist()}", strange)
             rows = different(X, np.searchsorted(known, y), weight)
             if first:
                 self.classes_ = known
                 self._begin()
-            self._standardise(rows)
-            if first:
                 self._different = len(rows.y)
                 self._build(self._widths(self._different), self.base, queue_size=QUEUE[0])
+            self._standardise(rows)
             self._hold_together()
-            inputs, generator = self._inputs(rows.X), self._generator()
-            losses = [
-                self._step(inputs[batch], rows.y[batch], self._lr())
-                for batch in batches(rows.weight, self.batch_size, generator)
-            ]
-            self._rng = generator.get_state()
-            self._count(losses)
+            inputs = self._standard(rows.X).float()
+            with self._drawing() as generator:
+                drawn = batches(rows.weight, self.batch_size, generator)
+            self._count([self._step(inputs[batch], rows.y[batch], self._lr()) for batch in drawn])
         return self
 
     def _check_parameters(self) -> None:
-        try:
-            good = all(_whole(width) and width >= 1 for width in self._widths(1))
-        except TypeError:
-            good = False
-        require(good, "hidden_layer_sizes", "one or several integers of at least 1", self.hidden_layer_sizes)
-        base = self.base
-        good = base in CLIPPABLE if isinstance(base, str) else isinstance(base, Pointwise)
-        require(good, "base", f"a pointwise loss, or one of {', '.join(CLIPPABLE)}", base)
-        for name in ("batch_size", "n_iter_no_change", "max_iter"):
-            value = getattr(self, name)
-            good = (value is None and name == "max_iter") or (_whole(value) and value >= 1)
-            require(good, name, "an integer of at least 1", value)
-        for name in ("epsilon", "learning_rate_init"):
-            value = getattr(self, name)
-            good = value is None or (_real(value) and 0 < value < math.inf)
-            require(good, name, "a number above 0, or None", value)
+        base, epsilon, lr = self.base, self.epsilon, self.learning_rate_init
         decay, fraction = self.weight_decay, self.validation_fraction
-        require(_real(decay) and 0 <= decay < math.inf, "weight_decay", "a number of at least 0", decay)
-        require(_real(fraction) and 0 < fraction < 1, "validation_fraction", "a number in (0, 1)", fraction)
-        good = isinstance(self.early_stopping, bool | np.bool_)
-        require(good, "early_stopping", "True or False", self.early_stopping)
+        loss = base in CLIPPABLE if isinstance(base, str) else isinstance(base, Pointwise)
+        try:
+            widths = all(map(_is_count, self._widths(1)))
+        except TypeError:
+            widths = False
+        for name, good, rule in (
+            ("hidden_layer_sizes", widths, "one or several integers of at least 1"),
+            ("base", loss, f"a pointwise loss, or one of {', '.join(CLIPPABLE)}"),
+            ("epsilon", epsilon is None or (_is_real(epsilon) and epsilon > 0), "a number above 0, or None"),
+            ("learning_rate_init", lr is None or (_is_real(lr) and lr > 0), "a number above 0, or None"),
+            ("weight_decay", _is_real(decay) and decay >= 0, "a number of at least 0"),
+            ("batch_size", _is_count(self.batch_size), "an integer of at least 1"),
+            ("max_iter", self.max_iter is None or _is_count(self.max_iter), "an integer of at least 1, or None"),
+            ("early_stopping", isinstance(self.early_stopping, bool | np.bool_), "True or False"),
+            ("validation_fraction", _is_real(fraction) and 0 < fraction < 1, "a number in (0, 1)"),
+            ("n_iter_no_change", _is_count(self.n_iter_no_change), "an integer of at least 1"),
+        ):
+            require(good, name, rule, getattr(self, name))
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
@@ -225,7 +213,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the widths of the hidden layers."""
         widths: Any = self.hidden_layer_sizes
         widths = WIDTHS[different >= MANY] if widths is None else widths
-        return [widths] if _whole(widths) else list(widths)
+        return [widths] if _is_count(widths) else list(widths)
 
     def _lr(self) -> float:
         """Return the peak learning rate."""
@@ -240,17 +228,19 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Reset the training state."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._rng = torch.Generator().manual_seed(seed).get_state()
-        nothing = np.zeros(self.n_features_in_)
-        self._weight_seen, self.mean_, self._deviation = 0.0, nothing, nothing
+        self._weight_seen, self.mean_, self._deviation = 0.0, *np.zeros((2, self.n_features_in_))
         self.n_iter_ = 0
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
 
-    def _generator(self) -> torch.Generator:
+    @contextmanager
+    def _drawing(self) -> Iterator[torch.Generator]:
+        """Yield a generator that continues the random numbers of this classifier."""
         generator = torch.Generator()
         generator.set_state(self._rng)
-        return generator
+        yield generator
+        self._rng = generator.get_state()
 
     def _standardise(self, rows: Rows) -> None:
         """Update the mean and deviation of the features with these rows."""
@@ -258,23 +248,21 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._weight_seen, self.mean_, self._deviation = moments
         self.scale_ = moments.scale()
 
-    def _inputs(self, X: Tensor) -> Tensor:
-        """Standardise: (N, features) float64 -> float32."""
-        return ((X - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)).float()
+    def _standard(self, X: Tensor) -> Tensor:
+        """Standardise: (N, features) -> (N, features), float64."""
+        return (X - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)
 
     def _build(self, widths: Sequence[int], base: str | Pointwise, *, queue_size: int) -> None:
         """Build network, optimizer and loss, without using torch's global generator."""
         with torch.device("meta"):
             network = mlp(self.n_features_in_, len(self.classes_), hidden=widths)
         self.network_ = network.float().to_empty(device="cpu")
-        generator = self._generator()
-        with torch.no_grad():
+        with torch.no_grad(), self._drawing() as generator:
             for layer in self.network_:
                 if isinstance(layer, nn.Linear):  # as torch's default
                     bound = layer.in_features**-0.5
                     layer.weight.uniform_(-bound, bound, generator=generator)
                     layer.bias.uniform_(-bound, bound, generator=generator)
-        self._rng = generator.get_state()
         self._optimizer = torch.optim.AdamW(
             self.network_.parameters(), lr=self._lr(), weight_decay=self.weight_decay, fused=True
         )
@@ -301,47 +289,42 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_iter_ += 1
 
     def _train(self, rows: Rows, held_out: Rows | None, survey: _Survey) -> None:
-        inputs, generator = self._inputs(rows.X), self._generator()
+        inputs = self._standard(rows.X).float()
         self._hold_together()
         a_pass = math.ceil(len(rows.y) / self.batch_size)
         passes = math.ceil(STEPS_AN_ITERATION / a_pass)
         budget = min(max(PASSES * a_pass, STEPS[0]), STEPS[1])
         iterations = math.ceil(budget / (passes * a_pass)) if self.max_iter is None else self.max_iter
-        steps, step, best, best_iteration = iterations * passes * a_pass, 0, self._learnt(), 0
+        steps, best, best_iteration = iterations * passes * a_pass, [], 0
+        parts: tuple[Any, ...] = self.network_, self.criterion_, self._optimizer
         for iteration in range(1, iterations + 1):
             losses = []
-            for batch in (b for _ in range(passes) for b in batches(rows.weight, self.batch_size, generator)):
+            with self._drawing() as generator:
+                drawn = [batch for _ in range(passes) for batch in batches(rows.weight, self.batch_size, generator)]
+            for step, batch in enumerate(drawn, (iteration - 1) * len(drawn)):
                 falling = (1 + math.cos(math.pi * step / steps)) / 2
                 losses.append(self._step(inputs[batch], rows.y[batch], self._lr() * falling))
-                step += 1
-                if step * SURVEYS // steps > (step - 1) * SURVEYS // steps:
+                if (step + 1) * SURVEYS // steps > step * SURVEYS // steps:
                     survey.take(self.network_)
             self._count(losses)
             if held_out is not None and self._judge(held_out):
-                best, best_iteration = self._learnt(), iteration
+                best, best_iteration = copy.deepcopy([part.state_dict() for part in parts]), iteration
             if held_out is not None and iteration - best_iteration >= self.n_iter_no_change:
                 break
-        self._rng = generator.get_state()
-        if held_out is not None:
-            self.network_.load_state_dict(best[0])
-            self.criterion_.load_state_dict(best[1])
-            self._optimizer.load_state_dict(best[2])
+        for part, state in zip(parts, best, strict=held_out is not None):
+            part.load_state_dict(state)
         if not survey.count:
             survey.take(self.network_)
 
     def _judge(self, held_out: Rows) -> bool:
         """Record the accuracy on held-out rows. Return True if it is the best so far."""
         with torch.no_grad():
-            right = self.network_(self._inputs(held_out.X)).argmax(1) == held_out.y
+            right = self.network_(self._standard(held_out.X).float()).argmax(1) == held_out.y
         score = float((right * held_out.weight).sum() / held_out.weight.sum())
         is_best = self.best_validation_score_ is None or score > self.best_validation_score_
         self.best_validation_score_ = score if is_best else self.best_validation_score_
         self.validation_scores_ = [*(self.validation_scores_ or []), score]
         return is_best
-
-    def _learnt(self) -> list[dict[str, Any]]:
-        """Copy everything that training changes."""
-        return [copy.deepcopy(part.state_dict()) for part in (self.network_, self.criterion_, self._optimizer)]
 
     # --- predicting --------------------------------------------------------------------------------------------------
 
@@ -349,11 +332,10 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the probabilities in the order of ``classes_``: (N, features) -> (N, C)."""
         check_is_fitted(self, "network_")
         X = torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", reset=False, copy=True))
-        weights = {name: value.double() for name, value in self.network_.state_dict().items()}  # a row by itself ...
-        with torch.no_grad():  # ... and among others gives the same, but for rounding
-            standard = (
-                (part - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_) for part in X.split(CHUNK)
-            )
+        # in float64, a row by itself and among others gives the same but for rounding
+        weights = {name: value.double() for name, value in self.network_.state_dict().items()}
+        with torch.no_grad():
+            standard = map(self._standard, X.split(CHUNK))
             return torch.cat([functional_call(self.network_, weights, part).softmax(1) for part in standard]).numpy()
 
     def predict(self, X: Any) -> Any:
@@ -375,17 +357,15 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Load a file written by :meth:`save`."""
-        with _apart():
-            found: Self = _classifier_file.read(cls, Path(path))
-            return found
+        with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
+            return _classifier_file.read(cls, Path(path))
 
 
 class _Survey:
     """Predictions for all rows of ``fit``, summed over the surveys during training."""
 
     def __init__(self, inputs: Tensor, given: Tensor) -> None:
-        self.inputs, self.given, self.count = inputs, given, 0
-        self.margin = torch.zeros(len(given))
+        self.inputs, self.given, self.margin, self.count = inputs, given, torch.zeros(len(given)), 0
 
     @torch.no_grad()
     def take(self, network: nn.Module) -> None:
@@ -399,22 +379,21 @@ class _Survey:
 
 
 @contextmanager
-def _apart(estimator: object = None) -> Iterator[None]:
+def _apart(estimator: object) -> Iterator[None]:
     """Isolate training from torch's global modes, and restore the estimator if it fails."""
-    before = dict(vars(estimator)) if estimator is not None else {}
+    before = dict(vars(estimator))
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu"):
             yield
     except BaseException:
-        if estimator is not None:
-            vars(estimator).clear()
-            vars(estimator).update(before)
+        vars(estimator).clear()
+        vars(estimator).update(before)
         raise
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+def _is_real(value: Any, kind: Any = numbers.Real) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and abs(value) < math.inf
 
 
-def _real(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+def _is_count(value: Any) -> bool:
+    return _is_real(value, numbers.Integral) and value >= 1

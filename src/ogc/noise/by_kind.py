@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .._require import require
-from .._suggestions import did_you_mean
+from .._require import did_you_mean, require
 from .files import LabelFileError, LabelInfo, read_labels
 from .human import KINDS, cifar_n
 from .instance import instance_dependent

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from ..training.method import own_loss
 from ..training.recipe import RECIPES, Recipe, override, shown
 from ..training.run_folder import StoredRun
 from ..training.source import NAMED, OPTIONS, Source
+from ..training.stopping import resume_command
 
 LOAD = """\
 from pathlib import Path
@@ -26,10 +26,8 @@ def next_steps(run: StoredRun) -> list[tuple[str, str]]:
     from_python = run.facts["from_python"]  # parts that no command can load: "data", "network"
     steps = []
     if not run.finished:
-        named = ["--method", recipe.method] if own_loss(recipe.method) is not None else []
-        command = shlex.join(["ogc", "train", "--resume", str(folder), *named])
-        code = "ogc.training.train(jobs, resume=True)  # the same jobs"
-        steps.append(("Resume the run:", code if from_python else command))
+        command = resume_command({folder: recipe.method}, from_python=bool(from_python))
+        steps.append(("Resume the run:", f"{command}  # the same jobs" if from_python else command))
     if run.finished and recipe.surveys:
         code = AUDIT.format(folder=str(folder))
         command = f"ogc audit {shlex.quote(str(folder))}"

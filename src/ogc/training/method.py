@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from .._require import require
-from .._suggestions import did_you_mean
+from .._require import did_you_mean, require
 from ..clipping import EMA, OGC, Linear
 from ..clipping.default_rule import FEWEST
 from ..losses import CLIPPABLE, LOSSES, Loss

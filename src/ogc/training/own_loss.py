@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._suggestions import did_you_mean
+from .._require import did_you_mean
 
 _allowed: dict[Path, bytes] = {}  # files that may run, by absolute path, as they were when they were allowed
 _modules: dict[str, ModuleType] = {}  # by checksum

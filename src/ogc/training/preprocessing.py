@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from .._files import checked_fields
 from ..data.augment import Statistics
 from ..data.columns import Encoder
 from .run_folder import PREPROCESSING, CheckpointError, read_part, write_part
 
 if TYPE_CHECKING:
     from .run import Run
-
-FIX = "Restore it from a backup, or train again."
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,10 @@ class Preprocessing:
         if not path.is_file():
             raise FileNotFoundError(
                 f"{folder} has no {PREPROCESSING}, which describes the preprocessing: an older version of ogc trained "
-                "this run. Train it again."
+                "this run. Use that version, or train again."
             )
-        stored = read_part(path, fix=FIX)
-        try:
+        stored = read_part(path)
+        with checked_fields(path, error=CheckpointError, again="train again"):
             return cls(
                 stored["kind"],
                 tuple(stored["shape"]),
@@ -55,8 +54,6 @@ class Preprocessing:
                 stored["encoder"] and Encoder.from_json(stored["encoder"]),
                 stored["statistics"] and Statistics(*map(tuple, stored["statistics"])),
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CheckpointError(f"{path} cannot be used: {error!r}. {FIX}") from None
 
     def to_json(self) -> dict[str, Any]:
         encoder = None if self.encoder is None else self.encoder.to_json()

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from .._require import require
-from .._suggestions import did_you_mean
+from .._require import did_you_mean, require
 from ..clipping.default_rule import FEWEST, period
 from ..models import TIMM, check_name
 from ..noise.by_kind import Kind

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from .. import _tensors
-from .._files import read_json, remove_leftovers, write_json, write_whole
+from .._files import checked_fields, read_json, remove_leftovers, write_json, write_whole
 from .history import Epoch, summary
 from .recipe import Recipe
 from .source import Source
+from .stopping import resume_command
 
 FORMAT = 2  # of the safetensors files
 LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
@@ -30,10 +33,11 @@ EVENTS = "events.out.tfevents.*"  # TensorBoard's
 AUDIT = "audit"  # a folder
 NOT_BEGUN: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
 NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # facts of a run whose turn never came
+FACTS = (*NOT_BEGUN, "from_python")  # those of other runs that are read
 
 
 class CheckpointError(ValueError):
-    """A file of a run folder is damaged or belongs to another run. The message names it."""
+    """A file of a run folder is damaged, or written by another version, or of another run. The message names it."""
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -126,36 +130,40 @@ def read_description(folder: Path) -> Description:
     path = folder / RUN
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is not a run folder: it has no {RUN}. Create one with ogc train.")
-    found = read_json(path, error=CheckpointError, fix=_fix(path))
-    try:
+    found = read_json(path, error=CheckpointError, again=_again(path))
+    with checked_fields(path, error=CheckpointError, again=_again(path)):
         source = None if found["source"] is None else Source(**found["source"])
+        if found["facts"] is not None:
+            itemgetter(*FACTS)(found["facts"])
         return Description(found["id"], Recipe(**found["recipe"]), source, found["facts"])
-    except KeyError as error:
-        raise CheckpointError(f"{path} has no {error}. {_fix(path)}") from None
-    except (ValueError, TypeError) as error:  # written by another version, or by hand
-        raise CheckpointError(f"{path} cannot be used: {error}") from None
+
+
+def how_to_resume(folder: Path) -> str:
+    """Return the command that resumes a run. If ``run.json`` cannot be read, that command will say so."""
+    method, from_python = "", False
+    with suppress(CheckpointError, OSError):
+        found = read_description(folder)
+        method, from_python = found.recipe.method, bool(found.from_python)
+    return resume_command({folder: method}, from_python=from_python)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a safetensors file of a run: its tensors, and the facts in its header."""
-    fix = _fix(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
-    tensors, facts = _tensors.read_tensors(path, error=CheckpointError, fix=fix)
-    if facts.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {facts.get('format')}; this version of ogc reads {FORMAT}. {fix}")
-    _require_own(path, facts, fix)
+    tensors, facts = _tensors.read_tensors(path, error=CheckpointError, again=_again(path), format=FORMAT)
+    _require_own(path, facts, _again(path))
     return tensors, facts
 
 
-def read_part(path: Path, *, fix: str = "") -> dict[str, Any]:
+def read_part(path: Path, *, again: str = "") -> dict[str, Any]:
     """Read a JSON file of a run.
 
-    :param fix: what to do if it is damaged, a sentence; resuming the run if not given.
+    :param again: how to do without it; by default, by resuming the run.
     """
-    fix = fix or _fix(path)
-    content = read_json(path, error=CheckpointError, fix=fix)
-    _require_own(path, content, fix)
+    again = again or _again(path)
+    content = read_json(path, error=CheckpointError, again=again)
+    _require_own(path, content, again)
     del content["run"]
     return content
 
@@ -167,11 +175,14 @@ def read(folder: Path) -> StoredRun:
     samples, known = read_tensors(folder / SAMPLES) if finished and (folder / SAMPLES).exists() else ({}, {})
     broken = read_part(folder / NONFINITE) if (folder / NONFINITE).exists() else None
     if finished:
-        history = read_part(folder / RESULT)["epochs"]
+        path, content = folder / RESULT, read_part(folder / RESULT)
+    elif broken is not None:  # which may be later than the last checkpoint
+        path, content = folder / NONFINITE, broken
     else:
-        saved = read_tensors(folder / LAST)[1]["history"] if is_saved(folder) else []
-        history = saved if broken is None else broken["epochs"]  # which may be later than the last checkpoint
-    epochs = [Epoch(**epoch) for epoch in history]
+        path = folder / LAST
+        content = {"epochs": read_tensors(path)[1]["history"] if is_saved(folder) else []}
+    with checked_fields(path, error=CheckpointError, again=_again(path)):
+        epochs = [Epoch(**epoch) for epoch in content["epochs"]]
     return StoredRun(
         folder=folder,
         id=described.id,
@@ -187,19 +198,21 @@ def read(folder: Path) -> StoredRun:
     )
 
 
-def _require_own(path: Path, content: Mapping[str, Any], fix: str) -> None:
+def _require_own(path: Path, content: Mapping[str, Any], again: str) -> None:
     """Refuse a file that belongs to a different run than ``run.json`` next to it."""
     beside = path.with_name(RUN)
     if beside.is_file():
-        known = read_json(beside, error=CheckpointError, fix=_fix(beside)).get("id")
+        known = read_json(beside, error=CheckpointError, again=_again(beside)).get("id")
         if content.get("run") != known:
-            raise CheckpointError(f"{path} belongs to a different run than {RUN} next to it. {fix}")
+            raise CheckpointError(
+                f"{path} belongs to a different run than {RUN} next to it. Restore it from a backup, or {again}."
+            )
 
 
-def _fix(path: Path) -> str:
-    """Say what to do about a file that cannot be used."""
-    if path.name in (LAST, RUN):
-        return "Restore it from a backup, or train again."
+def _again(path: Path) -> str:
+    """Return how to do without a file that cannot be used."""
+    if path.name in (LAST, RUN, PREPROCESSING):
+        return "train again"
     if path.name == BEST:
-        return "Restore it from a backup, or use the last weights."
-    return f"Resume the run to write it again (ogc train --resume {path.parent})."
+        return "use the last weights"
+    return f"resume the run to write it again ({how_to_resume(path.parent)})"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .._extras import extra
 from .._files import first_line
 from .._require import require
 from .._tensors import part_of
@@ -25,11 +26,10 @@ from .ranks import Ranks, ranks
 from .recipe import Recipe, never_clips
 from .run import Job, NonFinite, Run, check, described
 from .run_folder import BEST, LAST, NONFINITE, RESULT, CheckpointError
-from .stopping import Interrupted, Stop, stopping
+from .stopping import IN_PYTHON, Interrupted, Stop, stopping
 
 Result = dict[str, Any]
 """The content of ``result.json``."""
-IN_PYTHON = "ogc.training.train(jobs, resume=True)"
 
 
 def train(
@@ -145,10 +145,9 @@ def _side_by_side(jobs: Sequence[Job], context: Context) -> list[Result]:
 
 
 def _interrupted(jobs: Sequence[Job], context: Context, trouble: Exception | None) -> Interrupted:
-    own = [job.recipe.method for job in jobs if own_loss(job.recipe.method) is not None]
-    folders = [job.out for job in jobs if job.out is not None]
+    methods = {job.out: job.recipe.method for job in jobs if job.out is not None}
     from_python = any(job.source is None or job.network is not None for job in jobs)
-    return Interrupted(context.stop.signal, folders, trouble, own[:1], from_python=from_python)
+    return Interrupted(context.stop.signal, methods, trouble, from_python=from_python)
 
 
 def _is_saved(job: Job, context: Context) -> bool:
@@ -309,10 +308,8 @@ def _watch(watch: Watch | None, jobs: Sequence[Job], tensorboard: bool, world: R
     if not tensorboard or not world.first:
         yield used
         return
-    try:
+    with extra("tensorboard", "Events for TensorBoard need tensorboard", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError('TensorBoard is missing: pip install "torch-ogc[tensorboard]"') from error
     with ExitStack() as opened:
         yield TensorBoardWatch(used, SummaryWriter, opened, [job.out for job in jobs])
 

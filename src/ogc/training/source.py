@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import data
-from .._require import require
-from .._suggestions import did_you_mean
+from .._require import did_you_mean, require
 from ..data import Dataset, Loaded
 from ..data.download import Progress
 from ..data.images import ImageFiles

@@ -5,34 +5,54 @@ from __future__ import annotations
 import shlex
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from .method import own_loss
+
+IN_PYTHON = "ogc.training.train(jobs, resume=True)"
+
+
+def resume_command(methods: Mapping[Path, str], *, from_python: bool = False) -> str:
+    """Return the command that resumes runs, by folder and method. A loss from a file has to be named, one per command.
+
+    >>> resume_command({Path("a"): "ce", Path("b"): "ce", Path("c"): "my.py:Mine+ogc"})
+    'ogc train --resume a --resume b && ogc train --resume c --method my.py:Mine+ogc'
+
+    :param from_python: the data or a network came from Python, so no command can resume.
+    """
+    if from_python:
+        return IN_PYTHON
+    commands: dict[str, list[str]] = {}
+    for folder, method in methods.items():
+        loss = "" if own_loss(method) is None else method
+        commands.setdefault(loss, []).extend(("--resume", str(folder)))
+    return " && ".join(
+        shlex.join(["ogc", "train", *words, *(["--method", loss] if loss else [])]) for loss, words in commands.items()
+    )
+
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when a signal stopped training. The state is saved in ``folders``.
+    """Raised when a signal stopped training. The state is saved in the folders.
 
+    :param methods: those of the runs, by folder.
     :param trouble: an earlier error of one of the runs.
-    :param losses: losses from files, which must be named to resume.
-    :param from_python: the data or a network came from Python, so no command can resume.
+    :param from_python: as in :func:`resume_command`.
     """
 
     def __init__(
         self,
         signal_number: int,
-        folders: Sequence[Path],
+        methods: Mapping[Path, str],
         trouble: Exception | None = None,
-        losses: Sequence[str] = (),
         *,
         from_python: bool = False,
     ) -> None:
-        self.signal, self.folders = signal.Signals(signal_number), list(folders)
-        options = [("--resume", str(folder)) for folder in folders] + [("--method", loss) for loss in losses]
-        command = " ".join(["ogc train", *(f"{name} {shlex.quote(value)}" for name, value in options)])
-        again = "ogc.training.train(jobs, resume=True)" if from_python else command
-        resume = f"Resume with: {again}" if folders else "Nothing was saved: there is no run folder."
+        self.signal, self.folders = signal.Signals(signal_number), list(methods)
+        again = f"Resume with: {resume_command(methods, from_python=from_python)}"
+        resume = again if methods else "Nothing was saved: there is no run folder."
         before = "" if trouble is None else f"{trouble} "
         super().__init__(f"{before}Stopped by {self.signal.name}. {resume}")
 
