@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -157,7 +158,7 @@ def check(method: str, parameters: Iterable[str] = ()) -> None:
 def takes(method: str) -> dict[str, Value | None]:
     """Return the parameters of a method and their defaults."""
     name, _, rule = split(method)
-    base, more = _defaults(_base(name)), _defaults(RULES[rule]) if rule else {}
+    base, more = dict(_defaults(_base(name))), dict(_defaults(RULES[rule])) if rule else {}
     if clash := base.keys() & more.keys():
         raise ValueError(
             f"The method {method} is not supported: its loss and its rule both have a parameter `{min(clash)}`."
@@ -243,7 +244,8 @@ def _base(name: str) -> Callable[..., object]:
     return loss
 
 
-def _defaults(part: Callable[..., object]) -> dict[str, Value | None]:
+@lru_cache(maxsize=64)  # a table of results asks for those of hundreds of recipes
+def _defaults(part: Callable[..., object]) -> Mapping[str, Value | None]:
     """Return the constructor arguments that are numbers, with their defaults."""
     apart = ("ignore_index", "steps")
     found = {a.name: a.default for a in inspect.signature(part).parameters.values() if a.name not in apart}
