@@ -36,7 +36,7 @@ from ogc.integrations.sklearn import OGCClassifier
 from ogc.losses import CLIPPABLE, GCE, Pointwise
 
 
-@parametrize_with_checks([OGCClassifier(max_iter=10)])  # no expected_failed_checks
+@parametrize_with_checks([OGCClassifier(max_iter=3)])  # no expected_failed_checks
 def test_scikit_learns_own_checks(
     estimator: OGCClassifier, check: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +75,13 @@ def blobs() -> tuple[Any, Any, Any]:
 def fitted(blobs: tuple[Any, Any, Any]) -> OGCClassifier:
     X, given, _ = blobs
     return OGCClassifier(random_state=0).fit(X, given)
+
+
+@pytest.fixture(scope="module")
+def brief(blobs: tuple[Any, Any, Any]) -> OGCClassifier:
+    """Fitted in a few steps."""
+    X, given, _ = blobs
+    return OGCClassifier(max_iter=3, random_state=0).fit(X, given)
 
 
 def same(a: OGCClassifier, b: OGCClassifier) -> bool:
@@ -278,30 +285,30 @@ def test_partial_fit_takes_weights_as_repetitions(blobs: tuple[Any, Any, Any]) -
     assert same(weighted, repeated)
 
 
-def test_two_fits_are_equal_and_torch_is_left_as_it_was(blobs: tuple[Any, Any, Any], fitted: OGCClassifier) -> None:
+def test_two_fits_are_equal_and_torch_is_left_as_it_was(blobs: tuple[Any, Any, Any], brief: OGCClassifier) -> None:
     X, given, _ = blobs
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    again = OGCClassifier(random_state=0).fit(X, given)
+    again = OGCClassifier(max_iter=3, random_state=0).fit(X, given)
     again.predict(X)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
-    assert same(fitted, again)
-    assert np.array_equal(fitted.label_quality_, again.label_quality_)
-    assert not same(fitted, OGCClassifier(random_state=1).fit(X, given))
+    assert same(brief, again)
+    assert np.array_equal(brief.label_quality_, again.label_quality_)
+    assert not same(brief, OGCClassifier(max_iter=3, random_state=1).fit(X, given))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
 def test_modes_of_torch_are_as_nothing(
-    mode: Any, blobs: tuple[Any, Any, Any], fitted: OGCClassifier, tmp_path: Path
+    mode: Any, blobs: tuple[Any, Any, Any], brief: OGCClassifier, tmp_path: Path
 ) -> None:
     X, given, _ = blobs
     with mode():
-        again = clone(fitted).fit(X, given)
+        again = clone(brief).fit(X, given)
         again.save(tmp_path / "it")
         loaded = OGCClassifier.load(tmp_path / "it")
         proba = again.predict_proba(X)
-        assert same(again.partial_fit(X, given), clone(fitted).fit(X, given).partial_fit(X, given))
-    assert np.array_equal(proba, fitted.predict_proba(X))
+        assert same(again.partial_fit(X, given), clone(brief).fit(X, given).partial_fit(X, given))
+    assert np.array_equal(proba, brief.predict_proba(X))
     assert same(loaded.partial_fit(X, given), again)  # outside, with tensors made inside
 
 

@@ -385,9 +385,13 @@ def end_to_end(*arguments):
     return json.loads(Path("a/result.json").read_text())
 
 
-@pytest.mark.slow
-def test_digits_from_end_to_end():
-    result = end_to_end("digits", "--noise", "symmetric:0.5", "--method", "ce+ogc")
+@pytest.mark.parametrize(
+    "length",
+    [pytest.param(["--epochs", 30], marks=pytest.mark.slow), pytest.param([], marks=pytest.mark.kill)],
+    ids=["a quarter", "in full"],  # test_demo.py trains as long as the recipe says
+)
+def test_digits_from_end_to_end(length):
+    result = end_to_end("digits", "--noise", "symmetric:0.5", "--method", "ce+ogc", *length)
     assert result["summary"]["last"] > 0.9
     assert result["epochs"][-1]["memorised"] < 0.3
 
