@@ -43,6 +43,16 @@ def fork(script, *arguments, env=None, cwd=None, merged=False, strict=False):
     return process
 
 
+def output_of(code, folder):
+    """Run Python code in a fork, as a file in ``folder``. Return what it prints."""
+    script = Path(folder, "code.py")
+    script.write_text(code)
+    process = fork(script, cwd=folder)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    return stdout
+
+
 def kill_all():
     """Kill the processes that are still running, and close their pipes."""
     while STARTED:

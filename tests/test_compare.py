@@ -292,20 +292,22 @@ def test_help_has_examples():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_after_a_signal_the_same_command_continues(number, code):
+def test_after_a_signal_the_same_command_continues():
     command = ["compare", *TABLE, *SMALL, "--methods", "ce,ce+ogc", "--seeds", "1", "--out", "a"]
-    process = start(*command, env=held(hold := Path("hold"), after=15))  # of 10 steps per epoch
-    wait_for(hold.exists, "the second epoch", process)
-    process.send_signal(number)
-    _, stderr = process.communicate()
-    assert process.returncode == code, stderr
-    name = signal.Signals(number).name
-    told = f"Stopped by {name}. To continue from the last checkpoints, run the same command again.\n"
-    assert stderr == told
-    assert Path("a/ce-1/last.safetensors").exists()
-    assert not Path("a/compare.json").exists()
-    assert "6 epochs of 10 steps, 1 of them done" in works(*command)
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        hold = Path(f"hold {code}")
+        process = start(*command, env=held(hold, after=15))  # of 10 steps per epoch
+        wait_for(hold.exists, "the next epoch but one", process)
+        process.send_signal(number)
+        said, stderr = process.communicate()
+        assert process.returncode == code, stderr
+        name = signal.Signals(number).name
+        told = f"Stopped by {name}. To continue from the last checkpoints, run the same command again.\n"
+        assert stderr == told
+        assert ("6 epochs of 10 steps, 1 of them done" in said) == (number == signal.SIGTERM), said
+        assert Path("a/ce-1/last.safetensors").exists()
+        assert not Path("a/compare.json").exists()
+    assert "6 epochs of 10 steps, 3 of them done" in works(*command)
     assert Path("a/compare.json").exists()
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from children import ogc
 from ogc import data
 from ogc.cli.app import build
 from ogc.data import Dataset, load_digits
@@ -142,8 +143,8 @@ def test_reading_back():
 def test_the_same_seed_is_the_same_file_in_another_process(tmp_path):
     here = noise("digits", "symmetric", "0.3", "--seed", "4", "--out", "here.npy")
     assert here.exit_code == 0
-    there = [sys.executable, "-m", "ogc", "noise", "digits", "symmetric", "0.3", "--seed", "4", "--out", "there.npy"]
-    subprocess.run(there, check=True, capture_output=True)
+    there = ogc("noise", "digits", "symmetric", "0.3", "--seed", "4", "--out", "there.npy")
+    assert there.wait() == 0, there.communicate()
     for end in ("", ".json"):
         assert (tmp_path / f"here.npy{end}").read_bytes() == (tmp_path / f"there.npy{end}").read_bytes()
 

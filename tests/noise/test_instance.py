@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -7,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
+from children import output_of
 from ogc.noise import confusion_matrix, instance_dependent, labels_sha256
 from ogc.noise.instance import _flip_rates, _project
 
@@ -151,13 +150,13 @@ def test_seeds_types_and_input_untouched():
     assert (labels == before[1]).all()
 
 
-def test_a_seed_gives_the_same_labels_in_another_process_and_on_every_machine():
+def test_a_seed_gives_the_same_labels_in_another_process_and_on_every_machine(tmp_path):
     code = (
         "import numpy as np; from ogc.noise import *; images = (np.arange(500 * 20) % 251).astype(np.uint8)\n"
         "labels = np.arange(500) % 10\n"
         "print(labels_sha256(instance_dependent(images.reshape(500, 20), labels, 0.4, num_classes=10, seed=7)))\n"
     )
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    there = output_of(code, tmp_path).strip()
     images = (np.arange(500 * 20) % 251).astype(np.uint8).reshape(500, 20)
     here = labels_sha256(instance_dependent(images, np.arange(500) % 10, 0.4, num_classes=10, seed=7))
     assert there == here == "cd41b82610b357ce51535044136fbfd824bfff21a9d66b3c29628b49af5cec2b"

@@ -1,11 +1,9 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
+from children import output_of
 from ogc.noise import (
     CIFAR10_PAIRS,
     CIFAR100_BLOCKS,
@@ -202,13 +200,13 @@ def test_a_seed_gives_the_same_labels_on_every_machine(name, sha256):
     assert labels_sha256(KINDS[name](np.arange(1000) % C, seed=7)) == sha256
 
 
-def test_a_seed_gives_the_same_labels_in_another_process():
+def test_a_seed_gives_the_same_labels_in_another_process(tmp_path):
     code = (
         "import numpy as np; from ogc.noise import *; labels = np.arange(1000) % 10\n"
         "print(labels_sha256(symmetric(labels, 0.5, num_classes=10, seed=7)))\n"
         "print(labels_sha256(by_matrix(labels, np.full((10, 10), 0.05) + 0.5 * np.eye(10), seed=7)))\n"
     )
-    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    there = output_of(code, tmp_path).split()
     assert there == [labels_sha256(KINDS[name](np.arange(1000) % C, seed=7)) for name in ("symmetric", "by_matrix")]
 
 

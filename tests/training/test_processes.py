@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 import torch
 
 import children
-from children import held, ogc, popen, wait_for
+from children import fork, held, ogc, wait_for
 from ogc.training import Interrupted, NonFinite, train
 from ogc.training.history import SilentWatch
 from ogc.training.run_folder import LAST, METRICS, NONFINITE, SAMPLES, read_tensors
@@ -146,17 +144,18 @@ def free_port():
         return str(server.getsockname()[1])
 
 
-def torchrun(*arguments, **more):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
-    command += ["--master-port", free_port(), children.__file__, "train", *arguments]
-    return popen(command, env={**environment(), **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def torchrun(folder, *arguments, **more):
+    script = folder / "torchrun.py"
+    script.write_text("from torch.distributed.run import main; main()")
+    options = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", free_port()]
+    return fork(script, *options, children.__file__, "train", *arguments, env={**environment(), **more})
 
 
 def test_torchrun(tmp_path):
     """From the command line: stopped by a signal to torchrun, and gone on with."""
     out = tmp_path / "run"
     hold = held(tmp_path / "hold", after=15)  # of 11 steps per epoch
-    started = torchrun("digits", "--noise", "symmetric:0.5", "--epochs", "10", "--out", str(out), **hold)
+    started = torchrun(tmp_path, "digits", "--noise", "symmetric:0.5", "--epochs", "10", "--out", str(out), **hold)
     wait_for((tmp_path / "hold").exists, "the second epoch", started)
     started.send_signal(signal.SIGTERM)
     _, complaint = started.communicate()

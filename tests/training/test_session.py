@@ -109,7 +109,7 @@ def test_networks_by_name_are_built(tmp_path):
 @pytest.mark.slow
 def test_a_resnet_comes_back(tmp_path):
     one = job(tmp_path, net=network())  # for its images
-    one = one._replace(recipe=override(one.recipe, {"network": "resnet18-cifar", "epochs": 2}), network=None)
+    one = one._replace(recipe=override(one.recipe, {"network": "resnet18-cifar", "epochs": 1}), network=None)
     [result] = train([one])
     for which, key in (("last", "accuracy"), ("averaged", "averaged")):
         assert accuracy(load_network(tmp_path, which), one) == result["epochs"][-1][key]["test"]
