@@ -325,7 +325,7 @@ class Comparison:
         shares = [self.accuracy(column)[method].tolist() for column in self.right]
         shares.append([run["epochs"][-1]["memorised"] for run in runs])
         seconds = sum(run["seconds"] for run in runs) / len(runs)
-        return [self.methods[method], *(percent(values, "+-") or "-" for values in shares), clock(seconds)]
+        return [self.methods[method], *map(percent, shares), clock(seconds)]
 
     def picture(self) -> Figure:
         """Draw one panel per column of labels, and one of the accuracy over the epochs."""
