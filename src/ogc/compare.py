@@ -38,7 +38,7 @@ from .report.drawing import (
     png,
     tidy,
 )
-from .report.table import clock
+from .report.table import clock, counted
 from .training.history import Watch
 from .training.recipe import Recipe, override
 from .training.run import Job
@@ -276,7 +276,7 @@ class Comparison:
         leads = {self.methods[other]: self.lead(first, other) for other in others}
         close = {name: lead for name, lead in leads.items() if not lead.is_clear}
         samples = self.right[self.judged_by].shape[2]
-        over = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''} and {samples:,} samples"
+        over = f"{counted(len(self.seeds), 'seed')} and {samples:,} samples"
         accuracy = f"{100 * float(self.accuracy(self.judged_by)[first].mean()):.1f} %"
         known = {TRUE: "of the true held-out labels", GIVEN: "of the held-out labels as they are given"}
         what = known.get(self.judged_by, f"of the {self.judged_by} labels")
@@ -325,7 +325,7 @@ class Comparison:
         shares = [self.accuracy(column)[method].tolist() for column in self.right]
         shares.append([run["epochs"][-1]["memorised"] for run in runs])
         seconds = sum(run["seconds"] for run in runs) / len(runs)
-        return [self.methods[method], *(percent(values, "+-") or "-" for values in shares), clock(seconds)]
+        return [self.methods[method], *map(percent, shares), clock(seconds)]
 
     def picture(self) -> Figure:
         """Draw one panel per column of labels, and one of the accuracy over the epochs."""

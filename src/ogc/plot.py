@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from ._extras import extra
 from ._files import write_whole
 from ._require import require
 from .clipping import OGC
@@ -163,8 +163,8 @@ def _ogc(criterion: object) -> OGC:
 
 
 def _require_matplotlib() -> None:
-    if find_spec("matplotlib") is None:
-        raise ImportError('ogc.plot needs matplotlib, which is missing: pip install "torch-ogc[plot]"')
+    with extra("plot", "ogc.plot needs matplotlib", "matplotlib"):
+        import matplotlib  # noqa: F401
 
 
 def _written(figure: Figure, path: str | Path | None) -> Figure:

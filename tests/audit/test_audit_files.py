@@ -196,7 +196,7 @@ def test_a_changed_or_broken_audit_is_refused(audited):
     with pytest.raises(AuditError, match=r"not written by this version of ogc: expected format 3, found 9\."):
         read_audit(audited)
     edited(audited / "audit.json", format=3, run={})
-    with pytest.raises(AuditError, match=r"it has no 'sha256'\. Use the version that wrote it, or audit the"):
+    with pytest.raises(AuditError, match=r"it has no 'id'\. Use the version that wrote it, or audit the"):
         read_audit(audited)
     (audited / "audit.json").write_text("[]")
     with pytest.raises(AuditError, match=r"audit\.json is damaged"):

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +203,10 @@ def read_audit(folder: Path) -> Audit:
     path, again = folder / SUMMARY, "audit the run again"
     facts = read_json(path, error=AuditError, again=again, format=FORMAT)
     with checked_fields(path, error=AuditError, again=again):
-        written, _, _ = facts["fixed_sha256"], facts["classes"], facts["run"]["sha256"]
+        itemgetter("classes", "fixed_sha256")(facts)
+        itemgetter("id", "recipe", "source", "sha256")(facts["run"])
     path = folder / FIXED
-    if hashlib.sha256(path.read_bytes()).hexdigest() != written:
+    if hashlib.sha256(path.read_bytes()).hexdigest() != facts["fixed_sha256"]:
         raise AuditError(f"{path} has changed since {SUMMARY} was written. Restore it from a backup, or {again}.")
     rows = [cells for _, cells in read_rows(path, FIXED_COLUMNS)]
     ids, fixed, given, _, wrong = ([row[i] for row in rows] for i in range(len(FIXED_COLUMNS)))

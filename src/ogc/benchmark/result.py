@@ -15,6 +15,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from .._files import CHECKSUM, VersionError, first_line, parse_json, sealed, unsealed, unusable, write_whole
 from .._require import require
+from ..report.table import counted
 from ..training.history import Epoch, summary
 from ..training.method import RULES, own_loss, split
 from ..training.recipe import Checked, Recipe
@@ -236,7 +237,7 @@ def disagreements(results: Iterable[Result]) -> list[str]:
             noise = (result.dataset, result.noise, result.recipe.noise_seed)
             labels.setdefault(noise, set()).add(result.noise_sha256)
     return [
-        f"The tables leave out {len(runs)} run{'' if len(runs) == 1 else 's'} on {dataset} with {noise}: trained on "
+        f"The tables leave out {counted(len(runs), 'run')} on {dataset} with {noise}: trained on "
         f"other labels, whose checksum begins with {', '.join(sorted({str(run.noise_sha256)[:8] for run in runs}))}."
         for (dataset, noise), runs in left_out.items()
     ] + [

@@ -32,7 +32,7 @@ def result_status(task: Task, out: Path) -> Status | None:
         return None
     try:
         result = read(path)
-        if other := differences(result.recipe, task.recipe):  # two names may come out the same
+        if other := differences(result.recipe, task.recipe):  # different runs may have the same name
             raise ValueError(f"{path} belongs to another run: {other}. Move it away to repeat the run.")
         if result.labels == "other":
             raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from .._require import require
 from . import options as shared
 from . import train as training
 from .command import command, given
-from .errors import SIGNALLED, reported
+from .errors import SIGNALLED, is_first_process, reported
 from .output import make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def audit(options: AuditOptions) -> None:
     to_train = options.train_options()
     folder = options.source if to_train is None else _train(to_train, console)
     assert folder is not None
-    if os.environ.get("RANK", "0") != "0":  # torchrun's other processes have nothing to write
+    if not is_first_process():
         return
     with warnings_as_notes(console):
         findings = findings_of(folder)

@@ -226,6 +226,7 @@ def export(options: ExportOptions) -> None:
     from .._files import write_whole
     from ..benchmark.slurm import script as slurm_script
     from ..benchmark.task import batches, runs_per_device
+    from ..report.table import counted
 
     if not options.slurm:
         raise ValueError("Add --slurm, the only kind of script so far.")
@@ -237,8 +238,7 @@ def export(options: ExportOptions) -> None:
     text = slurm_script(f"ogc-{options.table}", names, command, log=log, time=options.limit, more=options.sbatch)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())
-    count = f"{len(names)} task{'' if len(names) == 1 else 's'}"
-    typer.echo(f"{path}: {count}. Submit it with: sbatch {shlex.quote(str(path))}")
+    typer.echo(f"{path}: {counted(len(names), 'task')}. Submit it with: sbatch {shlex.quote(str(path))}")
 
 
 def _unfinished(options: ExportOptions, console: Console) -> list[Task]:

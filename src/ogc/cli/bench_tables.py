@@ -80,7 +80,7 @@ def estimated_time(left: Sequence[Status], out: Path, device: torch.device | Non
     from .._provenance import device_name
     from ..benchmark.result import read_all
     from ..benchmark.status import estimate
-    from ..report.table import clock
+    from ..report.table import clock, counted
 
     if device is None:
         epochs = sum(each.task.recipe.epochs - each.epochs for each in left)
@@ -90,7 +90,7 @@ def estimated_time(left: Sequence[Status], out: Path, device: torch.device | Non
     if found is None:
         return f"Time unknown: {out} has no comparable results on this device, {name}."
     speed = f"{found.images_per_second:,.0f} images/s per run, {found.side_by_side} side by side"
-    basis = f"based on {found.by} result{'' if found.by == 1 else 's'} on {name} ({speed})"
+    basis = f"based on {counted(found.by, 'result')} on {name} ({speed})"
     total, startup = clock(found.startup + found.seconds), clock(found.startup)
     return f"Estimated time: {total}, including {startup} of start-up, {basis}."
 

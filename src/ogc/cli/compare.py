@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from .._require import require
 from . import options as shared
 from . import train as training
 from .command import command
-from .errors import FAILED, SIGNALLED, fail
+from .errors import SIGNALLED, data_errors, fail, is_first_process
 from .output import download_bar, make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def compare(options: CompareOptions) -> None:
     from ..training.stopping import Interrupted
 
     console = make_console()
-    first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
+    first = is_first_process()
     console.quiet = not first
     with warnings_as_notes(console):
         options.check()
@@ -160,11 +159,8 @@ def _jobs(options: CompareOptions) -> tuple[list[Job], Path]:
     name = "-".join(part for part in parts if part is not None).replace(":", "-")
     out = Path("compare") / name if options.out is None else options.out
     seeds = [each.seed for each in plan.recipes]
-    try:
-        with download_bar() as progress:
-            data, info = load(source, recipe, download=options.download, progress=progress)
-    except ValueError as error:  # a broken file or a missing column
-        raise fail(str(error), FAILED) from None
+    with data_errors(), download_bar() as progress:
+        data, info = load(source, recipe, download=options.download, progress=progress)
     return jobs_of(recipe, data, out, methods=options.chosen, seeds=seeds, source=source, info=info), out
 
 

@@ -25,15 +25,28 @@ FAILURES = {  # exceptions about files and runs; other ``ValueError``s are about
 }
 
 
+def is_first_process() -> bool:
+    """Return True except in the other processes of torchrun, which print and write nothing."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def fail(message: str, code: int, *, every_rank: bool = False) -> typer.Exit:
     """Print the message to stderr and return the exception to raise.
 
     :param every_rank: print it in every process of torchrun, not only in the first one.
     """
-    rank = os.environ.get("RANK", "0")
-    if rank == "0" or every_rank:
-        typer.echo(message if rank == "0" else f"Process {rank}: {message}", err=True)
+    if is_first_process() or every_rank:
+        typer.echo(message if is_first_process() else f"Process {os.environ['RANK']}: {message}", err=True)
     return typer.Exit(code)
+
+
+@contextmanager
+def data_errors() -> Iterator[None]:
+    """Report a ``ValueError`` as a fault of the data, such as a broken file or a missing column, not of an argument."""
+    try:
+        yield
+    except ValueError as error:
+        raise fail(str(error), FAILED) from None
 
 
 @contextmanager

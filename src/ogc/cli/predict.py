@@ -11,7 +11,7 @@ import typer
 
 from . import options as shared
 from .command import command
-from .errors import FAILED, fail
+from .errors import data_errors
 from .output import make_console, progress_bar, say, warnings_as_notes
 
 if TYPE_CHECKING:
@@ -59,11 +59,8 @@ def predict(options: PredictOptions) -> None:
     console = make_console()
     with warnings_as_notes(console):
         predictor = Predictor.load(options.run, which=options.weights, device=options.device)
-        try:
-            with progress_bar(MofNCompleteColumn()) as progress:
-                found = predictor.predict(options.data, id=options.id, skip_bad=options.skip_bad, progress=progress)
-        except ValueError as error:  # a broken file, a missing column
-            raise fail(str(error), FAILED) from None
+        with data_errors(), progress_bar(MofNCompleteColumn()) as progress:
+            found = predictor.predict(options.data, id=options.id, skip_bad=options.skip_bad, progress=progress)
     found.write(options.out)
     say(console, _summary(found))
     say(console, f"Predictions: {options.out}")

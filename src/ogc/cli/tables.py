@@ -70,6 +70,7 @@ def tables(options: TablesOptions) -> None:
     from ..benchmark.result import FOLDER, OTHER_DRAWS, disagreements, read_all
     from ..benchmark.table import fill
     from ..benchmark.table_formats import page
+    from ..report.table import counted
 
     alone = options.write is None or not set(given(options)) - {"write", "results"}
     require(alone, "write", "used alone or with --results, because the page has every table", str(options.write))
@@ -87,7 +88,7 @@ def tables(options: TablesOptions) -> None:
         draws = read_all(folder.parent / OTHER_DRAWS)[0]
         text = page(found, folder=folder, beside=options.write.parent, other_draws=draws)
         write_whole(options.write, text.encode())
-        typer.echo(f"{options.write}: {len(found)} run{'' if len(found) == 1 else 's'}")
+        typer.echo(f"{options.write}: {counted(len(found), 'run')}")
         return
     filled = [fill(table, found) for table in wanted or TABLES.values()]
     empty = [each.table.name for each in filled if not each.has_runs]

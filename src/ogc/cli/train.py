@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -12,7 +11,7 @@ import typer
 from .._require import require
 from . import options as shared
 from .command import command, given
-from .errors import FAILED, fail
+from .errors import data_errors, is_first_process
 from .output import download_bar, make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def run(options: TrainOptions, console: Console) -> None:
     from ..report.table import table
     from ..training.session import train
 
-    first = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
+    first = is_first_process()
     console.quiet = not first
     with warnings_as_notes(console):
         options.check()
@@ -214,13 +213,10 @@ def _jobs(options: TrainOptions, plan: Plan | None) -> list[Job]:
     from ..training.session import jobs_of
     from ..training.source import load
 
-    try:
+    with data_errors(), download_bar() as progress:
         if plan is None:
             return jobs_of(options.resume, loss=options.method)
-        with download_bar() as progress:
-            data, info = load(plan.source, plan.recipes[0], download=options.download, progress=progress)
-    except ValueError as error:  # a broken file or a missing column
-        raise fail(str(error), FAILED) from None
+        data, info = load(plan.source, plan.recipes[0], download=options.download, progress=progress)
     return [Job(recipe, plan.source, data, info, out) for recipe, out in zip(plan.recipes, plan.folders, strict=True)]
 
 

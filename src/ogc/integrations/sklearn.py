@@ -272,7 +272,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Restore the links that a copy of the criterion loses, and apply changed parameters."""
         self.criterion_.attach(self._optimizer)
         self.criterion_.epsilon, self._optimizer.param_groups[0]["weight_decay"] = self.epsilon, self.weight_decay
-        self.criterion_._has_warned = True  # normals that are hard to tell apart, as with clean labels, are no fault
+        self.criterion_._has_warned = True  # with clean labels, normals are hard to tell apart, which is fine
 
     def _step(self, inputs: Tensor, labels: Tensor, lr: float) -> Tensor:
         self._optimizer.param_groups[0]["lr"] = lr

@@ -5,6 +5,7 @@ To add one: write a subclass of :class:`Pointwise` (or :class:`Loss`) in a small
 
 from __future__ import annotations
 
+from .._require import require_known
 from .active_passive import NCEPlusNNCE, NCEPlusRCE
 from .clipped import PHuberCE, clipped, clipped_slope
 from .js_divergence import JSDivergence
@@ -30,8 +31,7 @@ CLIPPABLE = ("ce", "fl", "gce", "sce", "taylor_ce", "js")  # those that OGC acce
 
 def by_name(name: str) -> type[Loss]:
     """Return the class of a loss by its name in LOSSES. Raise ``ValueError`` for an unknown name."""
-    if name not in LOSSES:
-        raise ValueError(f"There is no loss named {name!r}. Choose from {', '.join(LOSSES)}.")
+    require_known("loss named", name, LOSSES)
     return LOSSES[name]
 
 

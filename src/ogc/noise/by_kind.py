@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .._require import did_you_mean, require
+from .._require import require
 from .files import LabelFileError, LabelInfo, read_labels
 from .human import KINDS, cifar_n
 from .instance import instance_dependent
@@ -65,11 +65,8 @@ class Kind(NamedTuple):
 
     def checked(self) -> Kind:
         """Return the kind itself. Raise ``ValueError`` if it does not exist."""
-        if not (self.in_file or self.name in RATED):
-            raise ValueError(
-                f"Parameter `kind` should be one of {', '.join(RATED)}, human:KIND, file. "
-                f"Found `kind = {self.name!r}`.{did_you_mean(self.name, RATED)}"
-            )
+        rule = f"one of {', '.join(RATED)}, human:KIND, file"
+        require(self.in_file or self.name in RATED, "kind", rule, self.name, RATED)
         if self.name.startswith("human:"):
             human = self.name.removeprefix("human:")
             require(human in KINDS, "kind", f"human:KIND, where KIND is one of {', '.join(KINDS)}", self.name)

@@ -321,10 +321,10 @@ def in_percent(shares: Iterable[float | None]) -> list[float | None]:
     return [None if share is None else 100 * share for share in shares]
 
 
-def percent(values: Iterable[float | None], sign: str = " +- ") -> str | None:
-    """Format mean and standard deviation: [0.894] -> "89.4", [0.886, 0.9] -> "89.3 +- 1.0", [] -> None."""
+def percent(values: Iterable[float | None]) -> str:
+    """Format mean and standard deviation: [0.894] -> "89.4", [0.886, 0.9] -> "89.3+-1.0", [] -> "-"."""
     known = [value for value in values if value is not None]
     if not known:
-        return None
-    deviation = f"{sign}{100 * statistics.stdev(known):.1f}" if len(known) > 1 else ""
+        return "-"
+    deviation = f"+-{100 * statistics.stdev(known):.1f}" if len(known) > 1 else ""
     return f"{100 * statistics.fmean(known):.1f}{deviation}"

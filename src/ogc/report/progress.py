@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..training.history import Epoch
 from ..training.run_folder import is_finished
-from .table import clock, short_names
+from .table import clock, counted, short_names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -119,7 +119,7 @@ class Progress:
         self.line_epochs[run] = {epoch + 1, *spaced, *falls[:3]}
         if self.live is None:
             after = f", {epoch} of them done" if epoch else ""
-            self.said(f"{row.title}  {epochs} epoch{'' if epochs == 1 else 's'} of {steps} steps{after}")
+            self.said(f"{row.title}  {counted(epochs, 'epoch')} of {steps} steps{after}")
 
     def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
         row = self.rows[run]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .drawing import percent
@@ -93,20 +93,21 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
 
 def _cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Format the numbers of a row in ASCII, "-" for unknown ones."""
-
-    def mean(values: Iterable[float | None]) -> str:
-        return percent(values, "+-") or "-"
-
     ends = [run["epochs"][-1] for run in runs]
     estimates = (run.get("noise_rate") for run in runs)  # None without surveys, and in results of older versions
     true = ((run["facts"]["noise"] or {}).get("rate_got") for run in runs)
-    noise = "/".join(mean(values).split("+")[0] for values in (estimates, true))
+    noise = "/".join(percent(values).split("+")[0] for values in (estimates, true))
     return [
-        *(mean(run["summary"].get(name) for run in runs) for name in ("last", "averaged_last", "best")),
-        mean(end["memorised"] for end in ends),
+        *(percent(run["summary"].get(name) for run in runs) for name in ("last", "averaged_last", "best")),
+        percent(end["memorised"] for end in ends),
         "-" if noise == "-/-" else noise,
         clock(sum(run["seconds"] for run in runs) / len(runs)),
     ]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 run", "2 runs"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def clock(seconds: float) -> str:

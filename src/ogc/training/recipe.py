@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from .._require import did_you_mean, require
+from .._require import did_you_mean, require, require_known
 from ..clipping.default_rule import FEWEST, period
 from ..models import TIMM, check_name
 from ..noise.by_kind import Kind
@@ -267,10 +267,7 @@ def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str 
 
 def by_name(name: str) -> Recipe:
     """Return one of RECIPES. An unknown name raises an error that lists similar ones."""
-    if name not in RECIPES:
-        raise ValueError(
-            f"There is no recipe named {name!r}.{did_you_mean(name, RECIPES)} Choose from {', '.join(RECIPES)}."
-        )
+    require_known("recipe named", name, RECIPES)
     return RECIPES[name]
 
 

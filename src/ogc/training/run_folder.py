@@ -32,7 +32,7 @@ REPORT, PICTURES = "report.html", ("accuracy", "labels", "noise", "tau", "ratio"
 EVENTS = "events.out.tfevents.*"  # TensorBoard's
 AUDIT = "audit"  # a folder
 NOT_BEGUN: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
-NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # facts of a run whose turn never came
+NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # facts of a run that has not started
 FACTS = (*NOT_BEGUN, "from_python")  # those of other runs that are read
 
 
@@ -100,7 +100,7 @@ class Description(NamedTuple):
     id: str
     recipe: Recipe
     source: Source | None
-    facts: dict[str, Any] | None  # None before its turn has come
+    facts: dict[str, Any] | None  # None before it has started
 
     @property
     def from_python(self) -> list[str]:
