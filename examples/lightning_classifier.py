@@ -1,6 +1,7 @@
-"""Lightning: cross entropy and OGC on digits with half of the labels wrong.
+"""Train with Lightning on digits with half of the labels wrong: first with CE, then with OGC.
 
-python examples/lightning_classifier.py     # a minute on a CPU, offline; pip install "torch-ogc[lightning,cli]"
+pip install "torch-ogc[lightning,cli]"
+python examples/lightning_classifier.py     # a minute on a CPU, offline
 """
 
 import argparse
@@ -30,7 +31,7 @@ class Classifier(pl.LightningModule):
     def __init__(self, criterion):
         super().__init__()
         self.network = mlp(64, 10)
-        self.criterion = criterion  # a submodule: Lightning saves, resumes and moves it
+        self.criterion = criterion  # as a submodule, it is saved, restored and moved by Lightning
 
     def training_step(self, batch, batch_idx):
         inputs, labels = batch
@@ -63,7 +64,7 @@ def run(criterion, callbacks, folder):
 
 
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-warnings.filterwarnings("ignore", module="lightning.*")  # on workers, and the like
+warnings.filterwarnings("ignore", module="lightning.*")  # about the number of workers, for example
 train_set, others = load_digits()
 test_set = others["test"]
 given = torch.from_numpy(symmetric(train_set.given.numpy(), 0.5, num_classes=10))

@@ -1,4 +1,4 @@
-"""A plain training loop: cross entropy and OGC on digits with half of the labels wrong, saved and resumed.
+"""Train in a plain loop on digits with half of the labels wrong: first with CE, then with OGC, saved and resumed.
 
 python examples/plain_loop.py     # half a minute on a CPU, offline; the digits need scikit-learn
 """
@@ -27,12 +27,12 @@ given = torch.from_numpy(symmetric(true.numpy(), 0.5, num_classes=10))  # noisy 
 
 
 def train(method, checkpoint, until=EPOCHS):
-    """Train, resuming from the checkpoint if there is one."""
+    """Train until epoch ``until`` and save. Resume from the checkpoint if there is one."""
     torch.manual_seed(0)
     model = mlp(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [EPOCHS // 3, 2 * EPOCHS // 3])
-    criterion = OGC("ce", optimizer) if method == "CE+OGC" else nn.CrossEntropyLoss()  # the one line
+    criterion = OGC("ce", optimizer) if method == "CE+OGC" else nn.CrossEntropyLoss()  # the only change
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "criterion": criterion}
     start = 0
     if checkpoint.exists():
