@@ -249,8 +249,8 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
     early, later = (cpu["default_times_ce"][name] for name in ("early", "later"))
     rates = next(row for row in gpu["rows"] if row["what"] == "engine")["images_per_second"]
     lines = (
-        "Time of a forward and backward pass on one CPU core, relative to `F.cross_entropy`, with a batch of 128",
-        f"({cpu['device']}, torch {cpu['torch']}, {cpu['date'][:10]}):",
+        "The table shows the time of a forward and backward pass on one CPU core, relative to `F.cross_entropy`,",
+        f"with a batch size of 128 ({cpu['device']}, torch {cpu['torch']}, {cpu['date'][:10]}).",
         "",
         "| loss | 10 classes | 1,000 classes |",
         "|---|---|---|",
@@ -258,14 +258,13 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
             f"| {base.upper()}+OGC, `epsilon={EPSILON:g}` | {times['10', base]:.1f} | {times['1000', base]:.1f} |"
             for base in ("ce", "fl")
         ),
-        f"| CE+OGC, default rule, first 1,024 steps (an update every 4) | {early:.1f} | - |",
-        f"| CE+OGC, default rule, later steps (an update every 32) | {later:.1f} | - |",
+        f"| CE+OGC, default rule, first 1,024 steps (an update every 4 steps) | {early:.1f} | - |",
+        f"| CE+OGC, default rule, later steps (an update every 32 steps) | {later:.1f} | - |",
         "",
         f"A whole training step of a small MLP takes {100 * (mlp['ogc'] / mlp['ce'] - 1):.0f} % longer with CE+OGC "
         f"(`epsilon={EPSILON:g}`) than with CE. Per update,",
         "a straightforward implementation with scikit-learn's `GaussianMixture` and a deque takes "
-        f"{cheaper['ce']:.0f} times as long as ours for CE,",
-        f"and {cheaper['fl']:.0f} times as long for FL.",
+        f"{cheaper['ce']:.0f} (CE) or {cheaper['fl']:.0f} (FL) times as long as ours.",
         "",
         f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}), a step of OGC is a single kernel launch. "
         "ResNet-18 trains on CIFAR-10 at",
