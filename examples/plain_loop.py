@@ -71,4 +71,4 @@ suspicion = criterion.noise_probability(model(inputs), given)
 print(f"The most suspicious labels: {suspicion.argsort(descending=True)[:5].tolist()}")
 if is_smoke:
     print("--smoke is too short for a comparison.")
-print("Next: in your own loop, replace nn.CrossEntropyLoss() by OGC('ce', optimizer), and save its state_dict.")
+print("Next: in your own loop, replace nn.CrossEntropyLoss() with OGC('ce', optimizer), and save its state_dict.")

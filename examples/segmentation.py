@@ -78,5 +78,5 @@ if __name__ == "__main__":
         train(name, epochs=1 if smoke else 20)
     if smoke:
         print("--smoke is too short for a comparison.")
-    print("Next: replace draw() by your own images and masks, and pass the label of unlabelled pixels as ignore_index.")
+    print("Next: replace draw() with your own images and masks, and pass the label of unlabelled pixels as ignore_index.")
     print("If tau stays at 1e7, or wrong labels are still memorised, lower epsilon: docs/guide/choosing.md")
