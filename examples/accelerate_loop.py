@@ -66,7 +66,7 @@ with tempfile.TemporaryDirectory() as own:
     train("CE+OGC", 0, EPOCHS // 2, f"{folder}/ogc")
     criterion, accuracy = train("CE+OGC", EPOCHS // 2, EPOCHS, f"{folder}/ogc")  # new objects, restored from the folder
     accelerator.print(f"CE+OGC  accuracy on clean test digits {accuracy:.1%}, tau {float(criterion.tau):.3g}, ", end="")
-    accelerator.print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%}")
+    accelerator.print(f"weight of the noisy normal {float(criterion.mixture.noisy_weight):.1%}")
     accelerator.wait_for_everyone()
 if is_smoke:
     accelerator.print("--smoke is too short for a comparison.")

@@ -64,7 +64,7 @@ def train(epochs, folder, **settings):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     config = BertConfig(vocab_size=len(VOCABULARY) + 1, num_labels=len(NAMES), max_position_embeddings=16, **sizes)
     arguments = TrainingArguments(
-        output_dir=folder,  # its checkpoints contain OGC's state, so train(resume_from_checkpoint=True) is exact
+        output_dir=folder,  # checkpoints contain OGC's state: train(resume_from_checkpoint=True) resumes exactly
         num_train_epochs=epochs,
         per_device_train_batch_size=64,
         learning_rate=2e-3,
@@ -103,9 +103,10 @@ with tempfile.TemporaryDirectory() as folder:
     criterion = OGC("ce", queue_size=256 if is_smoke else 2048, every=4 if is_smoke else 32)
     ogc_loss = loss(criterion)
     trainer, accuracy = train(epochs, folder, compute_loss_func=ogc_loss, callbacks=[ogc_loss])
-    noise = float(criterion.mixture.noisy_weight)
+    weight = float(criterion.mixture.noisy_weight)
     print(f"CE+OGC  accuracy on clean test sentences {accuracy:.1%}, ", end="")
-    print(f"tau {float(criterion.tau):.3g}, estimated noise {noise:.1%} ({wrong.float().mean():.1%} are wrong)")
+    print(f"tau {float(criterion.tau):.3g}, weight of the noisy normal {weight:.1%} ", end="")
+    print(f"({wrong.float().mean():.1%} of the topics are wrong)")
 
     found = trainer.predict(encode(train_rows))
     suspicion = criterion.noise_probability(torch.tensor(found.predictions), torch.tensor(found.label_ids))

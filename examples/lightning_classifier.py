@@ -31,7 +31,7 @@ class Classifier(pl.LightningModule):
     def __init__(self, criterion):
         super().__init__()
         self.network = mlp(64, 10)
-        self.criterion = criterion  # as a submodule, it is saved, restored and moved by Lightning
+        self.criterion = criterion  # a submodule, which Lightning saves, restores and moves
 
     def training_step(self, batch, batch_idx):
         inputs, labels = batch
@@ -76,9 +76,9 @@ with tempfile.TemporaryDirectory() as temporary:
     criterion = OGC("ce")
     trainer, accuracy = run(criterion, [OGCCallback()], folder)
     print(f"CE+OGC  accuracy on clean test digits {accuracy:.1%}, tau {float(criterion.tau):.3g}, ", end="")
-    print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%}")
+    print(f"weight of the noisy normal {float(criterion.mixture.noisy_weight):.1%}")
     if arguments.out:
-        print(f"The cross entropies with the two normals: {trainer.log_dir}/ogc.png; tensorboard --logdir {folder}")
+        print(f"Histogram with the two normals: {trainer.log_dir}/ogc.png. Curves: tensorboard --logdir {folder}")
 if arguments.smoke:
     print("--smoke is too short for a comparison.")
 print('Next: in your module, self.criterion = OGC("ce"); in your Trainer, callbacks=[OGCCallback()].')

@@ -55,7 +55,7 @@ if __name__ == "__main__":
     parser.add_argument("--smoke", action="store_true", help="run a smoke test of a few seconds")
     smoke = parser.parse_args().smoke
     for method in ("Insistent", "Insistent+OGC"):
-        print(f"{method}: {test_accuracy(method, epochs=5 if smoke else 60):.1%} of the test digits are right\n")
+        print(f"{method}: test accuracy {test_accuracy(method, epochs=5 if smoke else 60):.1%}\n")
     if smoke:
         print("--smoke is too short for a comparison.")
     print("To compare it with other losses under four kinds of noise:")

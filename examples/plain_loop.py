@@ -65,7 +65,8 @@ with tempfile.TemporaryDirectory() as folder:
     train("CE+OGC", Path(folder) / "ogc.pt", until=EPOCHS // 2)
     model, criterion = train("CE+OGC", Path(folder) / "ogc.pt")  # new model and criterion, restored from the file
     print(f"CE+OGC  accuracy on clean test digits {accuracy(model):.1%}, tau {float(criterion.tau):.3g}, ", end="")
-    print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%} (true {(given != true).float().mean():.1%})")
+    weight, wrong = float(criterion.mixture.noisy_weight), (given != true).float().mean()
+    print(f"weight of the noisy normal {weight:.1%} ({wrong:.1%} of the labels are wrong)")
 
 suspicion = criterion.noise_probability(model(inputs), given)
 print(f"The most suspicious labels: {suspicion.argsort(descending=True)[:5].tolist()}")

@@ -65,9 +65,9 @@ def train(name: str, epochs: int) -> None:
     images, true = draw(256, wrong=0.0, seed=1)
     with torch.no_grad():
         right = (model(images).argmax(1) == true)[true != UNLABELLED]
-    print(f"{name}: {right.float().mean():.1%} of the test pixels are right")
+    print(f"{name}: {right.float().mean():.1%} of the test pixels are classified correctly")
     if isinstance(criterion, OGC):
-        print(f"tau {criterion.tau:.2f}, estimated noise {criterion.mixture.noisy_weight:.0%} of the labelled pixels")
+        print(f"tau {criterion.tau:.2f}, weight of the noisy normal {criterion.mixture.noisy_weight:.0%}")
 
 
 if __name__ == "__main__":
@@ -78,5 +78,5 @@ if __name__ == "__main__":
         train(name, epochs=1 if smoke else 20)
     if smoke:
         print("--smoke is too short for a comparison.")
-    print("Next: replace draw() with your own images and masks, and pass the label of unlabelled pixels as ignore_index.")
-    print("If tau stays at 1e7, or wrong labels are still memorised, lower epsilon: docs/guide/choosing.md")
+    print("Next: replace draw() with your own images and masks. Pass the label of unlabelled pixels as ignore_index.")
+    print("If tau stays at 1e7, or wrong labels are still memorised, lower epsilon or leave it out.")

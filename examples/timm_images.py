@@ -66,7 +66,7 @@ with tempfile.TemporaryDirectory() as folder:
         saver = CheckpointSaver(model, optimizer, checkpoint_dir=folder, task=task)
         accuracy = train(task, optimizer, 3 if is_smoke else 40, saver)
         print(f"{name:6}  accuracy on clean test digits {accuracy:.1%}")
-    print(f"tau {float(criterion.tau):.3g}, estimated noise {float(criterion.mixture.noisy_weight):.1%}")
+    print(f"tau {float(criterion.tau):.3g}, weight of the noisy normal {float(criterion.mixture.noisy_weight):.1%}")
 
     again = OGC("ce", **smaller)
     task = OGCTask(timm.create_model("test_resnet", in_chans=1, num_classes=10), again, verbose=False)
