@@ -249,18 +249,27 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
     early, later = (cpu["default_times_ce"][name] for name in ("early", "later"))
     rates = next(row for row in gpu["rows"] if row["what"] == "engine")["images_per_second"]
     lines = (
-        f"On one core ({cpu['device']}, torch {cpu['torch']}, {cpu['date'][:10]}), forward and backward, batch 128,",
-        f"the update every 32 steps included: {times['10', 'ce']:.1f} (CE) and {times['10', 'fl']:.1f} (FL) times "
-        f"`F.cross_entropy` at 10 classes, {times['1000', 'ce']:.1f} and {times['1000', 'fl']:.1f} at 1,000.",
-        f"With the default rule, CE+OGC at 10 classes takes {early:.1f} times as long in its first 1,024 steps,",
-        f"with an update every four, and {later:.1f} times as long afterwards.",
-        "A straightforward implementation with scikit-learn's GaussianMixture and a deque takes "
-        f"{cheaper['ce']:.0f} (CE) and {cheaper['fl']:.0f} (FL) times as long per update.",
-        f"A whole step of a small MLP takes {mlp['ogc'] / mlp['ce'] - 1:.0%} longer than with CE.",
-        f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}) queue, update, loss and gradient "
-        "are one launch:",
-        f"ResNet-18 on CIFAR-10 trains at {rates['ce']:,} images/s with CE and at {rates['ce+ogc']:,} with CE+OGC",
-        "([docs/training.md](docs/training.md)).",
+        "The table shows the time of a forward and backward pass on one CPU core, relative to `F.cross_entropy`,",
+        f"with a batch size of 128 ({cpu['device']}, torch {cpu['torch']}, {cpu['date'][:10]}).",
+        "",
+        "| loss | 10 classes | 1,000 classes |",
+        "|---|---|---|",
+        *(
+            f"| {base.upper()}+OGC, `epsilon={EPSILON:g}` | {times['10', base]:.1f} | {times['1000', base]:.1f} |"
+            for base in ("ce", "fl")
+        ),
+        f"| CE+OGC, default rule, first 1,024 steps (an update every 4 steps) | {early:.1f} | - |",
+        f"| CE+OGC, default rule, later steps (an update every 32 steps) | {later:.1f} | - |",
+        "",
+        f"A whole training step of a small MLP takes {100 * (mlp['ogc'] / mlp['ce'] - 1):.0f} % longer with CE+OGC "
+        f"(`epsilon={EPSILON:g}`) than with CE. Per update,",
+        "a straightforward implementation with scikit-learn's `GaussianMixture` and a deque takes "
+        f"{cheaper['ce']:.0f} (CE) or {cheaper['fl']:.0f} (FL) times as long as ours.",
+        "",
+        f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}), a step of OGC is a single kernel launch. "
+        "ResNet-18 trains on CIFAR-10 at",
+        f"{rates['ce']:,} images/s with CE and at {rates['ce+ogc']:,} images/s with CE+OGC "
+        "([throughput](docs/training.md#the-engine)).",
     )
     return "\n".join(lines)
 

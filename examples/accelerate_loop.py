@@ -1,7 +1,8 @@
-"""Accelerate: cross entropy and OGC on digits with half of the labels wrong, saved and resumed.
+"""Train with Accelerate on digits with half of the labels wrong: first with CE, then with OGC, saved and resumed.
 
-python examples/accelerate_loop.py     # a minute on a CPU, offline; pip install "torch-ogc[accelerate,cli]"
-torchrun --nproc_per_node 2 examples/accelerate_loop.py     # two processes, one queue
+pip install "torch-ogc[accelerate,cli]"
+python examples/accelerate_loop.py                          # a minute on a CPU, offline
+torchrun --nproc_per_node 2 examples/accelerate_loop.py     # two processes that share a queue
 """
 
 import argparse
@@ -29,7 +30,7 @@ given = torch.from_numpy(symmetric(train_set.given.numpy(), 0.5, num_classes=10)
 
 
 def train(method, start, stop, folder):
-    """Train from epoch ``start``. If it is not 0, resume from the state in ``folder``."""
+    """Train from epoch ``start`` to ``stop`` and save. If ``start`` is not 0, resume from the state in ``folder``."""
     accelerator = Accelerator(cpu=True, step_scheduler_with_optimizer=False)
     torch.manual_seed(0)
     model = mlp(64, 10)
@@ -40,7 +41,7 @@ def train(method, start, stop, folder):
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
 
     criterion = OGC("ce", optimizer) if method == "CE+OGC" else nn.CrossEntropyLoss()
-    accelerator.register_for_checkpointing(criterion)  # not prepare, since it has no parameters
+    accelerator.register_for_checkpointing(criterion)  # instead of prepare, because it has no parameters
     if start:
         accelerator.load_state(folder)
     for _ in range(start, stop):
@@ -59,13 +60,13 @@ def train(method, start, stop, folder):
 
 accelerator = Accelerator(cpu=True)
 with tempfile.TemporaryDirectory() as own:
-    folder = broadcast_object_list([own])[0]  # of the main process, for all
+    folder = broadcast_object_list([own])[0]  # all processes use the folder of the main process
     _, accuracy = train("CE", 0, EPOCHS, f"{folder}/ce")
     accelerator.print(f"CE      accuracy on clean test digits {accuracy:.1%}")
     train("CE+OGC", 0, EPOCHS // 2, f"{folder}/ogc")
     criterion, accuracy = train("CE+OGC", EPOCHS // 2, EPOCHS, f"{folder}/ogc")  # new objects, restored from the folder
     accelerator.print(f"CE+OGC  accuracy on clean test digits {accuracy:.1%}, tau {float(criterion.tau):.3g}, ", end="")
-    accelerator.print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%}")
+    accelerator.print(f"weight of the noisy normal {float(criterion.mixture.noisy_weight):.1%}")
     accelerator.wait_for_everyone()
 if is_smoke:
     accelerator.print("--smoke is too short for a comparison.")

@@ -1,7 +1,8 @@
-"""Hugging Face's Trainer: cross entropy and OGC on sentences with 40 % wrong topics.
+"""Train with the Hugging Face Trainer on sentences with 40 % wrong topics: first with CE, then with OGC.
 
-python examples/huggingface_text.py            # a minute on a CPU, offline; pip install "torch-ogc[huggingface]"
-python examples/huggingface_text.py --smoke    # smoke test, seconds
+pip install "torch-ogc[huggingface]"
+python examples/huggingface_text.py            # a minute on a CPU, offline
+python examples/huggingface_text.py --smoke    # a smoke test of a few seconds
 """
 
 import argparse
@@ -39,7 +40,10 @@ NAMES = list(TOPICS)
 
 
 def make(number, wrong=0.0):
-    """Make sentences with three words on their topic, one on another, and random words; and which topics are wrong."""
+    """Return (sentence, given topic, true topic) for each sample.
+
+    A sentence has three words on its topic, one word on a random topic, and six filler words.
+    """
     rows = []
     for _ in range(number):
         true, other, stray = random.choices(range(len(NAMES)), k=3)
@@ -60,7 +64,7 @@ def train(epochs, folder, **settings):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     config = BertConfig(vocab_size=len(VOCABULARY) + 1, num_labels=len(NAMES), max_position_embeddings=16, **sizes)
     arguments = TrainingArguments(
-        output_dir=folder,  # checkpoints hold OGC's state: trainer.train(resume_from_checkpoint=True) resumes exactly
+        output_dir=folder,  # checkpoints contain OGC's state: train(resume_from_checkpoint=True) resumes exactly
         num_train_epochs=epochs,
         per_device_train_batch_size=64,
         learning_rate=2e-3,
@@ -84,9 +88,10 @@ def train(epochs, folder, **settings):
 disable_progress_bar()
 random.seed(0)
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
+parser.add_argument("--smoke", action="store_true", help="run a smoke test of a few seconds")
 is_smoke = parser.parse_args().smoke
-train_rows, test_rows = make(300 if is_smoke else 2000, wrong=0.5), make(500)  # a random topic is right in 1 of 5 cases
+# Half of the given topics are random, and one in five of these is correct by chance.
+train_rows, test_rows = make(300 if is_smoke else 2000, wrong=0.5), make(500)
 wrong = torch.tensor([given != true for _, given, true in train_rows])
 epochs = 2 if is_smoke else 25
 
@@ -94,13 +99,14 @@ with tempfile.TemporaryDirectory() as folder:
     _, accuracy = train(epochs, folder)
     print(f"CE      accuracy on clean test sentences {accuracy:.1%}")
 
-    # The queue has 4096 samples by default, twice what there are here.
+    # The default queue of 4,096 samples is twice as long as this training set.
     criterion = OGC("ce", queue_size=256 if is_smoke else 2048, every=4 if is_smoke else 32)
     ogc_loss = loss(criterion)
     trainer, accuracy = train(epochs, folder, compute_loss_func=ogc_loss, callbacks=[ogc_loss])
-    noise = float(criterion.mixture.noisy_weight)
+    weight = float(criterion.mixture.noisy_weight)
     print(f"CE+OGC  accuracy on clean test sentences {accuracy:.1%}, ", end="")
-    print(f"tau {float(criterion.tau):.3g}, estimated noise {noise:.1%} ({wrong.float().mean():.1%} are wrong)")
+    print(f"tau {float(criterion.tau):.3g}, weight of the noisy normal {weight:.1%} ", end="")
+    print(f"({wrong.float().mean():.1%} of the topics are wrong)")
 
     found = trainer.predict(encode(train_rows))
     suspicion = criterion.noise_probability(torch.tensor(found.predictions), torch.tensor(found.label_ids))

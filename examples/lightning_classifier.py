@@ -1,6 +1,7 @@
-"""Lightning: cross entropy and OGC on digits with half of the labels wrong.
+"""Train with Lightning on digits with half of the labels wrong: first with CE, then with OGC.
 
-python examples/lightning_classifier.py     # a minute on a CPU, offline; pip install "torch-ogc[lightning,cli]"
+pip install "torch-ogc[lightning,cli]"
+python examples/lightning_classifier.py     # a minute on a CPU, offline
 """
 
 import argparse
@@ -30,7 +31,7 @@ class Classifier(pl.LightningModule):
     def __init__(self, criterion):
         super().__init__()
         self.network = mlp(64, 10)
-        self.criterion = criterion  # a submodule: Lightning saves, resumes and moves it
+        self.criterion = criterion  # a submodule, which Lightning saves, restores and moves
 
     def training_step(self, batch, batch_idx):
         inputs, labels = batch
@@ -63,7 +64,7 @@ def run(criterion, callbacks, folder):
 
 
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-warnings.filterwarnings("ignore", module="lightning.*")  # on workers, and the like
+warnings.filterwarnings("ignore", module="lightning.*")  # about the number of workers, for example
 train_set, others = load_digits()
 test_set = others["test"]
 given = torch.from_numpy(symmetric(train_set.given.numpy(), 0.5, num_classes=10))
@@ -75,9 +76,9 @@ with tempfile.TemporaryDirectory() as temporary:
     criterion = OGC("ce")
     trainer, accuracy = run(criterion, [OGCCallback()], folder)
     print(f"CE+OGC  accuracy on clean test digits {accuracy:.1%}, tau {float(criterion.tau):.3g}, ", end="")
-    print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%}")
+    print(f"weight of the noisy normal {float(criterion.mixture.noisy_weight):.1%}")
     if arguments.out:
-        print(f"The cross entropies with the two normals: {trainer.log_dir}/ogc.png; tensorboard --logdir {folder}")
+        print(f"Histogram with the two normals: {trainer.log_dir}/ogc.png. Curves: tensorboard --logdir {folder}")
 if arguments.smoke:
     print("--smoke is too short for a comparison.")
 print('Next: in your module, self.criterion = OGC("ce"); in your Trainer, callbacks=[OGCCallback()].')

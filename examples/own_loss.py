@@ -1,7 +1,8 @@
-"""Your own loss, with and without OGC, on digits with half of the labels wrong.
+"""Train your own loss with and without OGC, on digits with half of the labels wrong.
 
-python examples/own_loss.py            # half a minute; pip install "torch-ogc[cli]"
-python examples/own_loss.py --smoke    # smoke test, seconds
+pip install "torch-ogc[cli]"
+python examples/own_loss.py            # half a minute on a CPU, offline
+python examples/own_loss.py --smoke    # a smoke test of a few seconds
 """
 
 import argparse
@@ -19,14 +20,14 @@ from ogc.noise import symmetric
 class Insistent(Pointwise):
     """H + H^2 / 2 with H = -log p, steeper than CE where p is small.
 
-    OGC only needs a loss of p whose slope falls as p rises.
+    OGC can clip it, because it depends only on p and its slope falls as p rises.
     """
 
     def value(self, p: Tensor) -> Tensor:
         H = -torch.log(p)
         return H + H**2 / 2
 
-    def slope(self, p: Tensor) -> Tensor:  # optional: by default autograd derives it from value
+    def slope(self, p: Tensor) -> Tensor:  # optional; by default, autograd derives it from value
         return (1 - torch.log(p)) / p
 
 
@@ -51,12 +52,12 @@ def test_accuracy(method: str, epochs: int) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
+    parser.add_argument("--smoke", action="store_true", help="run a smoke test of a few seconds")
     smoke = parser.parse_args().smoke
     for method in ("Insistent", "Insistent+OGC"):
-        print(f"{method}: {test_accuracy(method, epochs=5 if smoke else 60):.1%} of the test digits are right\n")
+        print(f"{method}: test accuracy {test_accuracy(method, epochs=5 if smoke else 60):.1%}\n")
     if smoke:
         print("--smoke is too short for a comparison.")
-    print("To compare it with other losses under four noises:")
+    print("To compare it with other losses under four kinds of noise:")
     print("  ogc bench run digits --method examples/own_loss.py:Insistent+ogc --methods ce,ce+ogc --out runs/bench")
     print("  ogc tables digits --results runs/bench")

@@ -1,4 +1,4 @@
-"""A plain training loop: cross entropy and OGC on digits with half of the labels wrong, saved and resumed.
+"""Train in a plain loop on digits with half of the labels wrong: first with CE, then with OGC, saved and resumed.
 
 python examples/plain_loop.py     # half a minute on a CPU, offline; the digits need scikit-learn
 """
@@ -27,12 +27,12 @@ given = torch.from_numpy(symmetric(true.numpy(), 0.5, num_classes=10))  # noisy 
 
 
 def train(method, checkpoint, until=EPOCHS):
-    """Train, resuming from the checkpoint if there is one."""
+    """Train until epoch ``until`` and save. Resume from the checkpoint if there is one."""
     torch.manual_seed(0)
     model = mlp(64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [EPOCHS // 3, 2 * EPOCHS // 3])
-    criterion = OGC("ce", optimizer) if method == "CE+OGC" else nn.CrossEntropyLoss()  # the one line
+    criterion = OGC("ce", optimizer) if method == "CE+OGC" else nn.CrossEntropyLoss()  # the only change
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "criterion": criterion}
     start = 0
     if checkpoint.exists():
@@ -65,10 +65,11 @@ with tempfile.TemporaryDirectory() as folder:
     train("CE+OGC", Path(folder) / "ogc.pt", until=EPOCHS // 2)
     model, criterion = train("CE+OGC", Path(folder) / "ogc.pt")  # new model and criterion, restored from the file
     print(f"CE+OGC  accuracy on clean test digits {accuracy(model):.1%}, tau {float(criterion.tau):.3g}, ", end="")
-    print(f"estimated noise {float(criterion.mixture.noisy_weight):.1%} (true {(given != true).float().mean():.1%})")
+    weight, wrong = float(criterion.mixture.noisy_weight), (given != true).float().mean()
+    print(f"weight of the noisy normal {weight:.1%} ({wrong:.1%} of the labels are wrong)")
 
 suspicion = criterion.noise_probability(model(inputs), given)
 print(f"The most suspicious labels: {suspicion.argsort(descending=True)[:5].tolist()}")
 if is_smoke:
     print("--smoke is too short for a comparison.")
-print("Next: in your own loop, replace nn.CrossEntropyLoss() by OGC('ce', optimizer), and save its state_dict.")
+print("Next: in your own loop, replace nn.CrossEntropyLoss() with OGC('ce', optimizer), and save its state_dict.")

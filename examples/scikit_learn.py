@@ -1,7 +1,8 @@
-"""scikit-learn: OGCClassifier on digits with 40 % wrong labels. Needs `pip install "torch-ogc[sklearn]"`.
+"""Train OGCClassifier, a scikit-learn estimator, on digits with 40 % wrong labels.
 
+pip install "torch-ogc[sklearn]"
 python examples/scikit_learn.py            # a few seconds
-python examples/scikit_learn.py --smoke    # smoke test
+python examples/scikit_learn.py --smoke    # a smoke test
 """
 
 import argparse
@@ -25,16 +26,16 @@ def main(smoke: bool) -> None:
     given = np.where(rng.random(len(true)) < 0.4, (true + rng.integers(1, 10, len(true))) % 10, true)
 
     ours = OGCClassifier(max_iter=2 if smoke else None, random_state=0).fit(X, given)
-    print(f"OGCClassifier: {ours.score(X_test, y_test):.1%} of the test labels right")
+    print(f"OGCClassifier predicts {ours.score(X_test, y_test):.1%} of the test labels correctly.")
     theirs = make_pipeline(StandardScaler(), MLPClassifier(early_stopping=True, random_state=0))
     if not smoke:
-        print(f"MLPClassifier, early stopping: {theirs.fit(X, given).score(X_test, y_test):.1%}")
+        print(f"MLPClassifier with early stopping: {theirs.fit(X, given).score(X_test, y_test):.1%}")
 
     worst = ours.label_quality_.argsort()[:100]  # review these labels first
-    print(f"of the hundred worst labels by label_quality_, {(given != true)[worst].mean():.1%} are wrong")
-    print(f"labels taken for wrong: {ours.noise_rate_:.1%}; in truth {(given != true).mean():.1%}")
+    print(f"Of the hundred labels with the lowest label_quality_, {(given != true)[worst].mean():.1%} are wrong.")
+    print(f"Estimated noise rate: {ours.noise_rate_:.1%} (true rate {(given != true).mean():.1%}).")
 
-    with tempfile.TemporaryDirectory() as folder:  # without pickle
+    with tempfile.TemporaryDirectory() as folder:  # saving does not use pickle
         ours.save(Path(folder) / "digits.safetensors")
         again = OGCClassifier.load(Path(folder) / "digits.safetensors")
     assert (again.predict(X_test) == ours.predict(X_test)).all()
@@ -43,5 +44,5 @@ def main(smoke: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
+    parser.add_argument("--smoke", action="store_true", help="run a smoke test of a few seconds")
     main(parser.parse_args().smoke)

@@ -1,7 +1,7 @@
-"""Segmentation: one label per pixel, 40 % of the regions mislabelled, outlines unlabelled. Needs only torch.
+"""Train a segmentation network with 40 % of the regions mislabelled and outlines unlabelled. Needs only torch.
 
-python examples/segmentation.py            # about a minute
-python examples/segmentation.py --smoke    # smoke test, seconds
+python examples/segmentation.py            # about a minute on a CPU, offline
+python examples/segmentation.py --smoke    # a smoke test of a few seconds
 """
 
 import argparse
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from ogc import OGC
 
 CLASSES = 6  # stripes at six angles
-UNLABELLED = 255  # as in many segmentation sets
+UNLABELLED = 255  # the value that many segmentation data sets use
 
 
 def draw(n: int, *, wrong: float, seed: int) -> tuple[Tensor, Tensor]:
     """Draw striped discs on a striped background, and the class of each pixel: n -> (n, 1, 32, 32), (n, 32, 32)."""
     g = torch.Generator().manual_seed(seed)
-    true = torch.randint(CLASSES, (2, n, 1, 1), generator=g)  # of the background and of the disc
+    true = torch.randint(CLASSES, (2, n, 1, 1), generator=g)  # classes of the background and the disc
     another = (true + torch.randint(1, CLASSES, true.shape, generator=g)) % CLASSES
     named = torch.where(torch.rand(true.shape, generator=g) < wrong, another, true)
 
@@ -49,7 +49,9 @@ def train(name: str, epochs: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     criterion: nn.Module = nn.CrossEntropyLoss(ignore_index=UNLABELLED)
-    if name == "CE+OGC":  # every pixel is a sample: a larger queue; few steps: update more often; few classes: epsilon
+    if name == "CE+OGC":
+        # Every pixel is a sample, so the queue is longer. There are few steps, so updates are more frequent. There are
+        # few classes, so epsilon is smaller than 2.
         criterion = OGC("ce", optimizer, queue_size=32768, every=8, epsilon=0.5, ignore_index=UNLABELLED)
     for _ in range(epochs):
         for batch in torch.randperm(len(images)).split(16):
@@ -63,18 +65,18 @@ def train(name: str, epochs: int) -> None:
     images, true = draw(256, wrong=0.0, seed=1)
     with torch.no_grad():
         right = (model(images).argmax(1) == true)[true != UNLABELLED]
-    print(f"{name}: {right.float().mean():.1%} of the test pixels are right")
+    print(f"{name}: {right.float().mean():.1%} of the test pixels are classified correctly")
     if isinstance(criterion, OGC):
-        print(f"tau {criterion.tau:.2f}, estimated noise {criterion.mixture.noisy_weight:.0%} of the labelled pixels")
+        print(f"tau {criterion.tau:.2f}, weight of the noisy normal {criterion.mixture.noisy_weight:.0%}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
+    parser.add_argument("--smoke", action="store_true", help="run a smoke test of a few seconds")
     smoke = parser.parse_args().smoke
     for name in ("CE", "CE+OGC"):
         train(name, epochs=1 if smoke else 20)
     if smoke:
         print("--smoke is too short for a comparison.")
-    print("Next: replace draw() by your own images and masks, and pass the label of unlabelled pixels as ignore_index.")
-    print("If tau stays at 1e7, or wrong labels are still memorised, lower epsilon: docs/guide/choosing.md")
+    print("Next: replace draw() with your own images and masks. Pass the label of unlabelled pixels as ignore_index.")
+    print("If tau stays at 1e7, or wrong labels are still memorised, lower epsilon or leave it out.")

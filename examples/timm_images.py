@@ -1,7 +1,8 @@
-"""timm: one of its networks with its task, optimizer and checkpoints, on digits with half of the labels wrong.
+"""Train a timm network on digits with half of the labels wrong, with timm's task, optimizer and checkpoints.
 
-python examples/timm_images.py            # a minute on a CPU, offline; pip install "torch-ogc[timm,cli]"
-python examples/timm_images.py --smoke    # smoke test, seconds
+pip install "torch-ogc[timm,cli]"
+python examples/timm_images.py            # a minute on a CPU, offline
+python examples/timm_images.py --smoke    # a smoke test of a few seconds
 """
 
 import argparse
@@ -25,7 +26,7 @@ try:
 
     from ogc.integrations.timm import OGCTask
 except ImportError as error:
-    sys.exit(f'This example needs timm, with its torchvision: pip install "torch-ogc[timm,cli]". Error: {error}')
+    sys.exit(f'This example needs timm and torchvision: pip install "torch-ogc[timm,cli]". Error: {error}')
 
 
 def images_of(part):
@@ -51,7 +52,7 @@ test = others["test"]
 images, test_images = images_of(digits), images_of(test)
 given = torch.from_numpy(symmetric(digits.true.numpy(), 0.5, num_classes=10))
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--smoke", action="store_true", help="run for seconds as a smoke test")
+parser.add_argument("--smoke", action="store_true", help="run a smoke test of a few seconds")
 is_smoke = parser.parse_args().smoke
 
 with tempfile.TemporaryDirectory() as folder:
@@ -61,11 +62,11 @@ with tempfile.TemporaryDirectory() as folder:
         optimizer = create_optimizer_v2(model, opt="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4)
         smaller = {"queue_size": 512, "every": 8} if is_smoke else {"queue_size": 1024, "every": 16}
         criterion = OGC("ce", optimizer, **smaller) if name == "CE+OGC" else nn.CrossEntropyLoss()
-        task = OGCTask(model, criterion, verbose=False)  # instead of timm's ClassificationTask
+        task = OGCTask(model, criterion, verbose=False)  # in place of timm's ClassificationTask
         saver = CheckpointSaver(model, optimizer, checkpoint_dir=folder, task=task)
         accuracy = train(task, optimizer, 3 if is_smoke else 40, saver)
         print(f"{name:6}  accuracy on clean test digits {accuracy:.1%}")
-    print(f"tau {float(criterion.tau):.3g}, estimated noise {float(criterion.mixture.noisy_weight):.1%}")
+    print(f"tau {float(criterion.tau):.3g}, weight of the noisy normal {float(criterion.mixture.noisy_weight):.1%}")
 
     again = OGC("ce", **smaller)
     task = OGCTask(timm.create_model("test_resnet", in_chans=1, num_classes=10), again, verbose=False)

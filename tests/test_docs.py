@@ -264,12 +264,16 @@ def test_the_averages_that_are_not_those_of_their_rows_are_as_told():
     }
     wrong = {name: {label: pair for label, pair in rows.items() if pair[1]} for name, rows in averages.items()}
     total, bad = (sum(map(len, each.values())) for each in (averages, wrong))
-    assert f"Of the {total} averages that the paper prints in its tables, {bad} are not the mean of their row" in text
+    assert f"tables print {total} averages, of which {bad} are not the mean of their row" in text
     printed, mean = wrong["cifar10"]["JS"]
-    assert f"JS on CIFAR-10 ({printed:.2f}; its row gives {mean:.2f})" in text
+    assert f"On CIFAR-10 this is the average of JS (printed {printed:.2f}, mean {mean:.2f})" in text
+    assert "On CIFAR-100 it is every average except those of CE and FL" in text
     by_size = sorted(wrong["cifar100"].items(), key=lambda row: abs(row[1][0] - row[1][1]))
-    least, most = (f"{label} ({printed:.2f}; {mean:.2f})" for label, (printed, mean) in (by_size[0], by_size[-1]))
-    assert f"on CIFAR-100 all but CE and FL, from {least} to {most}" in text
+    least, most = (
+        f"that of {label} (printed {printed:.2f}, mean {mean:.2f})"
+        for label, (printed, mean) in (by_size[0], by_size[-1])
+    )
+    assert f"The smallest difference is {least}, and the largest {most}" in text
     assert averages["cifar100"].keys() - wrong["cifar100"].keys() == {"CE", "FL"}
     for rows in averages.values():
         by_row = [printed if mean is None else mean for printed, mean in rows.values()]
