@@ -12,7 +12,7 @@ decision boundaries. Here the same network is also trained with OGC. The paper d
 - OGC by the paper's rule, epsilon = lr epsilon0 = 0.01 * 20 = 0.2, with its queue of 4096 and an update every 32 steps.
 
 An epsilon of 2, the paper's at its first learning rate, would clip nothing here. With two classes and a share eta of
-wrong labels, a network that has learnt only how often labels are wrong predicts the true one with 1 - eta. The
+wrong labels, a network that has learned only how often labels are wrong predicts the true one with 1 - eta. The
 gradients of noisy samples are then (1 - eta) / eta times those of clean ones, 1.86 at 35 %, which is below 1 + epsilon.
 """
 

@@ -127,14 +127,14 @@ def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -
     curves = [
         Curve(label, in_percent(values), colour, style)
         for label, colour, style, values in (
-            ("correct learnt", GREEN, "-", [epoch.clean for epoch in epochs]),
+            ("correct learned", GREEN, "-", [epoch.clean for epoch in epochs]),
             ("wrong memorised", RED, "-", [epoch.memorised for epoch in epochs]),
             ("wrong recovered", BLUE, "--", [epoch.recovered for epoch in epochs]),
         )
         if any(value is not None for value in values)
     ]
     if len(curves) < 2:  # the true labels are unknown, or none is wrong
-        curves = [Curve("given learnt", in_percent(epoch.agreement for epoch in epochs), GREY)]
+        curves = [Curve("given learned", in_percent(epoch.agreement for epoch in epochs), GREY)]
     draw_curves(axes, curves, ylabel="share of training samples, %", drops=drops, bottom=0)
     if last.memorised is None:
         return f"Given labels that the network predicts: {100 * last.agreement:.1f} %"
