@@ -48,10 +48,10 @@ def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
     seeds = sorted({run["seed"] for run in result["runs"]})
     used = {"torch": result["torch"], **result["versions"]}
     yield (
-        f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}. Measured on one thread of "
-        f"{result['device']}, with {', '.join(f'{name} {number}' for name, number in used.items())}, on "
+        f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}. Measured on "
         f"{result['date'][:10]} at commit {result['commit']} (our network in five folds: {same['date'][:10]}, commit "
-        f"{same['commit']})."
+        f"{same['commit']}), on one thread ({result['device']}), with "
+        f"{', '.join(f'{name} {number}' for name, number in used.items())}."
     )
     for name, title in TITLES.items():
         runs = [both(run, same) for run in result["runs"] if run["data"] == name]
@@ -141,9 +141,9 @@ def cifar_tables(result: Facts | None) -> Iterator[str]:
     trained, ours = result["trained"], result["ours"]
     yield (
         f"{result['samples']:,} images, {100 * result['noise_rate']:.1f} % of them mislabelled; "
-        f"{trained['recipe']['epochs']} epochs, one seed. Trained on {trained['device']} with torch "
-        f"{trained['versions']['torch']}, on {trained['started'][:10]} at commit {trained['commit']}. cleanlab "
-        f"{result['versions']['cleanlab']}."
+        f"{trained['recipe']['epochs']} epochs, one seed. Trained on {trained['started'][:10]} at commit "
+        f"{trained['commit']}, on one {trained['device']}, with torch {trained['versions']['torch']}. Scored with "
+        f"cleanlab {result['versions']['cleanlab']}."
     )
     yield from head("ranking", "training images", *MEASURES.values())
 

@@ -222,9 +222,8 @@ def tables(result: Facts) -> Iterator[str]:
     used = {"torch": result["torch"], **result["versions"]}
     yield (
         f"Precision / recall of the labels flagged as wrong, mean over seeds {', '.join(map(str, seeds))}; at most "
-        f"{result['rows']} rows per table. Measured on one thread of {result['device']}, with "
-        f"{', '.join(f'{name} {number}' for name, number in used.items())}, on {result['date'][:10]} at commit "
-        f"{result['commit']}."
+        f"{result['rows']} rows per table. Measured on {result['date'][:10]} at commit {result['commit']}, on one "
+        f"thread ({result['device']}), with {', '.join(f'{name} {number}' for name, number in used.items())}."
     )
     titles = [title for title, _ in ways(runs)]
     yield from head("table", "noise", "wrong labels", *titles)
