@@ -185,9 +185,9 @@ def tables(result: dict[str, Any]) -> str:
         lines.append("")
     lines.append(
         "All classifiers have their default parameters, except that LogisticRegression gets enough iterations to "
-        "converge. Those of scikit-learn were run on raw and on standardised features, and the better mean is shown. "
+        "converge. scikit-learn's classifiers were run on raw and on standardised features; the better mean is shown. "
         f"On digits, fitting `OGCClassifier` takes {time_ratio(result):.1f} times as long as fitting `MLPClassifier` "
-        f"(one thread of {result['device']}, scikit-learn {result['scikit-learn']}, torch {result['torch']}, "
+        f"(one thread, {result['device']}, scikit-learn {result['scikit-learn']}, torch {result['torch']}, "
         f"{result['date'][:10]})."
     )
     return "\n".join(lines)
