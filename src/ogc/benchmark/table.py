@@ -124,7 +124,7 @@ class Filled:
         marked = any(entry.verdict in ("above", "below") for entry in entries)
         second = ", underlined: the second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
         apart = "; our numbers and the paper's are ranked separately" if any(e.paper_rank for e in entries) else ""
-        earlier = "labels from our earlier generator, with as many flips between classes but in other samples"
+        earlier = "labels from our earlier generator, which changed as many labels as the authors' but of other samples"
         over = ", ".join(column.label for column in table.columns[: table.average_over])
         sentences = {
             "; ".join(filter(None, [accuracy, others])): True,
