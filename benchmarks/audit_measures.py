@@ -23,13 +23,13 @@ Facts = dict[str, Any]
 # Scores of a label from one run of ours, with their names in the document. The first is ``label_score``.
 CHOICES = {
     "label_score": "**mean log margin** (`label_score`)",
-    "mean_p": "mean p of the given label",
-    "mean_H": "mean H",
-    "two_normals": "two normals on the mean H, posterior",
-    "margin_in_class": "mean log margin, standardised in each class",
-    "last_averaged": "p by the last network, averaged weights",
-    "last": "p by the last network",
-    "training_H": "H as last seen in training",
+    "mean_p": "mean probability of the given label",
+    "mean_H": "mean cross entropy H",
+    "two_normals": "probability of being noisy, from two normals fitted to the mean H",
+    "margin_in_class": "mean log margin, standardised within each class",
+    "last_averaged": "probability of the given label by the final network, averaged weights",
+    "last": "probability of the given label by the final network",
+    "training_H": "H of the last training step with this sample",
 }
 SCORES = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")  # cleanlab's
 

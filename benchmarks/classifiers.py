@@ -155,11 +155,15 @@ def accuracies(result: dict[str, Any], name: str, rate: float) -> dict[str, list
 
 def tables(result: dict[str, Any]) -> str:
     """Render Markdown: one row per set, mean and standard deviation over the seeds, the best one bold."""
-    lines = []
+    lines = [
+        f"Test accuracy in percent, measured on correct labels; mean ± standard deviation over {len(result['seeds'])} "
+        "seeds. The best mean of each row is bold.",
+        "",
+    ]
     for rate in RATES:
-        labels = f"{rate:.0%} of the training labels wrong" if rate else "All labels right"
-        auc = " wrong labels ranked by `label_quality_` (ROC AUC) |" if rate else ""
-        lines += [f"{labels}:", "", f"| | {' | '.join([*OURS, *THEIRS])} |{auc}"]
+        labels = f"With {100 * rate:.0f} % of the training labels wrong" if rate else "With correct training labels"
+        auc = " ROC AUC of `label_quality_` for finding the wrong labels |" if rate else ""
+        lines += [f"{labels}:", "", f"| data set | {' | '.join([*OURS, *THEIRS])} |{auc}"]
         lines += ["|---|" + "---|" * (len(OURS) + len(THEIRS) + bool(rate))]
         for name in SETS:
             found = accuracies(result, name, rate)
@@ -180,11 +184,11 @@ def tables(result: dict[str, Any]) -> str:
             lines.append(f"| {name} | {' | '.join(cells)} |")
         lines.append("")
     lines.append(
-        f"Test accuracy in percent on true labels, mean ± standard deviation, n = {len(result['seeds'])}, default "
-        "parameters (LogisticRegression with enough iterations to converge). scikit-learn's classifiers were run on "
-        "raw and on standardised features, and the better mean is shown. On digits "
-        f"`fit` takes {time_ratio(result):.1f} times as long as `MLPClassifier`'s (one thread, {result['device']}; "
-        f"{result['date'][:10]}, scikit-learn {result['scikit-learn']}, torch {result['torch']})."
+        "All classifiers have their default parameters, except that LogisticRegression gets enough iterations to "
+        "converge. scikit-learn's classifiers were run on raw and on standardised features; the better mean is shown. "
+        f"On digits, fitting `OGCClassifier` takes {time_ratio(result):.1f} times as long as fitting `MLPClassifier` "
+        f"(one thread, {result['device']}, scikit-learn {result['scikit-learn']}, torch {result['torch']}, "
+        f"{result['date'][:10]})."
     )
     return "\n".join(lines)
 

@@ -260,17 +260,26 @@ def mean(rows: Sequence[dict[str, Any]], method: str, **where: Any) -> float:
     return statistics.fmean(accuracy for row in chosen for accuracy in row["accuracy"])
 
 
+def title_of(value: str) -> str:
+    """Write a noise as the page does. Other values are returned unchanged.
+
+    >>> title_of("symmetric 20%"), title_of("symmetric 0%"), title_of("wine")
+    ('symmetric 20 %', 'clean labels', 'wine')
+    """
+    return "clean labels" if value.endswith(" 0%") else value.replace("%", " %")
+
+
 def grid(rows: Sequence[dict[str, Any]], key: str, values: Sequence[Any], heading: str) -> list[str]:
     """A line per value of ``key``: the mean accuracy of each method, and how the default compares."""
     lines = [
-        f"| {heading} | {' | '.join(METHODS)} | default - best of CE and GCE |",
+        f"| {heading} | {' | '.join(METHODS)} | default minus best of CE and GCE |",
         "|---|" + "---:|" * (len(METHODS) + 1),
     ]
     for value in values:
         found = {method: mean(rows, method, **{key: value}) for method in METHODS}
         best = max(found[method] for method in ("CE", "GCE 0.7", "GCE 0.9"))
         cells = [f"**{number:.1f}**" if number == max(found.values()) else f"{number:.1f}" for number in found.values()]
-        lines.append(f"| {value} | {' | '.join(cells)} | {found['OGC, default'] - best:+.1f} |")
+        lines.append(f"| {title_of(value)} | {' | '.join(cells)} | {found['OGC, default'] - best:+.1f} |")
     return [*lines, ""]
 
 
@@ -280,29 +289,30 @@ def table(result: dict[str, Any]) -> str:
     for row in rows:
         row["setting"] = f"{row['optimizer']}, {row['passes']} passes"
     settings = list(dict.fromkeys(row["setting"] for row in rows))
-    lines = ["Mean over everything, by noise:", "", *grid(rows, "noise", names, "noise")]
-    lines += ["By data set, noise of 20 and 40 %:", "", *grid(noisy, "set", SETS, "data set")]
-    lines += ["By data set, clean labels:", "", *grid(clean, "set", SETS, "data set")]
+    title = "By noise, mean over all data sets, optimizers and lengths of training:"
+    lines = [title, "", *grid(rows, "noise", names, "noise")]
+    lines += ["By data set, with noise (20 and 40 %):", "", *grid(noisy, "set", SETS, "data set")]
+    lines += ["By data set, with clean labels:", "", *grid(clean, "set", SETS, "data set")]
     lines += [
-        "By optimizer and length of training, noise of 20 and 40 %:",
+        "By optimizer and length of training, with noise (20 and 40 %):",
         "",
-        *grid(noisy, "setting", settings, "setting"),
+        *grid(noisy, "setting", settings, "optimizer, learning rate, length"),
     ]
     for passes in PASSES:
         part = [row for row in noisy if row["passes"] == passes]
-        lines += [f"By data set, noise of 20 and 40 %, {passes} passes:", "", *grid(part, "set", SETS, "data set")]
-    lines += ["`OGCClassifier` with its defaults, by noise:", "", *classifier(result["classifier"], names)]
+        lines += [f"By data set, with noise (20 and 40 %), {passes} passes:", "", *grid(part, "set", SETS, "data set")]
+    lines += ["`OGCClassifier` with its default parameters:", "", *classifier(result["classifier"], names)]
     runs = sum(len(row["accuracy"]) for part in ("rows", "classifier", "extra") for row in result[part])
     lines.append(
-        f"Test accuracy in percent, {len(result['seeds'])} seeds, {runs:,} networks; {result['date'][:10]}, commit "
-        f"{result['commit'][:13]} (OGCClassifier: {result['classifier_commit'][:13]}), torch "
-        f"{result['torch']}. Every row is in benchmarks/results/tables.json."
+        f"All numbers are means over {len(result['seeds'])} seeds, from {runs:,} networks in total. Measured on "
+        f"{result['date'][:10]} at commit {result['commit'][:13]} (OGCClassifier: {result['classifier_commit'][:13]}), "
+        f"with torch {result['torch']}. The results of every seed are in `benchmarks/results/tables.json`."
     )
     return "\n".join(lines)
 
 
 def classifier(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    lines = [f"| data set | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    lines = [f"| data set | {' | '.join(map(title_of, names))} |", "|---|" + "---:|" * len(names)]
     for name in SETS:
         found = [mean(rows, "OGCClassifier", set=name, noise=kind) for kind in names]
         lines.append(f"| {name} | {' | '.join(f'{number:.1f}' for number in found)} |")
@@ -313,14 +323,14 @@ def classifier(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str
 def small(result: dict[str, Any]) -> str:
     """The table of two classes and small data: accuracy, and the share of wrong labels memorised."""
     rows = result["extra"]
-    lines = [f"| | {' | '.join(METHODS)} |", "|---|" + "---:|" * len(METHODS)]
+    lines = [f"| data set and noise | {' | '.join(METHODS)} |", "|---|" + "---:|" * len(METHODS)]
     for name, kind in dict.fromkeys((row["set"], row["noise"]) for row in rows):
         cells = []
         for method in METHODS:
             chosen = [row for row in rows if (row["set"], row["noise"], row["method"]) == (name, kind, method)]
             accuracy, memorised = (statistics.fmean(chosen[0][key]) for key in ("accuracy", "memorised"))
             cells.append(f"{accuracy:.1f} ({memorised:.0f} %)")
-        lines.append(f"| {name}, {kind} | {' | '.join(cells)} |")
+        lines.append(f"| {name}, {title_of(kind)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

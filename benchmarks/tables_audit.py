@@ -221,12 +221,12 @@ def tables(result: Facts) -> Iterator[str]:
     seeds = sorted({run["seed"] for run in runs})
     used = {"torch": result["torch"], **result["versions"]}
     yield (
-        f"{result['device']}, one thread, {', '.join(f'{name} {number}' for name, number in used.items())}, "
-        f"{result['date'][:10]}, commit {result['commit']}; at most {result['rows']} rows per table. "
-        f"Precision / recall, mean over seeds {', '.join(map(str, seeds))}."
+        f"Precision / recall of the labels flagged as wrong, mean over seeds {', '.join(map(str, seeds))}; at most "
+        f"{result['rows']} rows per table. Measured on {result['date'][:10]} at commit {result['commit']}, on one "
+        f"thread ({result['device']}), with {', '.join(f'{name} {number}' for name, number in used.items())}."
     )
     titles = [title for title, _ in ways(runs)]
-    yield from head("table", "noise", "wrong", *titles)
+    yield from head("table", "noise", "wrong labels", *titles)
     for name in dict.fromkeys(run["table"] for run in runs):
         for kind, rate in NOISES:
             here = [run for run in runs if (run["table"], run["noise"], run["rate"]) == (name, kind, rate)]
@@ -234,16 +234,16 @@ def tables(result: Facts) -> Iterator[str]:
             cells = [both(facts) for _, facts in ways(here)]
             what = f"{name}, {here[0]['classes']} classes"
             yield f"| {what} | {kind} {100 * rate:.0f} % | {100 * wrong:.0f} % | {' | '.join(cells)} |"
-    yield f"| **mean** |  |  | {' | '.join(both(facts) for _, facts in ways(runs))} |"
+    yield f"| **mean precision / recall** |  |  | {' | '.join(both(facts) for _, facts in ways(runs))} |"
     yield f"| **mean F1** |  |  | {' | '.join(f'{statistics.fmean(map(f1, facts)):.3f}' for _, facts in ways(runs))} |"
-    yield "\nThe estimated noise rate minus the true one, in points, over all rows above:"
+    yield "\nError of the estimated noise rate (estimated minus true, in percentage points) over the same runs:"
     yield from head("estimate", "bias", "mean absolute error", "largest error")
     estimates = [(title, facts, "noise_rate") for title, facts in ways(runs)]
     for times in (TIMES[0], TIMES[-1]):
         facts = [run["ours"][str(times)] for run in runs]
         epochs = times * result["epochs"]
         estimates.append((f"mean P(wrong), {epochs} epochs", facts, "mean_wrong_probability"))
-        estimates.append((f"last weight of the noisy normal, {epochs} epochs", facts, "last_noisy_weight"))
+        estimates.append((f"final weight of the noisy normal, {epochs} epochs", facts, "last_noisy_weight"))
     for title, facts, key in estimates:
         off = [
             100 * (fact[key] - run["noise_rate"])

@@ -236,7 +236,7 @@ def test_the_numbers_of_the_first_figure_are_the_recorded_ones():
 
     ends = [of(run, "last") for run in ("tau = 5", "tau = 2", "CE+OGC")]
     loose, strict, optimized = (f"{statistics.fmean(end):.1f} ± {statistics.stdev(end):.1f}" for end in ends)
-    assert f"over five seeds is {loose} with tau = 5, {strict} with tau = 2 and {optimized} with OGC" in text
+    assert f"over five seeds, is {loose} with tau = 5, {strict} with tau = 2 and {optimized} with OGC" in text
     early = zip(of("tau = 5", "epoch_50"), of("tau = 2", "epoch_50"), strict=True)
     assert sum(by_five > by_two for by_five, by_two in early) == 3
     assert "tau = 5 is better at epoch 50 on three of the five seeds, and worse at the end on all five" in text

@@ -207,7 +207,7 @@ def test_a_run_without_such_a_number_was_run():
     text = markdown(fill(TABLES["queue"], [*others, never.model_copy(update={"epochs": epochs})]))
     assert "not run" not in text
     assert "| 256 | ours | 50.00 (1) | none |" in text.replace("**", "")
-    assert "None: run, but without this number." in text
+    assert "None: the run did not record this number." in text
 
 
 def test_what_is_no_row():
@@ -274,7 +274,7 @@ def test_on_the_screen():
     ]
     text = " ".join(" ".join(lines).split())
     assert "-: not run." in text
-    assert "!: more than 1 point and 2 of the paper's standard deviations (where printed) off" in text
+    assert "!: differs from the paper by more than 1 point and by more than 2 of its standard deviations" in text
     assert "averages are not marked" in text
 
 
@@ -314,8 +314,8 @@ def test_beyond_the_paper_is_reported_by_the_averaged_weights():
     assert entry(filled, "CE+OGC plus", "Random 1").mean == pytest.approx(89.0)
     assert entry(filled, "CE+OGC plus", "Average").mean == pytest.approx(84.5), "of the paper's six noises"
     text = markdown(filled)
-    assert "Average: over Sym-20%, Sym-50%, Sym-80%, Asymmetric, Dependent, Real." in text
-    assert "Plus is not the paper's protocol" in text
+    assert "Average: the mean of Sym-20%, Sym-50%, Sym-80%, Asymmetric, Dependent, Real." in text
+    assert "Plus does not follow the paper's protocol" in text
     assert (
         "agrees" not in page(papers + ours, folder=Path("a/results"), beside=Path("a/docs")).split("`cifar10-plus-")[1]
     )
@@ -460,7 +460,7 @@ def test_the_page_tells_each_run_cell_once():
     results += [*runs("adjusting", "ce+linear", "symmetric:0.5", 85.0), made_up(tuning("cifar10", "ce+ogc")[0])]
     text = page(results, folder=Path("a/results"), beside=Path("a/docs"))
     verdicts = text.split("## Comparison with the paper")[1].split("## ")[0]
-    assert "1 of 3 agree with the paper, 1 are above it, 1 below." in verdicts
+    assert "Of 3 numbers, 1 agree with the paper, 1 are above it and 1 are below it." in verdicts
     links = "[1](../results/cifar10-ce_ogc-symmetric-0.5-1.json), [2](../results/cifar10-ce_ogc-symmetric-0.5-2.json)"
     row = f"| `cifar10-ce_ogc-symmetric-0.5` | {links} | 85.10 ± 0.14 | 87.10 ± 0.14 | 85.16 ± 0.26 | -0.06 | agrees |"
     assert row in verdicts

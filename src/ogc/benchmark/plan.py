@@ -244,12 +244,12 @@ def _sweep(method: str, name: str, values: Sequence[float], columns: int, **fixe
 
 
 GCE_NOTE = (
-    "GCE has q = 0.7 under instance-dependent noise, where only that reproduces the paper's number; "
-    "the paper's parameter table has 0.9 for all noise types"
+    "under instance-dependent noise GCE has q = 0.7. With 0.9, which the paper's parameter table lists for all noise "
+    "types, its accuracy is far below the paper's number"
 )
 PLUS_NOTE = (
-    "plus is not the paper's protocol: it differs in its schedule, 100 epochs instead of 150 with one drop of the "
-    "learning rate halfway, and reports the accuracy of the averaged weights (decay 0.999 per step)"
+    "plus does not follow the paper's protocol. It trains for 100 epochs instead of 150, with one drop of the learning "
+    "rate halfway through, and reports the accuracy of the averaged weights (decay 0.999 per step)"
 )
 
 
@@ -285,6 +285,7 @@ TABLES: dict[str, Table] = {
                 5,
                 {"phuber_ce": "Fixed", "ce+linear": "Linear", "ce+ema": "EMA", "ce+ogc": "Optimized"},
             ),
+            note="Fixed is PHuber-CE, and Optimized is CE+OGC",
         ),
         Table(
             "gce",
@@ -357,7 +358,8 @@ TABLES: dict[str, Table] = {
                     ("nce_rce", "alpha 1, beta 1", {"alpha": 1.0, "beta": 1.0}),
                 )
             ),
-            note="each method's first row has the paper's parameters; the paper's number for GCE is that of q = 0.7",
+            note="the first row of each method has the paper's parameters. The paper's number for GCE, however, is "
+            "close to that of q = 0.7",
         ),
         Table(  # not in the paper
             "default",
@@ -369,7 +371,7 @@ TABLES: dict[str, Table] = {
                 Row("default", "ce+ogc", {}, (None,) * 6),
             ),
             heading="rule",
-            note="the default was an earlier version, with epsilon 2 and without the limit of 1/C",
+            note="the default was run in an earlier version, with an epsilon of 2 and without the limit of 1/C",
         ),
         _plus(
             "plus",

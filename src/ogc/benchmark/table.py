@@ -116,27 +116,29 @@ class Filled:
         """Explain the lines and marks that occur in the table, one sentence each."""
         table, entries = self.table, self.entries
         last = RECIPES[table.dataset].report_epochs
-        epochs = f"mean of the last {last} epochs" if last > 1 else "of the last epoch"
-        accuracy = f"accuracy in %, {epochs}" if any(e.measure not in NOT_ACCURACY for e in entries) else ""
+        epochs = f", averaged over the last {last} epochs" if last > 1 else " after the last epoch"
+        accuracy = f"accuracy in %{epochs}" if any(e.measure not in NOT_ACCURACY for e in entries) else ""
         others = ", ".join(column.label for column in table.columns if column.measure in NOT_ACCURACY)
-        deviation = "mean ± standard deviation (number of runs)" if self.has_runs else ""
-        far = f"{POINTS:g} point and {DEVIATIONS:g} of the paper's standard deviations (where printed)"
+        far = f"{POINTS:g} point and by more than {DEVIATIONS:g} of its standard deviations (where printed)"
+        misprinted = any(entry.misprinted for entry in entries)
+        marked = any(entry.verdict in ("above", "below") for entry in entries)
         second = ", underlined: the second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
-        apart = ", ranked separately for ours and the paper's" if any(e.paper_rank for e in entries) else ""
-        earlier = "labels from our earlier generator, with the authors' counts but other samples flipped"
+        apart = "; our numbers and the paper's are ranked separately" if any(e.paper_rank for e in entries) else ""
+        earlier = "labels from our earlier generator, which changed as many labels as the authors' but of other samples"
         over = ", ".join(column.label for column in table.columns[: table.average_over])
         sentences = {
-            "; ".join(filter(None, [accuracy, others, deviation])): True,
+            "; ".join(filter(None, [accuracy, others])): True,
+            "mean ± standard deviation over runs, with the number of runs in brackets": self.has_runs,
             "-: not run": any(entry.mean is None and not entry.blank for entry in entries),
             f"not run: {', '.join(self.left_out)}": self.left_out,
-            "none: run, but without this number": any(entry.blank for entry in entries),
-            "averaged: accuracy of the averaged weights": averaged,
-            "paper: as printed": any(entry.paper for entry in entries),
-            f"!: more than {far} off; averages are not marked": any(e.verdict in ("above", "below") for e in entries),
-            f"bold: the best of a column{second}{apart}": any(entry.rank or entry.paper_rank for entry in entries),
-            "*: not the mean of its row; the difference is to that mean": any(entry.misprinted for entry in entries),
+            "none: the run did not record this number": any(entry.blank for entry in entries),
+            "averaged: the same runs, evaluated with averaged weights": averaged,
+            "paper: the number printed in the paper": any(entry.paper for entry in entries),
+            f"!: differs from the paper by more than {far}; averages are not marked": marked,
+            f"bold: the best of its column{second}{apart}": any(entry.rank or entry.paper_rank for entry in entries),
+            "*: the paper's average is not the mean of its row, and the difference is to that mean": misprinted,
             f"~: trained on {earlier}": any(entry.earlier for entry in entries),
-            f"{AVERAGE}: over {over}": table.average_over is not None,
+            f"{AVERAGE}: the mean of {over}": table.average_over is not None,
             table.note: table.note,
         }
         return [sentence for sentence, applies in sentences.items() if applies]
