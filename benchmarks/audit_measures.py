@@ -27,8 +27,8 @@ CHOICES = {
     "mean_H": "mean cross entropy H",
     "two_normals": "probability of being noisy, from two normals fitted to the mean H",
     "margin_in_class": "mean log margin, standardised within each class",
-    "last_averaged": "probability of the given label by the final network, averaged weights",
-    "last": "probability of the given label by the final network",
+    "last_averaged": "probability that the final network assigns to the given label, with averaged weights",
+    "last": "probability that the final network assigns to the given label",
     "training_H": "H of the last training step with this sample",
 }
 SCORES = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")  # cleanlab's

@@ -71,9 +71,9 @@ def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
         yield found_row("**ours**, one run", [run["ours"] for run in runs])
         for kind in runs[0]["cleanlab"]:
             yield found_row(f"cleanlab, {folds_of(kind)}", [run["cleanlab"][kind] for run in runs])
-        right = over([run["ours"]["suggestions_right"] for run in runs], 2)
+        right = over([100 * run["ours"]["suggestions_right"] for run in runs], 1)
         yield SUGGESTIONS.format(right)
-        yield "\nOther scores, computed from the same run:"
+        yield "\nOther scores. All but the last are computed from the same run:"
         yield from head("score", *MEASURES.values())
         for choice, what in CHOICES.items():
             yield row(what, [run["ours"]["scores"][choice] for run in runs])
@@ -99,7 +99,7 @@ def folds_of(kind: str) -> str:
     return f"five folds of {kind.replace(', ', ' with ')}"
 
 
-SUGGESTIONS = "\nOf the wrong labels that we flag, a share of {} has a correct suggestion."
+SUGGESTIONS = "\nFor {} % of the wrong labels that we flag, the suggested label is correct."
 FOUND = {
     "estimated noise rate": ("noise_rate", 3),
     "labels flagged": ("found", 0),
@@ -161,7 +161,7 @@ def cifar_tables(result: Facts | None) -> Iterator[str]:
     yield found_row("**ours**", [ours], columns)
     for title, facts in result["cleanlab"].items():
         yield found_row(f"cleanlab, {source_of(title)}", [facts], columns)
-    yield SUGGESTIONS.format(f"{ours['suggestions_right']:.2f}")
+    yield SUGGESTIONS.format(f"{100 * ours['suggestions_right']:.0f}")
     yield "\nOther scores, computed from the same run:"
     yield from head("score", *MEASURES.values())
     for choice, what in CHOICES.items():

@@ -241,6 +241,16 @@ def mlp_share(device: torch.device, blocks: int) -> dict[str, float]:
     return {name: t / EVERY for name, t in times.items()}
 
 
+def _times(cheaper: dict[str, float]) -> str:
+    """Return "6 times", or "6 (CE) or 7 (FL) times".
+
+    >>> _times({"ce": 5.9, "fl": 6.1})
+    '6 times'
+    """
+    ce, fl = (f"{cheaper[base]:.0f}" for base in ("ce", "fl"))
+    return f"{ce} times" if ce == fl else f"{ce} (CE) or {fl} (FL) times"
+
+
 def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
     """Summarise the recorded runs for the README."""
     step, update, mlp = cpu["step_us"], cpu["update_us"], cpu["mlp_step_us"]
@@ -262,9 +272,8 @@ def summary(cpu: dict[str, Any], gpu: dict[str, Any]) -> str:
         f"| CE+OGC, default rule, later steps (an update every 32 steps) | {later:.1f} | - |",
         "",
         f"A whole training step of a small MLP takes {100 * (mlp['ogc'] / mlp['ce'] - 1):.0f} % longer with CE+OGC "
-        f"(`epsilon={EPSILON:g}`) than with CE. Per update,",
-        "a straightforward implementation with scikit-learn's `GaussianMixture` and a deque takes "
-        f"{cheaper['ce']:.0f} (CE) or {cheaper['fl']:.0f} (FL) times as long as ours.",
+        f"(`epsilon={EPSILON:g}`) than with CE. A straightforward",
+        f"update with scikit-learn's `GaussianMixture` and a deque takes {_times(cheaper)} as long as ours.",
         "",
         f"On an {gpu['device']} (torch {gpu['torch']}, {gpu['date'][:10]}), a step of OGC is a single kernel launch. "
         "ResNet-18 trains on CIFAR-10 at",

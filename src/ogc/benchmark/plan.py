@@ -367,11 +367,11 @@ TABLES: dict[str, Table] = {
             "cifar10-default",
             CIFAR10_NOISES,
             (
-                Row("paper", "ce+ogc", {}, (None,) * 6, recipe="cifar10"),
+                Row("the paper's", "ce+ogc", {}, (None,) * 6, recipe="cifar10"),
                 Row("default", "ce+ogc", {}, (None,) * 6),
             ),
             heading="rule",
-            note="the default was run in an earlier version, with an epsilon of 2 and without the limit of 1/C",
+            note="the row default was run with an earlier version, with an epsilon of 2 and without the limit of 1/C",
         ),
         _plus(
             "plus",
