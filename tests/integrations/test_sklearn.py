@@ -582,10 +582,10 @@ def test_the_tables_go_between_their_marks() -> None:
     from marks import renewed
 
     content = classifiers.tables(json.loads(classifiers.RESULTS.read_text()))
-    old = f"before\n{classifiers.BEGIN}\nold\n{classifiers.END}\nafter"
+    old = f"before\n{classifiers.BEGIN}\nto be replaced\n{classifiers.END}\nafter"
     text = renewed(old, classifiers.BEGIN, classifiers.END, content)
     assert text.startswith(f"before\n{classifiers.BEGIN}\n")
     assert text.endswith(f"\n{classifiers.END}\nafter")
     assert all(f"\n| {name} | " in text for name in classifiers.SETS)
-    assert "old" not in text
+    assert "to be replaced" not in text
     assert renewed(text, classifiers.BEGIN, classifiers.END, content) == text
