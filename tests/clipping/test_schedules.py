@@ -7,6 +7,7 @@ from torch.testing import assert_close
 from asserts import value_and_gradient
 from ogc import OGC, losses
 from ogc.clipping import EMA, Fixed, Linear
+from ogc.clipping.schedules import TAU_MIN
 from ogc.given_label import H_MIN, P_MIN
 from samples import batch
 
@@ -27,9 +28,9 @@ def test_fixed_is_phuber_ce(tau):
 
 def test_linear():
     criterion = OGC("ce", threshold=Linear(beta=10, steps=40))
-    expected = [max(10 * (1 - t / 40), P_MIN) for t in range(1, 51)]
+    expected = [max(10 * (1 - t / 40), TAU_MIN) for t in range(1, 51)]
     assert taus(criterion, 50) == pytest.approx(expected, rel=1e-6)
-    assert criterion.tau == P_MIN  # it ended ten steps ago
+    assert criterion.tau == TAU_MIN  # it ended ten steps ago
 
 
 def test_ema():

@@ -16,6 +16,8 @@ from torch import Tensor
 from .._require import require
 
 Schedule = Callable[[Tensor, Tensor], Tensor]
+TAU_MIN = 1e-7
+"""OGC keeps the tau of a schedule at this value or above."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Linear:
-    """tau_t = beta (1 - t / steps). It ends at 0; OGC keeps tau at P_MIN or above.
+    """tau_t = beta (1 - t / steps). It ends at 0; OGC keeps tau at TAU_MIN or above.
 
     :param steps: T, the number of training steps.
     """
