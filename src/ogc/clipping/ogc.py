@@ -191,6 +191,8 @@ class OGC(Loss):
 
     def _update(self, state: State, by_clock: bool = False) -> None:
         """Run Algorithm 1, lines 8 and 9. ``by_clock``: the kernel checks line 7 by the step number on the device."""
+        if self.rule == "default" and self._num_classes < 2:
+            return  # the number of classes is known from the first call on
         kernels = backends.kernels(state.queue, self.queue_size)
         if kernels is not None:
             kernels.update(self, state, self._epsilon(state.highest_lr), by_clock)
@@ -203,7 +205,7 @@ class OGC(Loss):
     def _solve(self, state: State) -> None:
         """Fit two normals to the queue and solve for tau, on the CPU: Algorithm 1, lines 8 and 9."""
         seen, is_default = int(state.seen), self.rule == "default"
-        if seen < self._fewest or (is_default and self._num_classes < 2):
+        if seen < self._fewest:
             return
         epsilon = float(self._epsilon(float(state.highest_lr)))
         if epsilon <= 0:
@@ -279,7 +281,8 @@ class OGC(Loss):
     def update(self) -> None:
         """Solve for tau now, if enough samples are queued.
 
-        A schedule moves tau once more without counting a step, which matters for EMA.
+        The default rule does so only after a call in training, from which it knows the number of classes. A schedule
+        moves tau once more without counting a step, which matters for EMA.
         """
         if self.threshold is not None:
             self._follow_schedule(self._state())
