@@ -36,7 +36,7 @@ def assert_same_state(a: OGC, b: OGC) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"epsilon0": 20.0}, {"threshold": EMA(0.9)}, {"threshold": Linear(9.0, 60)}], ids=str
+    "arguments", [{}, {"epsilon0": 20.0}, {"threshold": EMA(0.9)}, {"threshold": Linear(9.0, steps=60)}], ids=str
 )
 @pytest.mark.parametrize("at", [3, 21, 27])
 def test_save_in_mid_window_and_continue(at, arguments):

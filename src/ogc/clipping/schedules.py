@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Linear:
     """
 
     beta: float = 10.0
-    steps: int = 0  # to be given: 0 is refused
+    steps: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
         require(0 < self.beta < math.inf, "beta", "above 0", self.beta)
