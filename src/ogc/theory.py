@@ -1,7 +1,8 @@
 """What a threshold tau guarantees: the paper's proposition 1 and theorems 1 to 3, for CE clipped at tau >= 1.
 
-They bound the excess risk: how much worse the minimiser of the noisy risk is than the best classifier,
-R is the risk on clean labels, R_eta on noisy ones, f* and f~* their minimisers. K is the number of classes.
+They bound the excess risk, the gap between the two minimisers: on clean labels in theorem 1, on noisy labels in
+theorems 2 and 3. R is the risk on clean labels, R_eta on noisy ones, f* and f~* are their minimisers. K is the number
+of classes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Bounds(NamedTuple):
     upper: Tensor | float
 
 
-def _log(tau: float, num_classes: int = 2) -> float:
+def _checked_log(tau: float, num_classes: int = 2) -> float:
     require(tau >= 1, "tau", "at least 1, the smallest gradient of CE", tau)
     require(num_classes >= 2, "num_classes", "at least 2", num_classes)
     return math.log(tau)
@@ -27,12 +28,12 @@ def _log(tau: float, num_classes: int = 2) -> float:
 
 def loss_bounds(p: Tensor, tau: float) -> Bounds:
     """Proposition 1: 1 - p <= clipped CE <= (1 - p)(1 + log tau): (N,) -> (N,)."""
-    return Bounds(1 - p, (1 - p) * (1 + _log(tau)))
+    return Bounds(1 - p, (1 - p) * (1 + _checked_log(tau)))
 
 
 def loss_sum_bounds(num_classes: int, tau: float) -> Bounds:
     """Proposition 1: the clipped CE of a sample, summed over all labels, is between K - 1 and (K - 1)(1 + log tau)."""
-    return Bounds(num_classes - 1.0, (num_classes - 1) * (1 + _log(tau, num_classes)))
+    return Bounds(num_classes - 1.0, (num_classes - 1) * (1 + _checked_log(tau, num_classes)))
 
 
 def symmetric_excess_risk(tau: float, rate: float, num_classes: int) -> float:
@@ -40,7 +41,7 @@ def symmetric_excess_risk(tau: float, rate: float, num_classes: int) -> float:
 
     The paper omits the factor eta, which its proof drops. The bound holds with it.
     """
-    log_tau = _log(tau, num_classes)
+    log_tau = _checked_log(tau, num_classes)
     require(0 <= rate < 1 - 1 / num_classes, "rate", f"in [0, 1 - 1/K) = [0, {1 - 1 / num_classes:.4g})", rate)
     return rate * log_tau / (1 - rate * num_classes / (num_classes - 1))
 
@@ -53,4 +54,4 @@ def dependent_excess_risk(tau: float, kept: float, num_classes: int) -> float:
     :param kept: E[1 - eta_y(x)], the share of labels that are right.
     """
     require(0 <= kept <= 1, "kept", "in [0, 1]", kept)
-    return (num_classes - 1) * _log(tau, num_classes) * kept
+    return (num_classes - 1) * _checked_log(tau, num_classes) * kept

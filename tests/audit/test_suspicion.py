@@ -6,7 +6,7 @@ import torch
 
 from ogc.audit import Issues, find_label_issues
 from ogc.audit.suspicion import TINY, from_surveys
-from ogc.given_label import LEAD, PRIOR, class_confidence, likelier_label
+from ogc.rival_label import LEAD, PRIOR, class_confidence, likelier_label
 
 
 def made_up(N=40, C=4, surveys=3, seed=0):

@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 from ogc import OGC
-from ogc.clipping.default_rule import count_classes, follow, gives_up_a_class, period, recent, target
+from ogc.clipping.default_rule import count_classes, follow, gives_up_a_class, p_star, period, recent
 from ogc.clipping.loss_queue import newest, push
 from ogc.clipping.mixture import Mixture
 from ogc.given_label import P_MIN
@@ -34,8 +34,8 @@ def mixture(clean: float, noisy: float) -> Mixture:
         (0.0, 9.0, 0.3, False, 1 - P_MIN),
     ],
 )
-def test_target(clean, noisy, p_ratio, gives_up, expected):
-    assert target(mixture(clean, noisy), p_ratio, 10, gives_up) == pytest.approx(expected)
+def test_p_star(clean, noisy, p_ratio, gives_up, expected):
+    assert p_star(mixture(clean, noisy), p_ratio, 10, gives_up) == pytest.approx(expected)
 
 
 def test_p0_follows_with_a_memory():

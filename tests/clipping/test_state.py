@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 from ogc import OGC, losses
-from ogc.clipping import EMA, Linear
+from ogc.clipping import EMA, Linear, backends
 from samples import batch, clipping_ogc, noisy_batch, optimizer_with, same_bits, state_of
 
 
@@ -36,7 +36,7 @@ def assert_same_state(a: OGC, b: OGC) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"epsilon0": 20.0}, {"threshold": EMA(0.9)}, {"threshold": Linear(9.0, 60)}], ids=str
+    "arguments", [{}, {"epsilon0": 20.0}, {"threshold": EMA(0.9)}, {"threshold": Linear(9.0, steps=60)}], ids=str
 )
 @pytest.mark.parametrize("at", [3, 21, 27])
 def test_save_in_mid_window_and_continue(at, arguments):
@@ -72,6 +72,23 @@ def test_a_state_from_before_is_resumed(recorded):
         values.append(float(criterion(logits, labels)))
     assert values == pytest.approx(recorded["losses"], rel=1e-6)
     assert criterion.solution.tolist() == pytest.approx(recorded["solution"], rel=1e-9, nan_ok=True)
+
+
+def test_the_default_rule_waits_for_the_number_of_classes(monkeypatch):
+    """It is not saved. Until a call shows it, nothing is solved, by a kernel neither."""
+    optimizer = optimizer_with(0.1)
+    criterion, loaded = (OGC("ce", optimizer, every=64, queue_size=128) for _ in "ab")
+    go_on(criterion, optimizer, range(8))
+    loaded.load_state_dict(criterion.state_dict())
+    with monkeypatch.context() as patch:
+        patch.setattr(backends, "kernels", lambda *_: pytest.fail("There should be nothing to launch."))
+        loaded.update()
+    assert_same_state(criterion, loaded)
+    for each in (criterion, loaded):
+        go_on(each, optimizer, range(8, 9))
+        each.update()
+    assert not criterion.mixture.noisy_weight.isnan()
+    assert_same_state(criterion, loaded)
 
 
 def test_saved_inside_a_larger_module():

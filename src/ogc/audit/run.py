@@ -18,7 +18,7 @@ from ..data.arrays import LABELS, single
 from ..data.folder import class_folders, images_in, training_folder
 from ..data.images import ImageFiles
 from ..data.split import stratified_split
-from ..given_label import class_confidence
+from ..rival_label import class_confidence
 from ..training.digests import digests, ids_sha256
 from ..training.run_folder import AUDIT, RUN, SAMPLES, StoredRun, how_to_resume, read
 from ..training.source import NAMED, TABLES, Source, load

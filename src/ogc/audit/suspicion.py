@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from .._require import require
-from ..given_label import class_confidence, likelier_label, margin
+from ..rival_label import class_confidence, likelier_label, margin
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

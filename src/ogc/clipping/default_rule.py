@@ -17,7 +17,8 @@ be hard as to be wrong, and only samples worse than a guess are clipped. From th
 the term 3 log C - 2 mu_n: it starts at 1/C. A class is given up if less than a third of its recent samples are better
 than a guess: it has not been learned yet, and p_edge would prevent that.
 
-p0 follows p* with a short memory, like the EMA schedule of the paper: 1/tau_t = alpha/tau_{t-1} + (1 - alpha) p*.
+p0 follows p* with a short memory: p0_t = alpha p0_{t-1} + (1 - alpha) p*. For CE, where p0 = 1/tau, this is the EMA
+schedule of the paper with p* in place of 1.
 ``docs/tables.md`` compares the default with the rule of the paper.
 """
 
@@ -37,12 +38,12 @@ MEMORY = 16.0
 FEWEST = 256
 """Samples in the queue from which on it is fitted."""
 RECENT = 4
-"""The fit takes the last of so many parts of all samples seen, until that is the whole queue."""
+"""Early on, the newest 1/RECENT of all samples seen is fitted."""
 EARLY_STEPS = 1024
 EARLY_UPDATES = 8
-"""Updates are so many times as frequent during the first steps."""
+"""During the first EARLY_STEPS steps, updates are EARLY_UPDATES times as frequent."""
 LEARNED = 1 / 3
-"""Share of a class's recent samples that are better than a guess, if it is learned."""
+"""A class is learned if at least this share of its recent samples is better than a guess."""
 MOST_CLASSES = 64
 """With more the counts of each class are too small to tell, and there is no edge."""
 
@@ -73,7 +74,7 @@ def gives_up_a_class(counts: Tensor, num_classes: int) -> bool:
     return bool(((good < LEARNED * seen) & (seen > 0)).any()) or not bool((seen > 0).any())
 
 
-def target(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -> float:
+def p_star(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -> float:
     """Return p*, towards which p0 moves."""
     chance, clean_mean, noisy_mean = math.log(num_classes), float(mixture.clean_mean), float(mixture.noisy_mean)
     if noisy_mean <= chance:
@@ -84,10 +85,10 @@ def target(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -
     return max(p_ratio, p_edge)
 
 
-def follow(p0: float, target: float, steps: int) -> float:
-    """Return p0 after it has moved towards ``target`` for this number of steps."""
+def follow(p0: float, p_star: float, steps: int) -> float:
+    """Return p0 after it has moved towards p* for this number of steps."""
     alpha = math.exp(-steps / MEMORY)
-    return alpha * p0 + (1 - alpha) * target
+    return alpha * p0 + (1 - alpha) * p_star
 
 
 def period(step: int, every: int) -> int:

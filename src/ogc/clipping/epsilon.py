@@ -25,10 +25,11 @@ def learning_rate(optimizer: torch.optim.Optimizer | None, *, may_read: bool) ->
 def epsilon_at(
     lr: Tensor | float, highest_lr: Tensor | float, *, epsilon: float, epsilon0: float | None
 ) -> Tensor | float:
-    """Return epsilon at a learning rate; 0 while it is 0, or NaN if it is a tensor.
+    """Return epsilon at a learning rate.
 
     lr * epsilon0, the rule of the paper (appendix, "Predefined gradient ratio 1 + epsilon"), or
-    epsilon * lr / highest_lr.
+    epsilon * lr / highest_lr. 0 if lr is 0. Without epsilon0, NaN if highest_lr is a tensor that is 0; the kernel then
+    does not update.
     """
     if epsilon0 is not None:
         return epsilon0 * lr

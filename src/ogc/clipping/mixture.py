@@ -19,7 +19,7 @@ LLOYD_STEPS = 10
 EM_STEPS = 10
 TOLERANCE = 1e-3
 """EM stops once the mean log likelihood changes by less."""
-VARIANCE_FLOOR = 1e-3
+VARIANCE_ADDED = 1e-3
 """Added to each variance."""
 TINY = 10 * torch.finfo(torch.float64).eps
 """Added to the size of each component, so that an empty one does not divide by zero."""
@@ -85,13 +85,13 @@ def fit(H: Tensor) -> tuple[Mixture, bool]:
     """
     H = H.to(torch.float64)
     squares = H * H
-    is_noisy = k_means(H)
-    clean, noisy = m_step(H, squares, 1 - is_noisy), m_step(H, squares, is_noisy)
+    responsibility = k_means(H)
+    clean, noisy = m_step(H, squares, 1 - responsibility), m_step(H, squares, responsibility)
     likelihood = -math.inf
     for _ in range(EM_STEPS):
         before = likelihood
-        likelihood, is_noisy = e_step(H, clean, noisy)
-        clean, noisy = m_step(H, squares, 1 - is_noisy), m_step(H, squares, is_noisy)
+        likelihood, responsibility = e_step(H, clean, noisy)
+        clean, noisy = m_step(H, squares, 1 - responsibility), m_step(H, squares, responsibility)
         if abs(likelihood - before) < TOLERANCE:
             break
     if clean.mean > noisy.mean:
@@ -136,9 +136,9 @@ def e_step(H: Tensor, clean: Normal, noisy: Normal) -> tuple[float, Tensor]:
     return log_both.mean().item(), torch.exp(log_noisy - log_both)
 
 
-def m_step(H: Tensor, squares: Tensor, belongs: Tensor) -> Normal:
-    """Fit one normal to samples that belong to it in part: (Q,), H^2 (Q,), (Q,) in [0, 1] -> Normal."""
-    size = belongs.sum().item() + TINY
-    mean = (belongs @ H).item() / size
-    var = (belongs @ squares).item() / size - mean**2 + VARIANCE_FLOOR
+def m_step(H: Tensor, squares: Tensor, responsibility: Tensor) -> Normal:
+    """Fit one normal to H, weighted by P(normal | H): (Q,), H^2 (Q,), (Q,) -> Normal."""
+    size = responsibility.sum().item() + TINY
+    mean = (responsibility @ H).item() / size
+    var = (responsibility @ squares).item() / size - mean**2 + VARIANCE_ADDED
     return Normal(size / len(H), mean, var)

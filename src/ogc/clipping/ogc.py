@@ -23,18 +23,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._require import require
-from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, widest_float
+from ..given_label import can_read, check_input, cross_entropy, pick, widest_float
 from ..losses import CLIPPABLE, Loss, Pointwise, by_name, clipped
 from ..losses.loss import Reduction
-from . import backends
+from . import backends, default_rule
 from .backends import compiled, eager
-from .default_rule import EPSILON, FEWEST, count_classes, follow, gives_up_a_class, period, recent, target
 from .epsilon import MISSING_OPTIMIZER, epsilon_at, learning_rate
 from .loss_queue import gather_ranks, newest, push
 from .mixture import Mixture, fit
 from .ratio import GRID
 from .reliability import describe, find_problem
-from .schedules import Fixed, Schedule
+from .schedules import TAU_MIN, Fixed, Schedule
 from .state import Solution, State, keeping_dtype
 from .threshold import Slopes
 
@@ -170,17 +169,20 @@ class OGC(Loss):
             self._follow_schedule(state)
             return
         self._enqueue(torch.where(labels == self.ignore_index, math.nan, H), labels, state)  # line 5
+        self._track_lr(state)
         if self._is_due(state):  # line 7
             self._update(state, by_clock=True)  # lines 8 and 9
 
     def _enqueue(self, H: Tensor, labels: Tensor, state: State) -> None:
-        """Queue the finite H of all ranks: Algorithm 1, line 5. Count classes and track the learning rate."""
+        """Queue the finite H of all ranks: Algorithm 1, line 5. Count classes for the default rule."""
         H = gather_ranks(H.flatten().float(), self.process_group)
         if self.rule == "default":
             everyone = gather_ranks(labels.flatten().float(), self.process_group)  # exact: classes are few
-            count_classes(state.by_class, H, everyone.nan_to_num(0).long(), self._num_classes)
+            default_rule.count_classes(state.by_class, H, everyone.nan_to_num(0).long(), self._num_classes)
         kernels = backends.kernels(state.queue, H.numel())
         (push if kernels is None else kernels.push)(state.queue, state.seen, H)
+
+    def _track_lr(self, state: State) -> None:
         lr = self._lr()
         if isinstance(lr, Tensor):
             state.highest_lr.copy_(torch.maximum(state.highest_lr, lr))
@@ -189,6 +191,8 @@ class OGC(Loss):
 
     def _update(self, state: State, by_clock: bool = False) -> None:
         """Run Algorithm 1, lines 8 and 9. ``by_clock``: the kernel checks line 7 by the step number on the device."""
+        if self.rule == "default" and self._num_classes < 2:
+            return  # the number of classes is known from the first call on
         kernels = backends.kernels(state.queue, self.queue_size)
         if kernels is not None:
             kernels.update(self, state, self._epsilon(state.highest_lr), by_clock)
@@ -201,31 +205,36 @@ class OGC(Loss):
     def _solve(self, state: State) -> None:
         """Fit two normals to the queue and solve for tau, on the CPU: Algorithm 1, lines 8 and 9."""
         seen, is_default = int(state.seen), self.rule == "default"
-        if seen < self._fewest or (is_default and self._num_classes < 2):
+        if seen < self._fewest:
             return
         epsilon = float(self._epsilon(float(state.highest_lr)))
         if epsilon <= 0:
             return
-        count = recent(seen, self.queue_size) if is_default else self.queue_size
+        count = default_rule.recent(seen, self.queue_size) if is_default else self.queue_size
         mixture, is_degenerate = fit(newest(state.queue, seen, count))  # line 8
-        gives_up = is_default and gives_up_a_class(state.by_class, self._num_classes)
-        if is_default:
-            state.by_class.zero_()
         if is_degenerate:
             state.degenerate.add_(1)
-            return
-        p0, tau = self.slopes.solve(mixture, 1 + epsilon)  # line 9
+        else:
+            p0, tau = self.slopes.solve(mixture, 1 + epsilon)  # line 9
+            if is_default:
+                p0, tau = self._by_default_rule(p0, mixture, state)
+            state.accept(p0, tau, mixture)
         if is_default:
-            aim = target(mixture, p0, self._num_classes, gives_up)
-            p0 = follow(float(Solution.unpack(state.solution).p0), aim, self._period(int(state.steps)))
-            tau = self.slopes.at(p0)
-        state.accept(p0, tau, mixture)
+            state.by_class.zero_()  # counts are of the samples since the last update
+
+    def _by_default_rule(self, p_ratio: float, mixture: Mixture, state: State) -> tuple[float, float]:
+        """Return p0, moved towards p* of the default rule, and its tau. ``p_ratio`` solves Eq. 12."""
+        gives_up = default_rule.gives_up_a_class(state.by_class, self._num_classes)
+        p_star = default_rule.p_star(mixture, p_ratio, self._num_classes, gives_up)
+        last = float(Solution.unpack(state.solution).p0)
+        p0 = default_rule.follow(last, p_star, self._period(int(state.steps)))
+        return p0, self.slopes.at(p0)
 
     def _follow_schedule(self, state: State) -> None:
         """Move tau by ``threshold``, which takes the place of lines 7 to 12. No host read on CUDA."""
         last, device = Solution.unpack(state.solution), state.solution.device
         moved = cast(Schedule, self.threshold)(state.steps.to(device), last.tau)
-        tau = torch.as_tensor(moved, dtype=last.tau.dtype, device=device).clamp(P_MIN, self.slopes.steepest)
+        tau = torch.as_tensor(moved, dtype=last.tau.dtype, device=device).clamp(TAU_MIN, self.slopes.steepest)
         last.p0.copy_(self.slopes.on(device).p0_at(tau))
         last.tau.copy_(tau)
 
@@ -270,7 +279,11 @@ class OGC(Loss):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Solve for tau now, if enough samples are queued."""
+        """Solve for tau now, if enough samples are queued.
+
+        The default rule does so only after a call in training, from which it knows the number of classes. A schedule
+        moves tau once more without counting a step, which matters for EMA.
+        """
         if self.threshold is not None:
             self._follow_schedule(self._state())
         else:
@@ -318,16 +331,16 @@ class OGC(Loss):
 
     def _period(self, step: int) -> int:
         """Return s, the number of steps between updates."""
-        return period(step, self.every) if self.rule == "default" else self.every
+        return default_rule.period(step, self.every) if self.rule == "default" else self.every
 
     @property
     def _fewest(self) -> int:
         """Number of queued samples from which on the normals are fitted."""
-        return min(FEWEST, self.queue_size) if self.rule == "default" else self.queue_size
+        return min(default_rule.FEWEST, self.queue_size) if self.rule == "default" else self.queue_size
 
     def _epsilon(self, highest_lr: Tensor | float) -> Tensor | float:
         """Return epsilon of Eq. 12 for this update."""
-        epsilon = EPSILON if self.epsilon is None else self.epsilon
+        epsilon = default_rule.EPSILON if self.epsilon is None else self.epsilon
         if not self.follow_lr:
             return epsilon
         lr = self._lr()

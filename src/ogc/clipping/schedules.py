@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from torch import Tensor
 from .._require import require
 
 Schedule = Callable[[Tensor, Tensor], Tensor]
+TAU_MIN = 1e-7
+"""OGC keeps the tau of a schedule at this value or above."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,13 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Linear:
-    """tau_t = beta (1 - t / steps). It ends at 0; OGC keeps tau at P_MIN or above.
+    """tau_t = beta (1 - t / steps). It ends at 0; OGC keeps tau at TAU_MIN or above.
 
     :param steps: T, the number of training steps.
     """
 
     beta: float = 10.0
-    steps: int = 0  # to be given: 0 is refused
+    steps: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
         require(0 < self.beta < math.inf, "beta", "above 0", self.beta)

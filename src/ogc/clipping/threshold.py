@@ -1,8 +1,10 @@
 """The threshold tau at which the ratio of noisy to clean gradients is 1 + epsilon: Eq. 12 of Ye et al., 2025.
 
-The paper minimises r(tau) subject to r(tau) >= 1 + epsilon by binary search. The minimum is where r(tau) = T with
-T = 1 + epsilon, and it can be solved for exactly. Write d = noisy - T clean for the weights of the two normals on the
-grid. Then r(tau) = T where
+The paper minimises r(tau) subject to r(tau) >= 1 + epsilon by binary search. The minimum is where r(tau) = target
+with target = 1 + epsilon, and it can be solved for exactly. If r is below target without clipping, nothing is clipped,
+even if r is above target at some smaller tau: r may fall again if the noisy normal is narrower than the clean one.
+
+Write d = noisy - target clean for the weights of the two normals on the grid. Then r(tau) = target where
 
     D(tau) = sum_i d_i min(slope_i, tau) = 0.
 
@@ -30,9 +32,10 @@ LOGIT_STEP = 2 * LOGIT_MAX / TABLE
 
 
 class Slopes:
-    """The slope of a pointwise loss on the grid, and its inverse, from a slope back to p. All tensors are constants.
+    """Solves Eq. 12 of Ye et al., 2025, for a pointwise loss, by its slope on the grid and the inverse of the slope.
 
-    Raise ValueError if the slope does not fall strictly as p rises: there is then no unique p0 for a tau.
+    All tensors are constants. Raise ValueError if the slope does not fall strictly as p rises: there is then no unique
+    p0 for a tau.
     """
 
     H: Tensor  # (GRID,) the grid
@@ -44,7 +47,7 @@ class Slopes:
         self.H = grid()
         p = torch.exp(-self.H)
         self.slope = base.slope(p).detach()
-        _require_falling(base, p, self.slope)
+        _check_slope(base, p, self.slope)
         self.width = torch.diff(self.slope, prepend=self.slope.new_zeros(1))
         logits = torch.linspace(LOGIT_MAX, -LOGIT_MAX, TABLE + 1, dtype=torch.float64)
         self.table = base.slope(torch.sigmoid(logits)).detach()
@@ -63,9 +66,9 @@ class Slopes:
         return self._copies[device]
 
     def solve(self, mixture: Mixture, target: float) -> tuple[float, float]:
-        """Return p0 and tau at which r(tau) = target; unclipped if r is below target without clipping.
+        """Return p0 and tau at which r(tau) = target. Eq. 12 with target = 1 + epsilon > 1; Algorithm 1, line 9.
 
-        Eq. 12 of Ye et al., 2025, with target = 1 + epsilon > 1; Algorithm 1, line 9. On the CPU.
+        If r is below target without clipping, nothing is clipped: P_MIN and the steepest slope. On the CPU.
         """
         clean = normal_weights(self.H, mixture.clean_mean, mixture.clean_var)
         noisy = normal_weights(self.H, mixture.noisy_mean, mixture.noisy_var)
@@ -109,7 +112,8 @@ def solve_threshold(base: Pointwise, mixture: Mixture, target: Tensor | float) -
     return torch.full_like(mixture.clean_mean, p0)
 
 
-def _require_falling(base: Pointwise, p: Tensor, slope: Tensor) -> None:
+def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
+    """Raise ValueError if the slope does not fall strictly as p rises, or if it is not the derivative of ``value``."""
     stuck = slope.diff() <= 0
     if bool(stuck.any()) or not bool(((slope > 0) & slope.isfinite()).all()):
         where = f" near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else ", or is not above 0"

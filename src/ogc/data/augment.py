@@ -1,7 +1,7 @@
 """Augmentation of a whole batch on the device: ``Cifar`` for small images stored there, ``Large`` for 224 pixels.
 
 All random numbers come from ``draw``; the call itself is a function of its arguments with static shapes and no host
-read, so both can be captured in a CUDA graph (whose generator the caller registers) and compiled.
+read, so both can be captured in a CUDA graph and compiled.
 
     augment = Cifar(images.to(device), mean=mean, std=std)
     inputs = augment(index, augment.draw(len(index), generator))
@@ -242,7 +242,7 @@ def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
     )
     sixths = torch.where(chroma > 0, sixths, 0) + 6 * shift[:, None, None]
 
-    def channel(start: int) -> Tensor:
+    def channel(start: int) -> Tensor:  # HSV to RGB: V - C clamp(min(k, 4 - k), 0, 1), start 5, 3, 1 for R, G, B
         k = (start + sixths) % 6
         return value - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
 

@@ -115,7 +115,8 @@ def _ilsvrc(folder: Path, wnids: Sequence[str], classes: int) -> Iterator[Sample
             raise ValueError(f"`{solution}` should have an ImageId and a PredictionString in each row. Found {bad[0]}.")
         pairs = [(f"{row['ImageId']}.JPEG", row["PredictionString"].split()[0]) for row in rows]
     elif listed.is_file():
-        pairs = [(name, label) for _, line in _lines(listed) for name, label in ((*line.split(maxsplit=1), "")[:2],)]
+        columns = (line.split(maxsplit=1) for _, line in _lines(listed))
+        pairs = [(name, "".join(label)) for name, *label in columns]  # no label is "", which is refused below
     else:
         if not wnids:
             raise FileNotFoundError("`info/synsets.txt` is missing. It maps the folders of ILSVRC-12 to classes.")

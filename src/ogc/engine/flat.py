@@ -22,10 +22,13 @@ class Flat:
         device, low = run.device, run.recipe.precision == "bf16"
         cast = (nn.modules.conv._ConvNd, nn.Linear) if low else ()
         casts = {
-            id(p) for module in run.network.modules() if isinstance(module, cast) for p in module.parameters(False)
+            id(p)
+            for module in run.network.modules()
+            if isinstance(module, cast)
+            for p in module.parameters(recurse=False)
         }
         named = sorted(run.network.named_parameters(), key=lambda item: id(item[1]) not in casts)
-        sizes = [-(-value.numel() // kernels.ALIGNED) * kernels.ALIGNED for _, value in named]
+        sizes = [-(-value.numel() // kernels.ALIGNED) * kernels.ALIGNED for _, value in named]  # rounded up
         self.offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         self.names = [name for name, _ in named]
         self.params = [value for _, value in named]

@@ -62,8 +62,10 @@ def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
                 raise CaptureError(
                     f"{run.recipe.network} uses random numbers ({drawing[0]}), which a CUDA graph would repeat."
                 )
+            if run.done:
+                continue
             try:
-                lanes += [Lane(run, watch, ready)] if not run.done else []
+                lanes.append(Lane(run, watch, ready))
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:

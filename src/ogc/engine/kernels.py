@@ -1,4 +1,4 @@
-"""Kernels of the engine: the optimizer step over flat memory, and the records of a step. The plain loop does the same.
+"""Kernels of the engine: SGD over flat memory, and the records of a step. The plain loop has the same arithmetic.
 
 With all weights in one tensor, clipping, weight decay, momentum, the averaged weights and the bf16 copy for the next
 step take three launches, and each number is read and written once.
@@ -17,7 +17,7 @@ except ImportError:  # CPU builds of torch come without it
 
 HAVE_TRITON = triton is not None
 BLOCK = 2048  # numbers per program
-ALIGNED = 8  # numbers: 16 bytes in bf16, as wide as a load
+ALIGNED = 8  # numbers: 16 bytes in bf16, as wide as a load. _place has it as a literal.
 
 if triton is not None:
 

@@ -111,7 +111,7 @@ class Lane:
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 work()
             with torch.cuda.stream(self.stream):
-                self.point()
+                self.write_gradient_addresses()
         finally:
             with torch.cuda.stream(self.stream), torch.no_grad():
                 for value, old in zip((*changed, *counters), before, strict=True):
@@ -137,7 +137,7 @@ class Lane:
         loss = self.criterion(logits, rows[1])
         self.gradients = flat.in_memory_order(torch.autograd.grad(loss, list(weights.values())))
         if not torch.cuda.is_current_stream_capturing():
-            self.point()
+            self.write_gradient_addresses()
         kernels.record_step(
             logits=logits.detach().contiguous(),
             rows=rows,
@@ -168,7 +168,7 @@ class Lane:
         self.position.add_(1)
         self.at.add_(1)
 
-    def point(self) -> None:
+    def write_gradient_addresses(self) -> None:
         """Write the addresses of the gradients for the kernel. In a captured step they never change."""
         self.flat.pointers.copy_(torch.tensor([gradient.data_ptr() for gradient in self.gradients]))
 
@@ -188,7 +188,7 @@ class Lane:
                 self.watch.moved(
                     run.number, epoch=run.epoch, step=run.step, images_per_second=None
                 )  # the host runs ahead
-                self.look()
+                self.record_last_epoch()
                 for _ in range(count):
                     with torch.cuda.stream(self.stream):
                         self.step_graph.replay()
@@ -196,7 +196,7 @@ class Lane:
                     yield True
             self.end.record(self.stream)
             self.end_epoch()
-        self.look(wait=True)
+        self.record_last_epoch(wait=True)
 
     def load(self, epoch: int) -> Plan:
         """Copy the plan of an epoch to the device."""
@@ -264,7 +264,7 @@ class Lane:
 
     def end_epoch(self) -> None:
         """Copy the state, and launch its evaluation, which runs while the next epoch trains."""
-        self.look(wait=True)
+        self.record_last_epoch(wait=True)
         run = self.run
         self.stream.wait_event(self.finished_aside)
         with torch.cuda.stream(self.stream):
@@ -289,7 +289,7 @@ class Lane:
         self.pending = snapshot, self.begin, self.end, self.before
         run.seconds = 0.0
 
-    def look(self, wait: bool = False) -> None:
+    def record_last_epoch(self, wait: bool = False) -> None:
         """Record the last epoch if its evaluation is done, or wait for it."""
         if self.pending is None or not (wait or self.finished_aside.query()):  # type: ignore[no-untyped-call]
             return
@@ -317,7 +317,7 @@ class Lane:
         if self.run.step:
             self.end.record(self.stream)
         self.stream.synchronize()
-        self.look(wait=True)
+        self.record_last_epoch(wait=True)
         self.finished_aside.synchronize()  # the best weights are copied on that stream
         if self.run.step:
             self.run.seconds = self.before + self.begin.elapsed_time(self.end) / 1000

@@ -23,9 +23,9 @@ from torch.func import functional_call
 from .._extras import extra
 from .._require import require
 from ..clipping import OGC
-from ..given_label import margin
 from ..losses import CLIPPABLE, Pointwise
 from ..models import mlp
+from ..rival_label import margin
 
 with extra("sklearn", "ogc.integrations.sklearn needs safetensors", "safetensors"):
     import safetensors.torch  # noqa: F401, for saving

@@ -49,6 +49,7 @@ class NCEPlusRCE(Loss):
         self.alpha, self.beta = alpha, beta
 
     def passive(self, log_p: Tensor, H: Tensor) -> Tensor:
+        """Return the passive loss of each sample, here RCE: (N, C), (N,) -> (N,)."""
         return reverse_cross_entropy(torch.exp(-H))
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -7,8 +7,6 @@ optimized clipping on loss functions".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,35 +31,12 @@ def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float,
 
 
 def clipped_slope(base: Pointwise, p: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
-    """Return the derivative of :func:`clipped` with respect to H, p min(slope(p), tau): (N,) -> (N,).
+    """Return min(slope(p), tau), the norm of the clipped gradient: (N,) -> (N,). Eqs. 3 and 5 of Ye et al., 2025.
 
-    min(slope(p), tau) is the norm of the clipped gradient, Eq. 5 of Ye et al., 2025.
+    Below p0 the slope at p0 is taken, because one that autograd derives may be NaN at p = 0. It is tau but for
+    rounding, or more if tau is below every slope of ``base``, so it is still clipped.
     """
-    return p * base.slope(p.clamp(min=p0).clamp(max=1 - P_MIN)).clamp(max=tau)
-
-
-class ByHand(torch.autograd.Function):
-    """A loss whose gradient with respect to the logits is known: one node of the graph instead of fifteen.
-
-    For a second derivative, the loss is computed ``again`` from the saved logits.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, value: Tensor, gradient: Tensor, again: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.save_for_backward(logits, gradient)
-        ctx.again = again
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, gradient = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True
-            (gradient,) = torch.autograd.grad(ctx.again(logits), logits, grad, create_graph=True)
-        elif grad.dim() > 0:
-            gradient = gradient * grad.unsqueeze(1)
-        elif grad.device.type != "cpu" or grad.item() != 1:
-            gradient = gradient * grad
-        return gradient.to(logits.dtype), None, None, None
+    return base.slope(p.clamp(min=p0).clamp(max=1 - P_MIN)).clamp(max=tau)
 
 
 class PHuberCE(Pointwise):

@@ -1,8 +1,8 @@
 """Residual networks: 18, 34 and a narrow 20 layers for 32 x 32 pixels, 18 and 50 for 224 x 224.
 
-Deep Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385. A shortcut whose shape changes is a
-1x1 convolution with a norm (the paper's option B); the bottleneck strides in its 3x3 convolution, as is usual today.
-Parameters have torchvision's names, so its weights load.
+Deep Residual Learning for Image Recognition, He et al., 2016, https://arxiv.org/abs/1512.03385. A shortcut whose shape
+changes is a 1x1 convolution with a norm (option B of He et al.); the bottleneck strides in its 3x3 convolution, as is
+usual today. Parameters have torchvision's names, so its weights load.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ResNet(nn.Module):
 
 
 def resnet20_cifar(channels: int, classes: int) -> ResNet:
-    """Build the narrow ResNet-20 of the paper's section on CIFAR, with a fourteenth of the work of ResNet-18."""
+    """Build the narrow ResNet-20 for CIFAR of He et al., with a fourteenth of the work of ResNet-18."""
     return ResNet(BasicBlock, (3, 3, 3), width=16, channels=channels, classes=classes, small=True)
 
 

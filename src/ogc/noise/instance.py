@@ -31,12 +31,12 @@ def instance_dependent(
     For image x of true class y:
 
         q ~ normal(rate, 0.1), truncated to [0, 1]    probability that the label is wrong
-        P(given = j) = q softmax_j(x W_y), j != y     W_y: (features, C), standard normal, one per true class
+        P(given = j) = q softmax_j(x W_y), j != y     softmax over j != y only
+                                                      W_y: (features, C), standard normal, one per true class
         P(given = y) = 1 - q
 
-    With seed 0 these are the paper's labels: on CIFAR-10 and CIFAR-100 every label equals that of the released
-    generator. Both use NumPy's legacy stream in the same order: N uniforms for q, then W for all classes in order, then
-    one uniform per sample.
+    With seed 0, on CIFAR-10 and CIFAR-100, these are the labels of the released generator with seed 0. Both use NumPy's
+    legacy stream in the same order: N uniforms for q, then W for all classes in order, then one uniform per sample.
 
     x are raw pixels from 0 to 255, so x W_y is in the thousands: the softmax is nearly always a single class, and each
     image can be confused with one other class only. Pixels are all positive, so this is mostly the class that W_y

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._files import write_whole
-from ..given_label import class_confidence, likelier_label
+from ..rival_label import class_confidence, likelier_label
 from ..training.recipe import Recipe, never_clips, shown
 from ..training.run_folder import REPORT, StoredRun, read
 from ..training.source import NAMED, OPTIONS

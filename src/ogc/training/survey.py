@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..given_label import class_confidence, contradicted, likelier_label, margin
+from ..rival_label import class_confidence, contradicted, likelier_label, margin
 from .evaluate import EvaluationSet
 
 LARGEST = 2**28  # numbers of probabilities, at most: 1 GiB

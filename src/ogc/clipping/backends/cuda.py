@@ -20,7 +20,7 @@ from ...given_label import H_MAX, H_MIN, P_MIN
 from ...losses import GCE, CrossEntropy, Focal, Pointwise
 from ..default_rule import EARLY_STEPS, EPSILON, LEARNED, MEMORY, MOST_CLASSES, RECENT, period
 from ..epsilon import MISSING_OPTIMIZER
-from ..mixture import EM_STEPS, LLOYD_STEPS, SAME_MEAN, TINY, TOLERANCE, VARIANCE_FLOOR
+from ..mixture import EM_STEPS, LLOYD_STEPS, SAME_MEAN, TINY, TOLERANCE, VARIANCE_ADDED
 from ..ratio import GRID
 from ..state import OCTAVES, UNRELIABLE_SEPARATION, State
 from ..threshold import LOGIT_MAX, LOGIT_STEP, TABLE
@@ -72,7 +72,7 @@ def serves_batch(logits: Tensor, labels: Tensor) -> bool:
 if triton is not None:
     _GRID, _GRID_BLOCK, _ROW = tl.constexpr(GRID), tl.constexpr(triton.next_power_of_2(GRID)), tl.constexpr(256)
     _H_MIN, _H_MAX, _P_MIN = tl.constexpr(H_MIN), tl.constexpr(H_MAX), tl.constexpr(P_MIN)
-    _TINY, _FLOOR, _TOLERANCE = tl.constexpr(TINY), tl.constexpr(VARIANCE_FLOOR), tl.constexpr(TOLERANCE)
+    _TINY, _VARIANCE_ADDED, _TOLERANCE = tl.constexpr(TINY), tl.constexpr(VARIANCE_ADDED), tl.constexpr(TOLERANCE)
     _LOGIT_MAX, _LOGIT_STEP = tl.constexpr(LOGIT_MAX), tl.constexpr(LOGIT_STEP)
     _TABLE, _SAME_MEAN = tl.constexpr(TABLE), tl.constexpr(SAME_MEAN)
     _GRID_STEP = tl.constexpr((H_MAX - H_MIN) / (GRID - 1))
@@ -109,7 +109,7 @@ if triton is not None:
         """Do the M step. Return weight, mean, variance, and a, b, c of the log density a + b H + c H^2."""
         size += _TINY
         mean = total / size
-        var = squares / size - mean * mean + _FLOOR
+        var = squares / size - mean * mean + _VARIANCE_ADDED
         weight = size / samples
         return weight, mean, var, tl.log(weight) - 0.5 * tl.log(var) - mean * mean / (2 * var), mean / var, -0.5 / var
 

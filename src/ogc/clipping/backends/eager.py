@@ -6,14 +6,14 @@ p min(slope(p), tau) (softmax - one-hot of its label), where p is the probabilit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from ...given_label import check_input, cross_entropy
 from ...losses import clipped, clipped_slope
-from ...losses.clipped import ByHand
 
 if TYPE_CHECKING:
     from ..ogc import OGC
@@ -36,9 +36,9 @@ def clipped_loss(criterion: OGC, logits: Tensor, labels: Tensor, log_p: Tensor, 
         value = criterion.combine(clipped(criterion.base, H, p0, tau, p=p), share)
         if not differentiable:
             return value
-        slope = (share * clipped_slope(criterion.base, p, p0, tau)).unsqueeze(1)
-        label = labels if isinstance(share, float) else labels.clamp(0, num_classes - 1)  # slope is 0 if ignored
-        gradient = log_p.exp_().mul_(slope).scatter_add_(1, label.unsqueeze(1), -slope)
+        pull = (share * (p * clipped_slope(criterion.base, p, p0, tau))).unsqueeze(1)
+        label = labels if isinstance(share, float) else labels.clamp(0, num_classes - 1)  # pull is 0 if ignored
+        gradient = log_p.exp_().mul_(pull).scatter_add_(1, label.unsqueeze(1), -pull)
     return with_gradient(criterion, logits, labels, value, gradient, p0, tau)
 
 
@@ -58,4 +58,28 @@ def with_gradient(
         H = cross_entropy(checked, checked_labels, criterion.ignore_index)
         return criterion.reduce(clipped(criterion.base, H, p0, tau), checked_labels, checked.shape[1])
 
-    return cast(Tensor, ByHand.apply(logits, value, gradient, recompute))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _ByHand.apply(logits, value, gradient, recompute))  # type: ignore[no-untyped-call]
+
+
+class _ByHand(torch.autograd.Function):
+    """A loss whose gradient with respect to the logits is known.
+
+    For a second derivative, the loss is computed ``again`` from the saved logits.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, value: Tensor, gradient: Tensor, again: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(logits, gradient)
+        ctx.again = again
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, gradient = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+            (gradient,) = torch.autograd.grad(ctx.again(logits), logits, grad, create_graph=True)
+        elif grad.dim() > 0:
+            gradient = gradient * grad.unsqueeze(1)
+        elif grad.device.type != "cpu" or grad.item() != 1:
+            gradient = gradient * grad
+        return gradient.to(logits.dtype), None, None, None
