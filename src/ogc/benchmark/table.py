@@ -124,7 +124,7 @@ class Filled:
         marked = any(entry.verdict in ("above", "below") for entry in entries)
         second = ", underlined: the second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
         apart = "; our numbers and the paper's are ranked separately" if any(e.paper_rank for e in entries) else ""
-        earlier = "labels from our earlier generator: as many wrong labels as the authors', but in other samples"
+        earlier = "labels from our earlier generator: as many wrong labels as the authors', but on other samples"
         over = ", ".join(column.label for column in table.columns[: table.average_over])
         sentences = {
             "; ".join(filter(None, [accuracy, others])): True,
@@ -136,7 +136,7 @@ class Filled:
             "paper: the number printed in the paper": any(entry.paper for entry in entries),
             f"!: differs from the paper by more than {far}; averages are not marked": marked,
             f"bold: the best of its column{second}{apart}": any(entry.rank or entry.paper_rank for entry in entries),
-            "*: the paper's average is not the mean of its row; our difference is to the actual mean": misprinted,
+            "*: the paper's average is not the mean of its row; our difference is relative to the actual mean": misprinted,
             f"~: trained on {earlier}": any(entry.earlier for entry in entries),
             f"{AVERAGE}: the mean of {over}": table.average_over is not None,
             table.note: table.note,
