@@ -136,7 +136,7 @@ class Filled:
             "paper: the number printed in the paper": any(entry.paper for entry in entries),
             f"!: differs from the paper by more than {far}; averages are not marked": marked,
             f"bold: the best of its column{second}{apart}": any(entry.rank or entry.paper_rank for entry in entries),
-            "*: the paper's average is not the mean of its row; our difference is relative to the actual mean": misprinted,
+            "*: the paper's average is not the mean of its row; our difference is relative to that mean": misprinted,
             f"~: trained on {earlier}": any(entry.earlier for entry in entries),
             f"{AVERAGE}: the mean of {over}": table.average_over is not None,
             table.note: table.note,
