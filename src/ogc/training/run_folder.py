@@ -139,12 +139,14 @@ def read_description(folder: Path) -> Description:
 
 
 def how_to_resume(folder: Path) -> str:
-    """Return the command that resumes a run. If ``run.json`` cannot be read, that command will say so."""
-    method, from_python = "", False
-    with suppress(CheckpointError, OSError):
-        found = read_description(folder)
-        method, from_python = found.recipe.method, bool(found.from_python)
-    return resume_command({folder: method}, from_python=from_python)
+    """Return the command that resumes a run. If ``run.json`` cannot be read, that command will say so.
+
+    It never names a loss from a file: only the folder vouches for it, and the command warns before it asks for it.
+    """
+    from_python = False
+    with suppress(ValueError, OSError):
+        from_python = bool(read_description(folder).from_python)
+    return resume_command({folder: ""}, from_python=from_python)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
