@@ -1,6 +1,7 @@
 """Checkpoints say in one sentence what is wrong with them, and a failing disk leaves the last good one."""
 
 import errno
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -97,10 +98,11 @@ def test_something_else(stopped, content):
 
 
 def test_of_another_program(stopped):
-    other, fix = "was not written by this version of ogc:", "Use the version that wrote it, or train again."
+    either = "It is damaged, or another version wrote it: restore it, use that version, or train again."
     for metadata in (None, {"ogc": "{"}, {"ogc": '{"format": 1}'}):
         save_file({"a": torch.zeros(3)}, stopped / LAST, metadata=metadata)
-        assert refusal(stopped) == f"{other} expected a checksum in its header, found none. {fix}"
+        assert refusal(stopped) == f"cannot be used: it has no checksum. {either}"
+    other, fix = "was not written by this version of ogc:", "Use the version that wrote it, or train again."
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 99})
     assert refusal(stopped) == f"{other} expected format 2, found 99. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2})
@@ -110,12 +112,43 @@ def test_of_another_program(stopped):
     assert refusal(stopped).startswith(f"{other} it has no 'belongs_to'.")
 
 
-@pytest.mark.parametrize("lost", ["optimizer.0.momentum_buffer", "criterion.queue", "samples.H", "rng.0"])
-def test_a_part_is_missing_or_misshapen(stopped, lost):
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"checksum":"', b'"checksum":"G', "is damaged: its contents do not match its checksum."),
+        (b'"__metadata__"', b'"__metadato__"', "is damaged: its contents do not match its checksum."),
+        (b'"checksum"', b'"chacksum"', "cannot be used: it has no checksum. It is damaged, or another version"),
+    ],
+)
+def test_a_damaged_header(stopped, old, new, words):
+    content = (stopped / LAST).read_bytes()
+    at = content.index(old)
+    (stopped / LAST).write_bytes(content[:at] + new + content[at + len(new) :])
+    assert refusal(stopped).startswith(words)
+
+
+def test_a_header_without_metadata(stopped):
+    header = b'{"checksum":"%b"}' % (b"0" * 64)
+    content = len(header).to_bytes(8, "little") + header
+    digest = hashlib.sha256(content).hexdigest().encode()
+    (stopped / LAST).write_bytes(content.replace(b"0" * 64, digest))
+    assert refusal(stopped).startswith("was not written by this version of ogc: its header has no metadata of ogc. Use")
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ("optimizer.0.momentum_buffer", None),
+        ("criterion.queue", "does not fit this run: "),
+        ("samples.H", "was not written by this version of ogc: it has no 'samples.H'."),
+        ("rng.0", "was not written by this version of ogc: it has no 'rng.0'."),
+    ],
+)
+def test_a_part_is_missing_or_misshapen(stopped, lost, words):
     tensors, facts = read_tensors(stopped / LAST)
-    if not lost.startswith("optimizer"):
+    if words is not None:
         rewrite(stopped / LAST, {name: value for name, value in tensors.items() if name != lost}, facts)
-        assert refusal(stopped).startswith(("does not fit this run: ", "was not written by this version of ogc: "))
+        assert refusal(stopped).startswith(words)
     rewrite(stopped / LAST, {**tensors, lost: torch.zeros(7, 7, 7)}, facts)
     if lost != "rng.0":
         assert refusal(stopped).startswith("does not fit this run: ")
@@ -141,7 +174,7 @@ def test_of_another_version(stopped):
         with pytest.raises(CheckpointError, match=f"{RUN} was not written by this version of ogc: {reason} .*{fix}"):
             read_description(stopped)
     (stopped / RUN).write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=f"{RUN} was not written .*: expected a checksum, found none. {fix}"):
+    with pytest.raises(CheckpointError, match=f"{RUN} cannot be used: it has no checksum. .* or train again"):
         read_description(stopped)
 
 
