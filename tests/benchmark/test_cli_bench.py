@@ -142,6 +142,8 @@ def test_a_dry_run_tells_what_there_is_to_go_on_with(tmp_path):
     assert " to run" in bench(*args)[1]
     write_tensors(work / LAST, "id", {}, {"epoch": 7})
     assert " started, 7 of 120 epochs" in bench(*args)[1]
+    write_tensors(work / LAST, "id", {}, {})
+    assert "not written by this version of ogc: it has no 'epoch'." in " ".join(bench(*args)[1].split())
     (work / LAST).write_text("nonsense")
     assert "is damaged" in " ".join(bench(*args)[1].split())
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from edited import edited
 from ogc._files import remove_leftovers, write_json, write_whole
 from ogc._tensors import write_tensors
 from ogc.report.report import write_report
@@ -161,21 +162,60 @@ def test_of_another_version(stopped):
     rewrite(stopped / LAST, tensors, facts | {"belongs_to": fewer})
     fix = "Use the version that wrote it, or train again."
     assert refusal(stopped) == f"was not written by this version of ogc: it has no 'accumulate'. {fix}"
-    rewrite(stopped / LAST, tensors, facts | {"history": [{"epoch": 1}]})
-    with pytest.raises(CheckpointError, match=rf"{LAST} was not written by this version of ogc: .* argument.* {fix}"):
-        read(stopped)
+    fewer = {name: value for name, value in facts.items() if name != "history"}
+    for other, reason in ((facts | {"history": [{"epoch": 1}]}, ".* argument.*"), (fewer, "it has no 'history'.")):
+        rewrite(stopped / LAST, tensors, other)
+        with pytest.raises(CheckpointError, match=f"{LAST} was not written by this version of ogc: {reason} {fix}"):
+            read(stopped)
     content = json.loads((stopped / RUN).read_text())
     del content["checksum"]
+    needed = ("samples", "classes", "inputs", "from_python", "network", "started")
+    known = content["facts"]
     for change, reason in (
-        ({"facts": {}}, "it has no 'network'."),
+        ({"format": 3}, "expected no format number, found 3."),
+        ({"recipe": 3}, "'int' object has no attribute 'get'."),
         ({"recipe": {**content["recipe"], "colour": "red"}}, "There is no parameter 'colour'."),
+        *(
+            ({"facts": {name: value for name, value in known.items() if name != lost}}, f"it has no '{lost}'.")
+            for lost in needed
+        ),
+        *(
+            ({"facts": {**known, name: 3}}, rf"Parameter `facts\.{name}` should be a list\.")
+            for name in ("classes", "inputs", "from_python")
+        ),
     ):
         write_json(stopped / RUN, content | change)
         with pytest.raises(CheckpointError, match=f"{RUN} was not written by this version of ogc: {reason} .*{fix}"):
             read_description(stopped)
+    write_json(stopped / RUN, content | {"facts": {name: known[name] for name in needed}})
+    assert read_description(stopped).facts["inputs"] == [192]
     (stopped / RUN).write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=f"{RUN} cannot be used: it has no checksum. .* or train again"):
         read_description(stopped)
+
+
+def test_facts_that_are_only_shown_may_be_missing(tmp_path):
+    train([job(tmp_path, epochs=1)])
+    shown = ("commit", "device", "versions", "noise", "batch", "steps")
+    edited(tmp_path / RUN, lambda run: [run["facts"].pop(name) for name in shown])
+    write_report(tmp_path)
+    assert read(tmp_path).facts["device"] == "not known"
+
+
+def test_checksums_of_the_data_that_are_none(tmp_path):
+    train([job(tmp_path, epochs=1)])
+    tensors, facts = read_tensors(tmp_path / SAMPLES)
+    rewrite(tmp_path / SAMPLES, tensors, facts | {"sha256": 5})
+    with pytest.raises(CheckpointError, match=f"{SAMPLES} was not written by this version of ogc: 'int'") as info:
+        read(tmp_path)
+    assert isinstance(info.value.__cause__, TypeError), "for whoever looks for a bug"
+
+
+def test_a_folder_in_order_is_read_once(tmp_path, monkeypatch):
+    """What to do about a damaged file is not worked out before one is found."""
+    train([job(tmp_path, epochs=1)])
+    monkeypatch.setattr("ogc.training.run_folder.how_to_resume", lambda folder: pytest.fail("not needed"))
+    read(tmp_path)
 
 
 def test_nothing_is_pickled(stopped):
