@@ -1,6 +1,7 @@
 import csv
 import importlib
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -195,9 +196,18 @@ def test_a_changed_or_broken_audit_is_refused(audited):
     edited(audited / "audit.json", format=9)
     with pytest.raises(AuditError, match=r"not written by this version of ogc: expected format 3, found 9\."):
         read_audit(audited)
-    edited(audited / "audit.json", format=3, run={})
-    with pytest.raises(AuditError, match=r"it has no 'id'\. Use the version that wrote it, or audit the"):
-        read_audit(audited)
+    run = json.loads((audited / "audit.json").read_text())["run"] | {"source": None, "recipe": {"noise": None}}
+    run |= {"id": "1", "sha256": {}}
+    for change, reason in (
+        ({"run": {}}, "it has no 'id'."),
+        ({"run": run | {"source": {"kind": "digits", "zz": 1}}}, "There is no parameter 'zz'."),
+        ({"run": run | {"recipe": 3}}, "'int' object is not subscriptable."),
+        ({"run": run | {"sha256": 3}}, "Parameter `run.sha256` should be an object."),
+        ({"run": run, "classes": 3}, "Parameter `classes` should be a list."),
+    ):
+        edited(audited / "audit.json", **{"format": 3, "classes": list(NAMES), **change})
+        with pytest.raises(AuditError, match=re.escape(f"audit.json was not written by this version of ogc: {reason}")):
+            read_audit(audited)
     (audited / "audit.json").write_text("[]")
     with pytest.raises(AuditError, match=r"audit\.json is damaged"):
         read_audit(audited)
