@@ -236,9 +236,10 @@ def test_accepted_decisions_change_labels_and_no_others(audited):
     assert decided(audit, decisions(audited)) == audit.given
 
 
-def test_a_bad_decision_is_named_with_its_line(audited):
+@pytest.mark.parametrize("index", [4, 5])
+def test_a_bad_decision_is_named_with_its_line(audited, index):
     audit = read_audit(audited)
-    good = (IDS[4], "keep", audit.given[4], NAMES[3])  # of several lines
+    good = (IDS[index], "keep", audit.given[index], NAMES[3])  # of several lines
     lines = 1 + 1 + sum(text.count("\n") + text.count("\r") - text.count("\r\n") for text in good)
     other = next(name for name in NAMES if name != audit.given[1])
     for bad, why in (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -234,7 +235,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[st
             if len(cells) != len(header):
                 raise AuditError(f"{path}, line {line}: there should be {len(header)} cells, found {len(cells)}.")
             yield line, [cells[i] for i in at]
-        line += piece.count("\n") or 1
+        line += len(re.findall(r"\r\n|\r|\n", piece)) or 1  # as the page counts
     if at is None:
         raise AuditError(f"{path} is empty.")
 
