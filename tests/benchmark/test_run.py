@@ -335,7 +335,7 @@ def test_a_checkpoint_that_cannot_be_gone_on_with(tmp_path):
     code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
     assert code == 1
     assert "last.safetensors is damaged" in said
-    assert f"Remove {task.work(tmp_path)} to start again." in said
+    assert f"Restore it from a backup, or train again. To train again, remove {task.work(tmp_path)}." in said
     assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]
 
 
