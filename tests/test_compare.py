@@ -17,10 +17,11 @@ from children import ogc as start
 from commands import ogc, works
 from ogc._files import read_json
 from ogc.compare import GIVEN, TRUE, Comparison, Method, compare, jobs_of
+from ogc.compare_cluster import train as train_on_cluster
 from ogc.predict import Predictor
 from ogc.training import RECIPES, Interrupted, override
 from ogc.training.run_folder import RESULT
-from small_runs import StopAt, features, python_path
+from small_runs import StopAt, features, job, python_path
 from tickets import write_tickets
 
 pytestmark = pytest.mark.pictures  # one that is small is drawn for each comparison
@@ -170,6 +171,13 @@ def test_after_a_stop_the_same_call_continues_and_ends_alike(tmp_path):
     assert more.right[TRUE][:3, :2].equal(whole.right[TRUE])
     assert len(before) == 6
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_stop_on_a_cluster_with_data_from_python_names_no_command(tmp_path, monkeypatch):
+    queue = SimpleNamespace(signal=signal.SIGINT, failed={})
+    monkeypatch.setattr("ogc.benchmark.cluster.run", lambda *_, **__: queue)
+    with pytest.raises(Interrupted, match=r"Resume with: ogc\.training\.train\(jobs, resume=True\)$"):
+        train_on_cluster([job(tmp_path / "run")], device="cpu", side_by_side=1, address=None, console=None)
 
 
 def test_other_settings_need_another_folder(tmp_path):

@@ -15,6 +15,7 @@ import tomllib
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from packaging.markers import default_environment
@@ -297,8 +298,11 @@ def test_tensorboard_and_ray_are_named_if_they_are_missing(monkeypatch, tmp_path
         ImportError, match=r'need tensorboard, which is missing: pip install "torch-ogc\[tensorboard\]"$'
     ):
         train([job(tmp_path)], tensorboard=True)
-    with pytest.raises(ImportError, match=r'needs Ray, which is missing: pip install "torch-ogc\[ray\]"$'):
+    before = {**os.environ}
+    missing = pytest.raises(ImportError, match=r'needs Ray, which is missing: pip install "torch-ogc\[ray\]"$')
+    with patch.dict(os.environ), missing:  # connecting sets variables of Ray
         cluster._connected(None).__enter__()
+    assert {**os.environ} == before
 
 
 def test_importing_ogc_is_cheap_beside_torch():

@@ -336,9 +336,13 @@ def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
     assert Predictor.load(tmp_path).class_names == ("billing", "delivery", "quality")
     path, id = tmp_path / PREPROCESSING, read_description(tmp_path).id
     stored = read_part(path)
-    for broken in (b"{", b"[]", path.read_bytes().replace(b"billing", b"milling")):
+    other = path.read_bytes().replace(b"billing", b"milling")
+    for broken, words in (
+        *((content, "is damaged: .* Restore it from a backup") for content in (b"{", b"[]", other)),
+        (b"{}", "cannot be used: it has no checksum. It is damaged, or another version"),
+    ):
         path.write_bytes(broken)
-        with pytest.raises(CheckpointError, match=r"preprocessing\.json is damaged: .* train again\."):
+        with pytest.raises(CheckpointError, match=rf"preprocessing\.json {words}.* train again\."):
             Predictor.load(tmp_path)
     for wrong in ({}, {**stored, "encoder": {"columns": {"a": {"kind": "colour"}}}}):
         write_part(path, id, wrong)

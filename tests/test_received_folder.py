@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import html
 import re
 import shlex
 from pathlib import Path
@@ -71,6 +72,7 @@ def test_no_command_runs_it(received):
     code, said = ogc("train", "--resume", received)
     assert code != 0
     assert "If you trust the file, add --method" in said
+    assert "was not written by" not in said
     assert "\n" not in said.strip()
     assert not ran(received)
     (received.parent / "result.json").rename(received / "result.json")
@@ -101,11 +103,15 @@ def test_what_was_typed_runs(tmp_path, monkeypatch):
     assert shlex.split(command) == ["ogc", "train", "--resume", "run", "--method", f"{file}:Evil"]
     monkeypatch.setattr(own_loss, "_allowed", {})
     assert "add --method" in ogc("train", "--resume", "run")[1]
+    hint = "ogc train --resume run"  # without the loss: the folder, not the user, would name it
     for arguments in (["audit", "run"], ["train", "digits", *TRAIN, "--out", "run"]):
-        assert command in ogc(*arguments)[1].splitlines()[0], "every hint names the loss"
+        assert ogc(*arguments)[1].splitlines()[0].endswith(f": {hint}")
     (tmp_path / "run/nonfinite.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=re.escape(f"({command})")):
+    with pytest.raises(CheckpointError, match=re.escape(f"({hint})")):
         read(Path("run"))
+    report = html.unescape((tmp_path / "run/report.html").read_text())
+    assert f">{hint}<" in report
+    assert f"If you trust the code in {file}, train with another seed" in report
     (tmp_path / "run/nonfinite.json").unlink()
     for other, words in (
         ("gce", "`method` should be that of run"),

@@ -11,10 +11,22 @@ from typing import Any
 from torch import Tensor
 
 from ._extras import extra
-from ._files import CHECKSUM, MISMATCH, VersionError, check_format, parse_json, unusable, write_whole
+from ._files import (
+    CHECKSUM,
+    MISMATCH,
+    NO_CHECKSUM,
+    Again,
+    DamageOrVersionError,
+    VersionError,
+    check_format,
+    parse_json,
+    unusable,
+    write_whole,
+)
 
 BLANK = b"0" * 64  # stands in for the checksum while it is computed
-_PLACE = re.compile(rb'"%b":"([0-9a-f]{64})"' % CHECKSUM.encode())  # quotes inside the facts are escaped
+# quotes inside the facts are escaped; a checksum that is damaged is found, too
+_PLACE = re.compile(rb'"%b":"(.{64})"' % CHECKSUM.encode(), re.DOTALL)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str) -> None:
@@ -30,7 +42,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str) -> None
 
 
 def read_tensors(
-    path: Path, *, error: type[ValueError], again: str, format: int
+    path: Path, *, error: type[ValueError], again: Again, format: int
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what :func:`write_tensors` wrote: the tensors and the facts.
 
@@ -43,19 +55,21 @@ def read_tensors(
     content = path.read_bytes()
     try:
         place = _place(memoryview(content))
-        metadata = {} if place is None else parse_json(content[8 : 8 + _header_size(content)])["__metadata__"]
-        if place is None or "ogc" not in metadata:
+        if place is None:
             load(content)
-            raise VersionError("expected a checksum in its header, found none.")
+            raise DamageOrVersionError(NO_CHECKSUM)
         digest = hashlib.sha256(memoryview(content)[: place.start])
         digest.update(BLANK)
         digest.update(memoryview(content)[place.stop :])
         if digest.hexdigest().encode() != content[place]:
             raise ValueError(MISMATCH)
+        metadata = parse_json(content[8 : 8 + _header_size(content)]).get("__metadata__")
+        if not isinstance(metadata, dict) or "ogc" not in metadata:
+            raise VersionError("its header has no metadata of ogc.")
         facts = parse_json(metadata["ogc"])
         check_format(facts.get("format"), format)
         return load(content), facts
-    except (SafetensorError, ValueError, KeyError, TypeError) as reason:
+    except (SafetensorError, ValueError, TypeError) as reason:
         raise error(unusable(path, reason, again)) from None
 
 

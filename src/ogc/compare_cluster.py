@@ -44,9 +44,8 @@ def train(
         queue=JobQueue,
     )
     if queue.signal is not None:
-        raise Interrupted(
-            queue.signal, {task.folder: task.recipe.method for task in tasks if not is_finished(task.folder)}
-        )
+        left = {task.folder: task.recipe.method for task in tasks if not is_finished(task.folder)}
+        raise Interrupted(queue.signal, left, from_python=any(job.source is None for job in jobs))
     for error in queue.failed.values():
         raise RunFailed(error)
     return [read_part(folder / RESULT) for folder in folders]

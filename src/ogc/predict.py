@@ -79,9 +79,8 @@ class Predictions:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.header)
         writer.writerows(self.rows())
-        write_whole(
-            Path(path), text.getvalue().encode("utf-8", "surrogateescape")
-        )  # names of files need not be valid text
+        # names of files need not be valid text
+        write_whole(Path(path), text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 class Samples(NamedTuple):

@@ -1,6 +1,7 @@
 import csv
 import importlib
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -195,9 +196,18 @@ def test_a_changed_or_broken_audit_is_refused(audited):
     edited(audited / "audit.json", format=9)
     with pytest.raises(AuditError, match=r"not written by this version of ogc: expected format 3, found 9\."):
         read_audit(audited)
-    edited(audited / "audit.json", format=3, run={})
-    with pytest.raises(AuditError, match=r"it has no 'id'\. Use the version that wrote it, or audit the"):
-        read_audit(audited)
+    run = json.loads((audited / "audit.json").read_text())["run"] | {"source": None, "recipe": {"noise": None}}
+    run |= {"id": "1", "sha256": {}}
+    for change, reason in (
+        ({"run": {}}, "it has no 'id'."),
+        ({"run": run | {"source": {"kind": "digits", "zz": 1}}}, "There is no parameter 'zz'."),
+        ({"run": run | {"recipe": 3}}, "'int' object is not subscriptable."),
+        ({"run": run | {"sha256": 3}}, "Parameter `run.sha256` should be an object."),
+        ({"run": run, "classes": 3}, "Parameter `classes` should be a list."),
+    ):
+        edited(audited / "audit.json", **{"format": 3, "classes": list(NAMES), **change})
+        with pytest.raises(AuditError, match=re.escape(f"audit.json was not written by this version of ogc: {reason}")):
+            read_audit(audited)
     (audited / "audit.json").write_text("[]")
     with pytest.raises(AuditError, match=r"audit\.json is damaged"):
         read_audit(audited)
@@ -226,9 +236,10 @@ def test_accepted_decisions_change_labels_and_no_others(audited):
     assert decided(audit, decisions(audited)) == audit.given
 
 
-def test_a_bad_decision_is_named_with_its_line(audited):
+@pytest.mark.parametrize("index", [4, 5])
+def test_a_bad_decision_is_named_with_its_line(audited, index):
     audit = read_audit(audited)
-    good = (IDS[4], "keep", audit.given[4], NAMES[3])  # of several lines
+    good = (IDS[index], "keep", audit.given[index], NAMES[3])  # of several lines
     lines = 1 + 1 + sum(text.count("\n") + text.count("\r") - text.count("\r\n") for text in good)
     other = next(name for name in NAMES if name != audit.given[1])
     for bad, why in (

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ogc.audit.apply import apply
+from ogc.audit.files import AuditError
 from ogc.audit.run import audit_run
 from ogc.audit.table_file import cell, read_table, records
 from ogc.training import RECIPES, Job, Source, load, override, train
@@ -165,22 +166,33 @@ def test_rows_without_a_label_are_skipped_and_kept_in_the_copy(tmp_path, suffix)
     assert [again.row(i)["y"].strip() for i in range(4)] == ["", "1", "", "1"]
 
 
+def test_a_row_that_cannot_be_changed_is_named_by_its_number_in_the_file(tmp_path):
+    """In the last row a quote is not closed, so a new label would end the cell too early."""
+    (tmp_path / "t.csv").write_text('x;y\n1;\n2;q\n3;"p;z')
+    with pytest.raises(ValueError, match=r"^Row 3 of .* cannot be changed without changing other cells"):
+        read_table(tmp_path / "t.csv", "y").with_labels("y", {1: "q"})
+
+
 def test_an_audit_of_a_table_with_semicolons_and_rows_without_a_label(tmp_path):
     """Suggestions reach the rows that they are about, and rows without a label stay as they are."""
     path, true = tmp_path / "t.csv", ["ab"[i % 2] for i in range(200)]
     given = [
         {"a": "b", "b": "a"}[label] if i in (40, 41) else "" if i % 7 == 3 else label for i, label in enumerate(true)
     ]
-    path.write_text(
-        "x;y\n" + "".join(f"{'1,5' if t == 'a' else '-1,5'};{g}\n" for t, g in zip(true, given, strict=True))
-    )
-    source = Source.parse(str(path), label="y", skip_bad=True)
+    ids = [f"s{49 if i == 50 else i}" for i in range(200)]
+    rows = zip(ids, true, given, strict=True)
+    path.write_text("id;x;y\n" + "".join(f"{n};{'1,5' if t == 'a' else '-1,5'};{g}\n" for n, t, g in rows))
+    source = Source.parse(str(path), label="y", id="id", skip_bad=True)
     recipe = override(RECIPES["table"], {"epochs": 8, "batch_size": 16, "hidden": "16"})
     with pytest.warns(UserWarning, match="Skipped"):
         train([Job(recipe, source, *load(source, recipe), tmp_path / "run")], device="cpu")
-    with pytest.warns(UserWarning, match="Skipped"):
+    with pytest.warns(UserWarning, match="Skipped"), pytest.warns(UserWarning, match="1 ids occur more than once"):
         findings = audit_run(tmp_path / "run")
-    assert len(findings.ids) == sum(map(bool, given))
+    ids[49:51] = ["s49 (row 50)", "s49 (row 51)"]  # rows without a label count
+    assert findings.ids == [name for name, label in zip(ids, given, strict=True) if label]
     apply(tmp_path / "run", tmp_path / "fixed.csv")
     fixed = read_table(tmp_path / "fixed.csv").labels("y")
     assert fixed == [old and new for old, new in zip(given, true, strict=True)]
+    path.write_text(path.read_text().replace("s60;1,5;a", "s60;1,5;b"))
+    with pytest.raises(AuditError, match="row 61 has the label 'b' and had 'a'"):
+        apply(tmp_path / "run", tmp_path / "again.csv")

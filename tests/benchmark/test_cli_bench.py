@@ -124,11 +124,16 @@ def test_a_dry_run_for_a_cluster_looks_for_no_device_here(tmp_path, monkeypatch)
         "--dry-run",
     ]
     write(tmp_path, made_up(find("digits", ["ce"], ["symmetric:0.5"])[0]))
-    for device in ("auto", "cuda"):
-        code, said = bench(*args, "--engine", "ray", "--address", "10.0.0.1:6379", "--device", device)
+    for device, trial, left in (
+        ("auto", [], "1 of 2 runs are done, 1 missing. 120 epochs left."),
+        ("cuda", [], "1 of 2 runs are done, 1 missing. 120 epochs left."),
+        ("auto", ["--epochs", 1, "--methods", "gce"], "0 of 1 runs are done, 1 missing. 1 epoch left."),
+        ("auto", ["--epochs", 3000, "--methods", "gce"], "0 of 1 runs are done, 1 missing. 3,000 epochs left."),
+    ):
+        code, said = bench(*args, *trial, "--engine", "ray", "--address", "10.0.0.1:6379", "--device", device)
         assert code == 0
         time = "Time unknown: it depends on the devices of the Ray cluster."
-        assert f"1 of 2 runs are done, 1 missing. 120 epochs are left. {time}" in " ".join(said.split())
+        assert f"{left} {time}" in " ".join(said.split())
     code, said = bench(*args, "--engine", "ray", "--device", "cuda:1")
     assert (code, "should be auto, cuda or cpu with engine = ray" in said) == (2, True)
 
@@ -142,6 +147,8 @@ def test_a_dry_run_tells_what_there_is_to_go_on_with(tmp_path):
     assert " to run" in bench(*args)[1]
     write_tensors(work / LAST, "id", {}, {"epoch": 7})
     assert " started, 7 of 120 epochs" in bench(*args)[1]
+    write_tensors(work / LAST, "id", {}, {})
+    assert "not written by this version of ogc: it has no 'epoch'." in " ".join(bench(*args)[1].split())
     (work / LAST).write_text("nonsense")
     assert "is damaged" in " ".join(bench(*args)[1].split())
 

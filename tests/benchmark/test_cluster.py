@@ -447,18 +447,24 @@ def test_who_does_not_stop_in_time_leaves_its_task_waiting(driver, monkeypatch):
     assert all(Lock.take(task.lock(made.queue.out)) for task in tasks)
 
 
-def test_a_batch_that_fails_after_ctrl_c_is_not_submitted_again(driver):
-    stop, tasks = Stop(), small(range(3))
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("why", ["Ctrl-C", "deadline"])
+def test_what_fails_once_the_time_is_over_waits_and_is_not_submitted_again(driver, number, why):
+    stop, tasks = Stop(), small(range(number))
 
     def interrupted(*_):
-        stop.signal = signal.SIGINT
+        if why == "Ctrl-C":
+            stop.signal = signal.SIGINT
+        else:
+            made.deadline = 0.0
         return ray_error("It was cancelled.")
 
     fake = FakeRay({"GPU": 1.0}, interrupted)
     made = driver(fake, tasks, most=4)
     made.devices = lambda: 1
     made.work(stop)
-    assert [len(names) for names in fake.given] == [3]
+    assert [len(names) for names in fake.given] == [number]
+    assert "failed" not in made.said()
     assert made.queue.failed == {}
     assert {task.name for task in made.queue.waiting} == {task.name for task in tasks}
 

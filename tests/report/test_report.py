@@ -93,6 +93,7 @@ def run_folder(
     info = {"kind": noise, "rate_asked": 0.5, "rate_got": 0.4498, "seed": 0, "num_classes": 4, "sha256": "5ha" * 21}
     facts = {"samples": samples, "classes": list(classes), "noise": info if noise else None, "device": "cpu"}
     facts |= {
+        "inputs": [1],
         "from_python": [],
         "network": "mlp, 1,234 parameters",
         "versions": {"torch": "2.9"},

@@ -1,6 +1,7 @@
 """Checkpoints say in one sentence what is wrong with them, and a failing disk leaves the last good one."""
 
 import errno
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from edited import edited
 from ogc._files import remove_leftovers, write_json, write_whole
 from ogc._tensors import write_tensors
 from ogc.report.report import write_report
@@ -97,10 +99,11 @@ def test_something_else(stopped, content):
 
 
 def test_of_another_program(stopped):
-    other, fix = "was not written by this version of ogc:", "Use the version that wrote it, or train again."
+    either = "It is damaged, or another version wrote it: restore it, use that version, or train again."
     for metadata in (None, {"ogc": "{"}, {"ogc": '{"format": 1}'}):
         save_file({"a": torch.zeros(3)}, stopped / LAST, metadata=metadata)
-        assert refusal(stopped) == f"{other} expected a checksum in its header, found none. {fix}"
+        assert refusal(stopped) == f"cannot be used: it has no checksum. {either}"
+    other, fix = "was not written by this version of ogc:", "Use the version that wrote it, or train again."
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 99})
     assert refusal(stopped) == f"{other} expected format 2, found 99. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2})
@@ -110,12 +113,43 @@ def test_of_another_program(stopped):
     assert refusal(stopped).startswith(f"{other} it has no 'belongs_to'.")
 
 
-@pytest.mark.parametrize("lost", ["optimizer.0.momentum_buffer", "criterion.queue", "samples.H", "rng.0"])
-def test_a_part_is_missing_or_misshapen(stopped, lost):
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"checksum":"', b'"checksum":"G', "is damaged: its contents do not match its checksum."),
+        (b'"__metadata__"', b'"__metadato__"', "is damaged: its contents do not match its checksum."),
+        (b'"checksum"', b'"chacksum"', "cannot be used: it has no checksum. It is damaged, or another version"),
+    ],
+)
+def test_a_damaged_header(stopped, old, new, words):
+    content = (stopped / LAST).read_bytes()
+    at = content.index(old)
+    (stopped / LAST).write_bytes(content[:at] + new + content[at + len(new) :])
+    assert refusal(stopped).startswith(words)
+
+
+def test_a_header_without_metadata(stopped):
+    header = b'{"checksum":"%b"}' % (b"0" * 64)
+    content = len(header).to_bytes(8, "little") + header
+    digest = hashlib.sha256(content).hexdigest().encode()
+    (stopped / LAST).write_bytes(content.replace(b"0" * 64, digest))
+    assert refusal(stopped).startswith("was not written by this version of ogc: its header has no metadata of ogc. Use")
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ("optimizer.0.momentum_buffer", None),
+        ("criterion.queue", "does not fit this run: "),
+        ("samples.H", "was not written by this version of ogc: it has no 'samples.H'."),
+        ("rng.0", "was not written by this version of ogc: it has no 'rng.0'."),
+    ],
+)
+def test_a_part_is_missing_or_misshapen(stopped, lost, words):
     tensors, facts = read_tensors(stopped / LAST)
-    if not lost.startswith("optimizer"):
+    if words is not None:
         rewrite(stopped / LAST, {name: value for name, value in tensors.items() if name != lost}, facts)
-        assert refusal(stopped).startswith(("does not fit this run: ", "was not written by this version of ogc: "))
+        assert refusal(stopped).startswith(words)
     rewrite(stopped / LAST, {**tensors, lost: torch.zeros(7, 7, 7)}, facts)
     if lost != "rng.0":
         assert refusal(stopped).startswith("does not fit this run: ")
@@ -128,21 +162,60 @@ def test_of_another_version(stopped):
     rewrite(stopped / LAST, tensors, facts | {"belongs_to": fewer})
     fix = "Use the version that wrote it, or train again."
     assert refusal(stopped) == f"was not written by this version of ogc: it has no 'accumulate'. {fix}"
-    rewrite(stopped / LAST, tensors, facts | {"history": [{"epoch": 1}]})
-    with pytest.raises(CheckpointError, match=rf"{LAST} was not written by this version of ogc: .* argument.* {fix}"):
-        read(stopped)
+    fewer = {name: value for name, value in facts.items() if name != "history"}
+    for other, reason in ((facts | {"history": [{"epoch": 1}]}, ".* argument.*"), (fewer, "it has no 'history'.")):
+        rewrite(stopped / LAST, tensors, other)
+        with pytest.raises(CheckpointError, match=f"{LAST} was not written by this version of ogc: {reason} {fix}"):
+            read(stopped)
     content = json.loads((stopped / RUN).read_text())
     del content["checksum"]
+    needed = ("samples", "classes", "inputs", "from_python", "network", "started")
+    known = content["facts"]
     for change, reason in (
-        ({"facts": {}}, "it has no 'network'."),
+        ({"format": 3}, "expected no format number, found 3."),
+        ({"recipe": 3}, "'int' object has no attribute 'get'."),
         ({"recipe": {**content["recipe"], "colour": "red"}}, "There is no parameter 'colour'."),
+        *(
+            ({"facts": {name: value for name, value in known.items() if name != lost}}, f"it has no '{lost}'.")
+            for lost in needed
+        ),
+        *(
+            ({"facts": {**known, name: 3}}, rf"Parameter `facts\.{name}` should be a list\.")
+            for name in ("classes", "inputs", "from_python")
+        ),
     ):
         write_json(stopped / RUN, content | change)
         with pytest.raises(CheckpointError, match=f"{RUN} was not written by this version of ogc: {reason} .*{fix}"):
             read_description(stopped)
+    write_json(stopped / RUN, content | {"facts": {name: known[name] for name in needed}})
+    assert read_description(stopped).facts["inputs"] == [192]
     (stopped / RUN).write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=f"{RUN} was not written .*: expected a checksum, found none. {fix}"):
+    with pytest.raises(CheckpointError, match=f"{RUN} cannot be used: it has no checksum. .* or train again"):
         read_description(stopped)
+
+
+def test_facts_that_are_only_shown_may_be_missing(tmp_path):
+    train([job(tmp_path, epochs=1)])
+    shown = ("commit", "device", "versions", "noise", "batch", "steps")
+    edited(tmp_path / RUN, lambda run: [run["facts"].pop(name) for name in shown])
+    write_report(tmp_path)
+    assert read(tmp_path).facts["device"] == "not known"
+
+
+def test_checksums_of_the_data_that_are_none(tmp_path):
+    train([job(tmp_path, epochs=1)])
+    tensors, facts = read_tensors(tmp_path / SAMPLES)
+    rewrite(tmp_path / SAMPLES, tensors, facts | {"sha256": 5})
+    with pytest.raises(CheckpointError, match=f"{SAMPLES} was not written by this version of ogc: 'int'") as info:
+        read(tmp_path)
+    assert isinstance(info.value.__cause__, TypeError), "for whoever looks for a bug"
+
+
+def test_a_folder_in_order_is_read_once(tmp_path, monkeypatch):
+    """What to do about a damaged file is not worked out before one is found."""
+    train([job(tmp_path, epochs=1)])
+    monkeypatch.setattr("ogc.training.run_folder.how_to_resume", lambda folder: pytest.fail("not needed"))
+    read(tmp_path)
 
 
 def test_nothing_is_pickled(stopped):

@@ -393,7 +393,10 @@ def end_to_end(*arguments):
 def test_digits_from_end_to_end(length):
     result = end_to_end("digits", "--noise", "symmetric:0.5", "--method", "ce+ogc", *length)
     assert result["summary"]["last"] > 0.9
-    assert result["epochs"][-1]["memorised"] < 0.3
+    taus = [epoch["tau"] for epoch in result["epochs"] if epoch["tau"] is not None]
+    assert taus[-1] < taus[0] / 10
+    if not length:  # in a quarter of the time, plain CE memorises nothing either
+        assert result["epochs"][-1]["memorised"] < 0.3
 
 
 @pytest.mark.slow

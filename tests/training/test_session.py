@@ -11,6 +11,7 @@ import torch
 
 from edited import edited
 from ogc import _provenance
+from ogc._files import sealed
 from ogc.engine import graphs
 from ogc.training import (
     RECIPES,
@@ -140,12 +141,21 @@ def test_what_came_from_python_goes_on_from_python(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "{}", "null", '{"recipe": 3, "source": null, "facts": null}', "\x00\xff"]
+    ("content", "words"),
+    [
+        *((content, "is damaged: ") for content in ("", "{", "[]", "null", "\x00\xff")),
+        ("{}", "cannot be used: it has no checksum. It is damaged, or another version wrote it"),
+        ('{"recipe": 3, "source": null, "facts": null}', "cannot be used: it has no checksum. "),
+        (
+            json.dumps(sealed({"recipe": {}, "source": None})),
+            "was not written by this version of ogc: it has no 'facts'.",
+        ),
+    ],
 )
-def test_a_broken_description(tmp_path, content):
+def test_a_broken_description(tmp_path, content, words):
     (tmp_path / RUN).write_text(content)
     for use in (lambda folder: jobs_of([folder]), load_network):
-        with pytest.raises(CheckpointError, match=f"{RUN} (is damaged|was not written by this version of ogc): "):
+        with pytest.raises(CheckpointError, match=f"{RUN} {words}"):
             use(tmp_path)
 
 

@@ -59,12 +59,11 @@ def apply(
     if not (folder / AUDIT / SUMMARY).is_file():
         raise FileNotFoundError(f"{folder} has no audit. To make one: ogc audit {folder}.")
     audit = read_audit(folder / AUDIT)
-    run = audit.summary["run"]
+    run, source = audit.summary["run"], audit.source
     if read_description(folder).id != run["id"]:
         raise AuditError(
             f"{audit.folder / SUMMARY} belongs to a different run than {folder / RUN}. To fix this: ogc audit {folder}."
         )
-    source = None if run["source"] is None else Source(**run["source"])
     _check_out("copy" if out is None else "out", goal, folder, decisions, source)
     sure = None if accept_above is None else accepted_above(audit, accept_above)
     labels = (sure or audit.fixed) if decisions is None else decided(audit, decisions, sure)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,10 +22,12 @@ import torch
 from .. import __version__
 from .._files import checked_fields, json_lines, read_json, remove_leftovers, sealed, write_whole
 from .._provenance import commit
+from .._require import require
 from ..data.columns import finite
 from ..data.table import import_pyarrow
 from ..noise.files import labels_sha256
 from ..training.digests import ids_sha256
+from ..training.source import Source
 from ..training.survey import memorised_from, unsettled
 from .findings import Findings
 from .page import page
@@ -192,6 +195,7 @@ class Audit:
 
     folder: Path
     summary: dict[str, Any]
+    source: Source | None  # of the run; None for data from Python
     ids: list[str]
     given: list[str]
     fixed: list[str]
@@ -203,14 +207,18 @@ def read_audit(folder: Path) -> Audit:
     path, again = folder / SUMMARY, "audit the run again"
     facts = read_json(path, error=AuditError, again=again, format=FORMAT)
     with checked_fields(path, error=AuditError, again=again):
-        itemgetter("classes", "fixed_sha256")(facts)
-        itemgetter("id", "recipe", "source", "sha256")(facts["run"])
+        run, checksum = facts["run"], facts["fixed_sha256"]
+        itemgetter("id", "source")(run)
+        itemgetter("noise")(run["recipe"])
+        require(isinstance(facts["classes"], list), "classes", "a list", facts["classes"])
+        require(isinstance(run["sha256"], dict), "run.sha256", "an object", run["sha256"])
+        source = None if run["source"] is None else Source(**run["source"])
     path = folder / FIXED
-    if hashlib.sha256(path.read_bytes()).hexdigest() != facts["fixed_sha256"]:
+    if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
         raise AuditError(f"{path} has changed since {SUMMARY} was written. Restore it from a backup, or {again}.")
     rows = [cells for _, cells in read_rows(path, FIXED_COLUMNS)]
     ids, fixed, given, _, wrong = ([row[i] for row in rows] for i in range(len(FIXED_COLUMNS)))
-    return Audit(folder, facts, ids, given, fixed, [*map(float, wrong)])
+    return Audit(folder, facts, source, ids, given, fixed, [*map(float, wrong)])
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -227,7 +235,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[st
             if len(cells) != len(header):
                 raise AuditError(f"{path}, line {line}: there should be {len(header)} cells, found {len(cells)}.")
             yield line, [cells[i] for i in at]
-        line += piece.count("\n") or 1
+        line += len(re.findall(r"\r\n|\r|\n", piece)) or 1  # as the page counts
     if at is None:
         raise AuditError(f"{path} is empty.")
 

@@ -83,7 +83,7 @@ def train_batch(
 def _message(error: BaseException, job: Job) -> str:
     known = isinstance(error, NonFinite | ValueError) and str(error)
     message = str(error) if known else f"{type(error).__name__}: {error}."
-    return f"{message} Remove {job.out} to start again." if isinstance(error, CheckpointError) else message
+    return f"{message} To train again, remove {job.out}." if isinstance(error, CheckpointError) else message
 
 
 def _outcome(job: Job, error: str | None = None) -> Outcome:

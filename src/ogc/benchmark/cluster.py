@@ -187,14 +187,16 @@ class Driver:
             node, outcomes = None, [Outcome()] * len(claims)
         except RayError as error:
             reason = first_line(getattr(error, "cause", None) or error)
-            names = ", ".join(claim.task.name for claim in claims)
-            self.queue.print(f"{names}: failed {TRIES} times. {reason}")
-            if len(claims) > 1 and not stop and time.monotonic() < self.deadline:
+            over = bool(stop) or time.monotonic() >= self.deadline
+            if not over:
+                names = ", ".join(claim.task.name for claim in claims)
+                self.queue.print(f"{names}: failed {TRIES} times. {reason}")
+            if not over and len(claims) > 1:
                 for claim in claims:
                     self.send([claim])
                 return
             alone = Outcome(error=f"Failed {TRIES} times on the cluster: {reason}")
-            node, outcomes = None, [alone] if len(claims) == 1 else [Outcome()] * len(claims)
+            node, outcomes = None, [Outcome()] * len(claims) if over else [alone]
         for claim, outcome in zip(claims, outcomes, strict=True):
             self.queue.finish(claim, outcome)
         if node is not None:

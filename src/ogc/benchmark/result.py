@@ -13,7 +13,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from .._files import CHECKSUM, VersionError, first_line, parse_json, sealed, unsealed, unusable, write_whole
+from .._files import (
+    CHECKSUM,
+    DamageOrVersionError,
+    VersionError,
+    parse_json,
+    sealed,
+    unsealed,
+    unusable,
+    write_whole,
+)
 from .._require import require
 from ..report.table import counted
 from ..training.history import Epoch, summary
@@ -203,13 +212,11 @@ def read(path: Path) -> Result:
         for place, raw, parsed in (("", found, dumped), ("recipe.", found["recipe"], dumped["recipe"])):
             for name in raw.keys() - {"recipe"}:  # compared field by field: older recipes have fewer fields
                 require(raw[name] == parsed[name], place + name, "in canonical form", reprlib.repr(raw[name]))
-        named = path_of(path.parent, result.key, result.seed).name
-        require(path.name == named, "name", f"{named}, from its contents", path.name)
     except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not a valid result of this version of ogc: {first_line(error)} Use the version that wrote it, "
-            f"or {again}."
-        ) from None
+        raise ValueError(unusable(path, DamageOrVersionError(error), again)) from error
+    named = path_of(path.parent, result.key, result.seed).name
+    if path.name != named:
+        raise ValueError(f"{path} has the name of another run. Rename it to {named}.")
     return result
 
 

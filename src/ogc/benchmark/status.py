@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..training import CheckpointError
-from ..training.run_folder import LAST, METRICS, read_tensors
+from ..training.run_folder import LAST, METRICS, checked, read_tensors
 from .lock import holder
 from .result import Result, read
 from .task import Task, differences
@@ -50,13 +50,15 @@ def status_of(task: Task, out: Path) -> Status:
     if (process := holder(task.lock(out))) is not None:
         metrics = task.work(out) / METRICS
         return Status(task, "running", process, metrics.read_bytes().count(b"\n") if metrics.exists() else 0)
+    path = task.work(out) / LAST
     try:
-        _, facts = read_tensors(task.work(out) / LAST)
+        _, facts = read_tensors(path)
+        with checked(path):
+            return Status(task, "started", epochs=int(facts["epoch"]))
     except FileNotFoundError:  # a killed run may have metrics and no checkpoint
         return Status(task, "missing")
     except CheckpointError as error:
         return Status(task, "started", str(error))
-    return Status(task, "started", epochs=facts["epoch"])
 
 
 class Estimate(NamedTuple):

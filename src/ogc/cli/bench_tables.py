@@ -84,7 +84,7 @@ def estimated_time(left: Sequence[Status], out: Path, device: torch.device | Non
 
     if device is None:
         epochs = sum(each.task.recipe.epochs - each.epochs for each in left)
-        return f"{epochs:,} epochs are left. Time unknown: it depends on the devices of the Ray cluster."
+        return f"{counted(epochs, 'epoch')} left. Time unknown: it depends on the devices of the Ray cluster."
     name, recorded = device_name(device), read_all(out)[0]
     found = estimate(left, recorded, device=name, kind=device.type, side_by_side=side_by_side)
     if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from ..training.method import own_loss
 from ..training.recipe import RECIPES, Recipe, override, shown
 from ..training.run_folder import StoredRun
 from ..training.source import NAMED, OPTIONS, Source
@@ -26,7 +27,8 @@ def next_steps(run: StoredRun) -> list[tuple[str, str]]:
     from_python = run.facts["from_python"]  # parts that no command can load: "data", "network"
     steps = []
     if not run.finished:
-        command = resume_command({folder: recipe.method}, from_python=bool(from_python))
+        # without a loss from a file: a report may come from anyone, and the command warns before it asks for the file
+        command = resume_command({folder: ""}, from_python=bool(from_python))
         steps.append(("Resume the run:", f"{command}  # the same jobs" if from_python else command))
     if run.finished and recipe.surveys:
         code = AUDIT.format(folder=str(folder))
@@ -38,10 +40,11 @@ def next_steps(run: StoredRun) -> list[tuple[str, str]]:
         steps.append((f"Use the network in Python{averaged}:", LOAD.format(folder=str(folder), given=given)))
     if source is None or from_python:
         return steps
-    other = "ce+ogc" if recipe.method == "ce" else "ce"
+    other, loss = "ce+ogc" if recipe.method == "ce" else "ce", own_loss(recipe.method)
+    train = "Train" if loss is None else f"If you trust the code in {loss.path}, train"
     for sentence, changes in (
         (f"Train with {other} for comparison:", {"method": other}),
-        ("Train with another seed to measure the variation:", {"seed": recipe.seed + 1}),
+        (f"{train} with another seed to measure the variation:", {"seed": recipe.seed + 1}),
     ):
         if (again := train_command(source, override(recipe, changes))) is not None:
             steps.append((sentence, again))

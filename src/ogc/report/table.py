@@ -106,8 +106,8 @@ def _cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 run", "2 runs"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun: "1 run", "2,000 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def clock(seconds: float) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +18,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from .. import _tensors
-from .._files import checked_fields, read_json, remove_leftovers, write_json, write_whole
+from .._files import Again, checked_fields, read_json, remove_leftovers, write_json, write_whole
+from .._require import require
 from .history import Epoch, summary
+from .method import own_loss
 from .recipe import Recipe
 from .source import Source
 from .stopping import resume_command
@@ -33,7 +36,8 @@ EVENTS = "events.out.tfevents.*"  # TensorBoard's
 AUDIT = "audit"  # a folder
 NOT_BEGUN: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
 NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # facts of a run that has not started
-FACTS = (*NOT_BEGUN, "from_python")  # those of other runs that are read
+LISTS = ("classes", "inputs", "from_python")
+FACTS = ("samples", "network", "started", *LISTS)  # that other runs must have; those only shown have defaults above
 
 
 class CheckpointError(ValueError):
@@ -131,28 +135,38 @@ def read_description(folder: Path) -> Description:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is not a run folder: it has no {RUN}. Create one with ogc train.")
     found = read_json(path, error=CheckpointError, again=_again(path))
-    with checked_fields(path, error=CheckpointError, again=_again(path)):
+    with checked(path):
+        recipe, facts = found["recipe"], found["facts"]
+        loss = own_loss(recipe["method"]) if recipe.get("method_sha256") is None else None
+    if loss is not None:  # making the recipe runs the file, which the user must have named
+        loss.content()
+    with checked(path):
         source = None if found["source"] is None else Source(**found["source"])
-        if found["facts"] is not None:
-            itemgetter(*FACTS)(found["facts"])
-        return Description(found["id"], Recipe(**found["recipe"]), source, found["facts"])
+        if facts is not None:
+            itemgetter(*FACTS)(facts)
+            for name in LISTS:
+                require(isinstance(facts[name], list), f"facts.{name}", "a list", facts[name])
+        return Description(found["id"], Recipe(**recipe), source, facts)
 
 
 def how_to_resume(folder: Path) -> str:
-    """Return the command that resumes a run. If ``run.json`` cannot be read, that command will say so."""
-    method, from_python = "", False
-    with suppress(CheckpointError, OSError):
-        found = read_description(folder)
-        method, from_python = found.recipe.method, bool(found.from_python)
-    return resume_command({folder: method}, from_python=from_python)
+    """Return the command that resumes a run. If ``run.json`` cannot be read, that command will say so.
+
+    It never names a loss from a file: only the folder vouches for it, and the command warns before it asks for it.
+    """
+    from_python = False
+    with suppress(ValueError, OSError):
+        from_python = bool(read_description(folder).from_python)
+    return resume_command({folder: ""}, from_python=from_python)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a safetensors file of a run: its tensors, and the facts in its header."""
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
-    tensors, facts = _tensors.read_tensors(path, error=CheckpointError, again=_again(path), format=FORMAT)
-    _require_own(path, facts, _again(path))
+    again = partial(_again, path)
+    tensors, facts = _tensors.read_tensors(path, error=CheckpointError, again=again, format=FORMAT)
+    _require_own(path, facts, again)
     return tensors, facts
 
 
@@ -161,9 +175,9 @@ def read_part(path: Path, *, again: str = "") -> dict[str, Any]:
 
     :param again: how to do without it; by default, by resuming the run.
     """
-    again = again or _again(path)
-    content = read_json(path, error=CheckpointError, again=again)
-    _require_own(path, content, again)
+    without = again or partial(_again, path)
+    content = read_json(path, error=CheckpointError, again=without)
+    _require_own(path, content, without)
     del content["run"]
     return content
 
@@ -171,41 +185,49 @@ def read_part(path: Path, *, again: str = "") -> dict[str, Any]:
 def read(folder: Path) -> StoredRun:
     """Read a run's folder, whether the run is finished or not."""
     described, finished = read_description(folder), is_finished(folder)
-    facts = described.facts or NOT_BEGUN | {"from_python": described.from_python}
-    samples, known = read_tensors(folder / SAMPLES) if finished and (folder / SAMPLES).exists() else ({}, {})
+    path = folder / SAMPLES
+    samples, known = read_tensors(path) if finished and path.exists() else ({}, {})
+    with checked(path):
+        digests = dict(known.get("sha256", {}))
     broken = read_part(folder / NONFINITE) if (folder / NONFINITE).exists() else None
     if finished:
-        path, content = folder / RESULT, read_part(folder / RESULT)
+        path, content, key = folder / RESULT, read_part(folder / RESULT), "epochs"
     elif broken is not None:  # which may be later than the last checkpoint
-        path, content = folder / NONFINITE, broken
+        path, content, key = folder / NONFINITE, broken, "epochs"
     else:
-        path = folder / LAST
-        content = {"epochs": read_tensors(path)[1]["history"] if is_saved(folder) else []}
-    with checked_fields(path, error=CheckpointError, again=_again(path)):
-        epochs = [Epoch(**epoch) for epoch in content["epochs"]]
+        path, key = folder / LAST, "history"
+        content = read_tensors(path)[1] if is_saved(folder) else {"history": []}
+    with checked(path):
+        epochs = [Epoch(**epoch) for epoch in content[key]]
     return StoredRun(
         folder=folder,
         id=described.id,
         recipe=described.recipe,
         source=described.source,
-        facts=facts,
+        facts=NOT_BEGUN | (described.facts or {"from_python": described.from_python}),
         epochs=epochs,
         samples=samples,
-        digests=known.get("sha256", {}),
+        digests=digests,
         summary=summary(epochs, described.recipe.report_epochs),
         finished=finished,
         broken=broken,
     )
 
 
-def _require_own(path: Path, content: Mapping[str, Any], again: str) -> None:
+def checked(path: Path) -> AbstractContextManager[None]:
+    """Raise ``CheckpointError`` for missing or unexpected fields of a file."""
+    return checked_fields(path, error=CheckpointError, again=partial(_again, path))
+
+
+def _require_own(path: Path, content: Mapping[str, Any], again: Again) -> None:
     """Refuse a file that belongs to a different run than ``run.json`` next to it."""
     beside = path.with_name(RUN)
     if beside.is_file():
         known = read_json(beside, error=CheckpointError, again=_again(beside)).get("id")
         if content.get("run") != known:
             raise CheckpointError(
-                f"{path} belongs to a different run than {RUN} next to it. Restore it from a backup, or {again}."
+                f"{path} belongs to a different run than {RUN} next to it. Restore it from a backup, or "
+                f"{again if isinstance(again, str) else again()}."
             )
 
 
