@@ -371,7 +371,7 @@ TABLES: dict[str, Table] = {
                 Row("default", "ce+ogc", {}, (None,) * 6),
             ),
             heading="rule",
-            note="the row default is of an earlier version of the rule, with an epsilon of 2 and without the limit of 1/C",
+            note="the row default is of an earlier version, with an epsilon of 2 and without the limit of 1/C",
         ),
         _plus(
             "plus",
