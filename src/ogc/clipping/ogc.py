@@ -131,7 +131,7 @@ class OGC(Loss):
     def _reset_host_state(self) -> None:
         """Set what is neither saved nor copied: the optimizer, the step number on the host, and the operator's key."""
         self._key = compiled.key_of(self)
-        self._optimizer: Callable[[], torch.optim.Optimizer | None] = _no_optimizer
+        self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
         self._has_warned = self._is_captured = False
         self._num_classes = 0  # known from the first call on
         self._step = int(self.steps)
@@ -205,10 +205,7 @@ class OGC(Loss):
     def _solve(self, state: State) -> None:
         """Fit two normals to the queue and solve for tau, on the CPU: Algorithm 1, lines 8 and 9."""
         seen, is_default = int(state.seen), self.rule == "default"
-        if seen < self._fewest:
-            return
-        epsilon = float(self._epsilon(float(state.highest_lr)))
-        if epsilon <= 0:
+        if seen < self._fewest or (epsilon := float(self._epsilon(float(state.highest_lr)))) <= 0:
             return
         count = default_rule.recent(seen, self.queue_size) if is_default else self.queue_size
         mixture, is_degenerate = fit(newest(state.queue, seen, count))  # line 8
@@ -226,8 +223,7 @@ class OGC(Loss):
         """Return p0, moved towards p* of the default rule, and its tau. ``p_ratio`` solves Eq. 12."""
         gives_up = default_rule.gives_up_a_class(state.by_class, self._num_classes)
         p_star = default_rule.p_star(mixture, p_ratio, self._num_classes, gives_up)
-        last = float(Solution.unpack(state.solution).p0)
-        p0 = default_rule.follow(last, p_star, self._period(int(state.steps)))
+        p0 = default_rule.follow(float(Solution.unpack(state.solution).p0), p_star, self._period(int(state.steps)))
         return p0, self.slopes.at(p0)
 
     def _follow_schedule(self, state: State) -> None:
@@ -279,10 +275,9 @@ class OGC(Loss):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Solve for tau now, if enough samples are queued.
+        """Solve for tau now, if enough samples are queued; with the default rule, only after a call in training.
 
-        The default rule does so only after a call in training, from which it knows the number of classes. A schedule
-        moves tau once more without counting a step, which matters for EMA.
+        A schedule moves tau once more without counting a step, which matters for EMA.
         """
         if self.threshold is not None:
             self._follow_schedule(self._state())
@@ -397,16 +392,9 @@ class OGC(Loss):
     def hyperparameters(self) -> dict[str, Any]:
         if self.threshold is not None:
             return {"threshold": self.threshold}
-        rules: dict[str, dict[str, Any]] = {
-            "default": {"follow_lr": self.follow_lr},
-            "epsilon": {"epsilon": self.epsilon, "follow_lr": self.follow_lr},
-            "paper": {"epsilon0": self.epsilon0},
-        }
-        return {**rules[self.rule], "every": self.every, "queue_size": self.queue_size}
+        rule = {"epsilon": self.epsilon, "follow_lr": self.follow_lr} if self.epsilon0 is None else {}
+        found = {**rule, "epsilon0": self.epsilon0, "every": self.every, "queue_size": self.queue_size}
+        return {name: value for name, value in found.items() if value is not None}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}\n{describe(self)}"
-
-
-def _no_optimizer() -> None:
-    return None
