@@ -248,7 +248,7 @@ GCE_NOTE = (
     "types, its accuracy is far below the paper's number"
 )
 PLUS_NOTE = (
-    "plus does not follow the paper's protocol. It trains for 100 epochs instead of 150, with one drop of the learning "
+    "plus does not follow the paper's protocol. It trains for 100 epochs instead of 150, with one drop in the learning "
     "rate halfway through, and reports the accuracy of the averaged weights (decay 0.999 per step)"
 )
 
@@ -371,7 +371,8 @@ TABLES: dict[str, Table] = {
                 Row("default", "ce+ogc", {}, (None,) * 6),
             ),
             heading="rule",
-            note="the row default is of an earlier version, with an epsilon of 2 and without the limit of 1/C",
+            note="the row default was run with an earlier version of the rule, which had an epsilon of 2 and did not "
+            "limit p* to 1/C",
         ),
         _plus(
             "plus",

@@ -28,9 +28,9 @@ def find_problem(criterion: OGC) -> str | None:
             f"OGC: for {unreliable} updates the clean and the noisy normal have been hard to tell apart (separation "
             f"{float(mixture.separation):.2f} < {UNRELIABLE_SEPARATION:g}, overlap {float(mixture.overlap):.2f}), so "
             f"tau ({tau:.3g}) and noise_probability are based on a poor fit. The share of noisy samples: "
-            f"{describe_history(criterion.history[1], steps, '.0%')}. If it fell, wrong labels were memorised: train "
-            "for fewer epochs or use a smaller network. If it was always small, the labels may be clean. Otherwise "
-            "the noise may be heavy or depend on the input."
+            f"{describe_history(criterion.history[1], steps, '.0%')}. If it fell, wrong labels may have been "
+            "memorised: train for fewer epochs or use a smaller network. If it was always small, the labels may be "
+            "clean. Otherwise the noise may be heavy or depend on the input."
         )
     never_clipped = not (criterion.history[0] < criterion.slopes.steepest).any()
     if criterion.rule in ("epsilon", "paper") and share >= 0.05 and never_clipped:

@@ -129,7 +129,7 @@ def draw_curves(
 
 
 def over_epochs(axes: Axes, epochs: int, drops: Mapping[int, str]) -> None:
-    """Set up an axis of epochs and mark the drops of the learning rate."""
+    """Set up an axis of epochs and mark the drops in the learning rate."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set(xlabel="epoch", xlim=(0, epochs))

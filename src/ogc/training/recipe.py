@@ -365,7 +365,7 @@ RECIPES: dict[str, Recipe] = {  # by data set, or data set and variant
     "table": _TABLE,
     "arrays": override(_TABLE, {"name": "arrays"}),
 }
-RECIPES |= {  # not in the paper: two thirds of the epochs, one drop of the learning rate, averaged weights
+RECIPES |= {  # not in the paper: two thirds of the epochs, one drop in the learning rate, averaged weights
     f"{name}-plus": override(RECIPES[name], {"name": f"{name}-plus", **_PLUS}) for name in ("cifar10", "cifar100")
 }
 RECIPES["cifar10-default"] = override(_CIFAR, {"name": "cifar10-default"})  # the paper's recipe with OGC's default rule
