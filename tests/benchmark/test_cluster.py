@@ -183,7 +183,7 @@ def test_stopped_in_the_middle_workers_save(cluster, over, tmp_path, monkeypatch
     [epochs] = epochs_done(out).values()
     monkeypatch.setattr(SessionWatch, "moved", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     code, said = bench(*endless, "--out", out)
-    assert (code, f"100000 epochs of 11 steps, {epochs} of them done" in said) == (130, True), said
+    assert (code, f"100,000 epochs of 11 steps, {epochs} of them done" in said) == (130, True), said
 
 
 def test_max_minutes(cluster, over, file, tmp_path):
