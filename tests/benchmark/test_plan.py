@@ -94,7 +94,7 @@ def test_beyond_the_paper(name, dataset):
         assert changed == {"name", "epochs", "milestones", "report"}
         assert (after.epochs, after.milestones, after.report, after.average) == (100, (50,), "averaged", 0.999)
         assert our.key == f"{dataset}-plus-ce_ogc-{our.noise.replace(':', '-')}"
-    words = ("100 epochs", "one drop of the learning rate halfway", "averaged weights")
+    words = ("100 epochs", "one drop in the learning rate halfway", "averaged weights")
     assert all(word in table.note for word in words)
 
 
