@@ -1,10 +1,10 @@
-"""How well the audit finds wrong labels, compared with cleanlab. The tables are in docs/audit.md.
+"""How well the audit finds wrong labels, compared with cleanlab. The tables are in docs/audit_measurements.md.
 
     python benchmarks/audit.py cpu                                    # digits and a table: ten minutes on two cores
     python benchmarks/audit.py same                                   # our network in five folds: another ten minutes
     python benchmarks/audit.py train --data ~/cifar --out runs/found  # on a GPU: 18 minutes on an H200
     python benchmarks/audit.py score runs/found                       # measure what train has written
-    python benchmarks/audit.py --write docs/audit.md                  # insert the recorded numbers
+    python benchmarks/audit.py --write docs/audit_measurements.md     # insert the recorded numbers
 
 All but ``train`` need cleanlab (pip install -c constraints.txt cleanlab). ``train`` works in pieces of several runs
 side by side and writes one file per run to ``--out``. Finished runs are not repeated, and stopped ones are resumed.

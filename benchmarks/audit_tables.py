@@ -1,4 +1,4 @@
-"""The tables of docs/audit.md, from the results of benchmarks/audit.py."""
+"""The tables of docs/audit_measurements.md, from the results of benchmarks/audit.py."""
 
 from __future__ import annotations
 

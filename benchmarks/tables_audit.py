@@ -1,7 +1,9 @@
-"""The audit on small tables: the effect of longer training, compared with cleanlab. The table is in docs/audit.md.
+"""The audit on small tables: the effect of longer training, compared with cleanlab.
 
-    python benchmarks/tables_audit.py run                     # measure: a quarter of an hour on one core
-    python benchmarks/tables_audit.py --write docs/audit.md   # insert the recorded numbers
+The table is in docs/audit_measurements.md.
+
+    python benchmarks/tables_audit.py run                                  # measure: a quarter of an hour on one core
+    python benchmarks/tables_audit.py --write docs/audit_measurements.md   # insert the recorded numbers
 
 Seven real tables with 2 to 11 classes, symmetric and class-dependent noise of 20 and 40 %, three seeds. Our runs use
 the recipe ``table`` for 1, 2, 4 and 8 times its epochs. cleanlab gets out-of-sample probabilities from five-fold
