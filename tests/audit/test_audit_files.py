@@ -142,15 +142,6 @@ def test_measures_of_labels_that_are_all_right_are_not_made_up():
     assert told["precision"] == 0
 
 
-def test_ids_like_formulas_are_noted_and_numbers_are_not():
-    noted = {name for name in IDS if name[:1] in "=@-" and name and name != "-5"}
-    from ogc.audit.files import formula_notes
-
-    [note] = formula_notes(IDS)
-    assert note.startswith(f"{len(noted)} ids or classes begin like a formula")
-    assert formula_notes(["-5", "+1e3", "a=b", ""]) == []
-
-
 def test_names_that_are_no_text_keep_their_bytes(tmp_path):
     odd = b"caf\xe9.png".decode("utf-8", "surrogateescape")
     ids = (odd, *IDS[1:])

@@ -1,15 +1,10 @@
-"""The files of an audit: writing them and reading them back.
-
-CSV files read back exactly. Ids are never altered, not even those that begin with =, +, - or @, which spreadsheets take
-for a formula; ``ogc audit`` prints a note about such ids.
-"""
+"""The files of an audit: writing them and reading them back. CSV files read back exactly."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +18,6 @@ from .. import __version__
 from .._files import checked_fields, json_lines, read_json, remove_leftovers, sealed, write_whole
 from .._provenance import commit
 from .._require import require
-from ..data.columns import finite
 from ..data.table import import_pyarrow
 from ..noise.files import labels_sha256
 from ..training.digests import ids_sha256
@@ -68,7 +62,6 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
     facts["fixed_sha256"] = hashlib.sha256(content).hexdigest()
     write_whole(folder / FIXED, content)
     notes = write_parquet(columns, folder / ISSUES)
-    notes += formula_notes([*findings.ids, *findings.class_names])
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
     write_whole(folder / SUMMARY, json_lines(sealed(facts), ("confusion", "true_confusion", "pairs", "surveys")))
     return facts, notes
@@ -125,17 +118,6 @@ def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
     parquet.write_table(pyarrow.table({name: list(map(readable, cells)) for name, cells in columns.items()}), buffer)
     write_whole(path, buffer.getvalue())
     return []
-
-
-def formula_notes(names: Sequence[str]) -> list[str]:
-    """Return a note if a spreadsheet would run ids or classes as formulas."""
-    found = [name for name in names if name[:1] in ("=", "+", "-", "@", "\t", "\r") and math.isnan(finite(name))]
-    if not found:
-        return []
-    return [
-        f"{len(found):,} ids or classes begin like a formula, for example {found[0][:40]!r}. They are written "
-        "unchanged, so that the CSV files read back exactly. Import the files into a spreadsheet as text."
-    ]
 
 
 # --- the summary -----------------------------------------------------------------------------------------------------
@@ -224,35 +206,31 @@ def read_audit(folder: Path) -> Audit:
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number of each row, from 1, and its cells in these columns. Other columns are ignored."""
     text = path.read_bytes().decode("utf-8", "surrogateescape").removeprefix(BOM)
-    line, at = 1, None
-    for cells, piece in records(text):
-        if cells and at is None:
-            header = [name.strip() for name in cells]
-            if missing := [name for name in columns if name not in header]:
-                raise AuditError(f"{path} has no column {missing[0]}; it has {', '.join(header)[:200]}.")
-            at = [header.index(name) for name in columns]
-        elif cells and at is not None:
-            if len(cells) != len(header):
-                raise AuditError(f"{path}, line {line}: there should be {len(header)} cells, found {len(cells)}.")
-            yield line, [cells[i] for i in at]
-        line += len(re.findall(r"\r\n|\r|\n", piece)) or 1  # as the page counts
-    if at is None:
-        raise AuditError(f"{path} is empty.")
+    rows = ((line, cells) for line, cells, _ in records(text) if cells)
+    _, header = next(rows, (1, []))
+    header = [name.strip() for name in header]
+    if missing := [name for name in columns if name not in header]:
+        raise AuditError(f"{path} has no column {missing[0]}; it has {', '.join(header)[:200]}.")
+    at = [header.index(name) for name in columns]
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise AuditError(f"{path}, line {line}: there should be {len(header)} cells, found {len(cells)}.")
+        yield line, [cells[i] for i in at]
 
 
-def accepted_above(audit: Audit, least: float) -> list[str]:
-    """Return the labels with all suggestions applied where P(wrong) is at least ``least``: (N,) class names."""
-    rows = zip(audit.given, audit.fixed, audit.wrong, strict=True)
-    return [suggested if wrong >= least else given for given, suggested, wrong in rows]
+def decided(audit: Audit, path: Path | None, accept_above: float | None = None) -> list[str]:
+    """Return the labels with suggestions applied: (N,) class names.
 
-
-def decided(audit: Audit, path: Path, others: Sequence[str] | None = None) -> list[str]:
-    """Return the labels with the accepted suggestions of a decisions file applied: (N,) class names.
-
-    :param others: labels of the samples without a decision; by default the given ones.
+    :param path: a file of decisions, whose accepted suggestions are applied.
+    :param accept_above: P(wrong) from which the suggestions without a decision are applied. By default all of them are,
+        or none if there are decisions.
     """
-    at, labels = {name: i for i, name in enumerate(audit.ids)}, list(audit.given if others is None else others)
-    classes, seen = set(audit.summary["classes"]), dict[int, int]()
+    least = accept_above if accept_above is not None else 0.0 if path is None else math.inf
+    rows = zip(audit.given, audit.fixed, audit.wrong, strict=True)
+    labels = [fixed if wrong >= least else given for given, fixed, wrong in rows]
+    if path is None:
+        return labels
+    at, classes, seen = {name: i for i, name in enumerate(audit.ids)}, set(audit.summary["classes"]), dict[int, int]()
     for line, (name, decision, given, suggested) in read_rows(path, COLUMNS):
 
         def bad(why: str, line: int = line) -> AuditError:
