@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from ogc._csv import cell
 from ogc.audit.apply import apply
 from ogc.audit.files import AuditError
 from ogc.audit.run import audit_run
-from ogc.audit.table_file import cell, records, rows_of, with_labels
+from ogc.audit.table_file import records, rows_of, with_labels
 from ogc.data.table import read_as_found
 from ogc.training import RECIPES, Job, Source, load, override, train
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._csv import csv
 from .._files import write_whole
 from .._require import require
 from ..data.folder import training_folder
@@ -20,7 +21,7 @@ from ..noise.files import LabelInfo, labels_sha256, npy, write_labels
 from ..training.digests import file_sha256
 from ..training.run_folder import AUDIT, RUN, read_description
 from ..training.source import Source
-from .files import SUMMARY, Audit, AuditError, csv, decided, read_audit
+from .files import SUMMARY, Audit, AuditError, decided, read_audit
 from .table_file import rows_of, with_labels
 
 if TYPE_CHECKING:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import __version__
+from .._csv import csv
 from .._files import checked_fields, json_lines, read_json, remove_leftovers, sealed, write_whole
 from .._provenance import commit
-from .._require import require
 from ..data.table import import_pyarrow
 from ..noise.files import labels_sha256
 from ..training.digests import ids_sha256
@@ -26,7 +25,7 @@ from ..training.survey import memorised_from, unsettled
 from .findings import Findings
 from .page import page
 from .suspicion import Issues
-from .table_file import BOM, cell, records
+from .table_file import BOM, records
 
 ISSUES, ISSUES_CSV, FIXED = "issues.parquet", "issues.csv", "labels_fixed.csv"
 SUMMARY, PAGE = "audit.json", "audit.html"
@@ -88,16 +87,6 @@ def issue_columns(findings: Findings) -> dict[str, list[Any]]:
         "predicted_probability": issues.predicted_probability[order].tolist(),
     }
     return columns if findings.true is None else columns | {"true_label": named(findings.true)}
-
-
-def csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
-    """Write a CSV file. File names that are not valid text keep their bytes."""
-
-    def text(value: object) -> str:
-        return cell(f"{value:.8g}" if isinstance(value, float) else str(value))
-
-    lines = (",".join(map(text, row)) + "\n" for row in (header, *rows))
-    return "".join(lines).encode("utf-8", "surrogateescape")
 
 
 def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
@@ -189,12 +178,8 @@ def read_audit(folder: Path) -> Audit:
     path, again = folder / SUMMARY, "audit the run again"
     facts = read_json(path, error=AuditError, again=again, format=FORMAT)
     with checked_fields(path, error=AuditError, again=again):
-        run, checksum = facts["run"], facts["fixed_sha256"]
-        itemgetter("id", "source")(run)
-        itemgetter("noise")(run["recipe"])
-        require(isinstance(facts["classes"], list), "classes", "a list", facts["classes"])
-        require(isinstance(run["sha256"], dict), "run.sha256", "an object", run["sha256"])
-        source = None if run["source"] is None else Source(**run["source"])
+        source, checksum = facts["run"]["source"], facts["fixed_sha256"]
+        source = None if source is None else Source(**source)
     path = folder / FIXED
     if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
         raise AuditError(f"{path} has changed since {SUMMARY} was written. Restore it from a backup, or {again}.")
@@ -231,22 +216,16 @@ def decided(audit: Audit, path: Path | None, accept_above: float | None = None) 
     if path is None:
         return labels
     at, classes, seen = {name: i for i, name in enumerate(audit.ids)}, set(audit.summary["classes"]), dict[int, int]()
-    for line, (name, decision, given, suggested) in read_rows(path, COLUMNS):
-
-        def bad(why: str, line: int = line) -> AuditError:
-            return AuditError(f"{path}, line {line}: {why}.")
-
-        if name not in at:
-            raise bad(f"the audit in {audit.folder} has no sample {_short(name)}")
-        i = at[name]
-        if given != audit.given[i]:
-            raise bad(f"{_short(name)} has given label {_short(given)}, but {_short(audit.given[i])} in {audit.folder}")
-        if decision not in DECISIONS:
-            raise bad(f"the decision should be accept, keep or skip, found {_short(decision)}")
-        if suggested not in classes:
-            raise bad(f"{_short(suggested)} is not a class of {audit.folder}")
+    for line, cells in read_rows(path, COLUMNS):
+        name, decision, given, suggested = cells
+        i = at.get(name)
+        if i is None or given != audit.given[i] or suggested not in classes or decision not in DECISIONS:
+            raise AuditError(
+                f"{path}, line {line}: there should be a sample of {audit.folder}, a decision (accept, keep or skip), "
+                f"the given label of the sample, and a class. Found {', '.join(map(_short, cells))}."
+            )
         if i in seen:
-            raise bad(f"{_short(name)} already has a decision in line {seen[i]}")
+            raise AuditError(f"{path}, line {line}: {_short(name)} already has a decision in line {seen[i]}.")
         seen[i] = line
         labels[i] = suggested if decision == "accept" else given
     return labels

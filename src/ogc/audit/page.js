@@ -115,12 +115,8 @@ function filter() {
 }
 
 function place(i) {  // of the first sample in the list that is not before i
-  let low = 0, high = list.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (list[middle] < i) low = middle + 1; else high = middle;
-  }
-  return low;
+  const found = list.findIndex(each => each >= i);
+  return found < 0 ? list.length : found;
 }
 
 function nearest(i) {  // i if it is shown, else one that is; -1: none

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .._require import require
 from ..data import Dataset, Loaded
 from ..data.arrays import LABELS, single
 from ..data.folder import class_folders, images_in, training_folder
@@ -19,8 +18,8 @@ from ..data.images import ImageFiles
 from ..data.split import stratified_split
 from ..rival_label import class_confidence
 from ..training.digests import digests, ids_sha256
-from ..training.run_folder import AUDIT, RUN, SAMPLES, StoredRun, how_to_resume, read
-from ..training.source import NAMED, TABLES, Source, load
+from ..training.run_folder import AUDIT, SAMPLES, StoredRun, how_to_resume, read
+from ..training.source import Source, load
 from ..training.survey import LARGEST, points_of
 from .files import write_audit
 from .findings import Findings
@@ -109,35 +108,15 @@ def _finished(folder: Path) -> StoredRun:
     if not run.finished or not run.samples:
         raise ValueError(f"The run in {folder} is not finished. Resume it first: {how_to_resume(folder)}")
     if "survey.train.margin" not in run.samples:
-        fix = "it was trained by a version without surveys. Train it again"
-        if not run.recipe.surveys:
-            fix = "they were turned off. Train it again with --set surveys=10"
-        elif run.facts["samples"] * len(run.facts["classes"]) > LARGEST:
-            fix = "there are too many samples and classes"
-        raise ValueError(f"{folder / SAMPLES} has no surveys, which an audit needs: {fix}.")
+        raise ValueError(
+            f"{folder / SAMPLES} has no surveys, which an audit needs. Train again with --set surveys=10, with at "
+            f"most {LARGEST:,} samples times classes."
+        )
     return run
 
 
-def is_run(path: Path) -> bool:
-    """Return True for the folder of a run, and False for data to train on: a folder of images, a table or an .npz."""
-    data = f"a table ({', '.join(TABLES)}), a folder of images or an .npz file"
-    if path.is_dir():
-        if not (path / RUN).is_file() and not class_folders(path):
-            raise ValueError(f"`{path}` is neither the folder of a run, which has a {RUN}, nor {data}.")
-        return (path / RUN).is_file()
-    if path.is_file():
-        require(path.suffix.lower() in (*TABLES, ".npz"), "RUN|DATA", f"the folder of a run, {data}", str(path))
-        return False
-    if str(path) in NAMED:
-        raise ValueError(f"To audit {path}, train on it first: ogc train {path}. Then audit the run's folder.")
-    raise FileNotFoundError(f"There is no `{path}`. Give the folder of a run, {data}.")
-
-
 def check_size(source: Source) -> None:
-    """Refuse data with too many samples and classes for surveys, before training on it.
-
-    Files that cannot be read are reported by the training.
-    """
+    """Refuse a folder or arrays with too many samples and classes for surveys, before training on them."""
     assert source.path is not None
     if source.kind == "folder":
         names = class_folders(training_folder(source.path))
@@ -146,11 +125,7 @@ def check_size(source: Source) -> None:
         found = single(source.labels or source.path, source.label, LABELS)
         classes, samples = len(set(found.ravel().tolist())), found.size
     else:
-        try:
-            labels = rows_of(source).columns[source.label or ""]
-        except (ValueError, OSError, KeyError, ImportError):
-            return
-        classes, samples = len(set(labels)), len(labels)
+        return
     if samples * classes > LARGEST:
         raise ValueError(
             f"{source.path} has {samples:,} samples and {classes:,} classes. An audit is limited to a product of "

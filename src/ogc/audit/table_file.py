@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from .._csv import cell
 from ..data.table import PARQUET, any_length, delimiter_of, import_pyarrow, read_as_found, read_parquet
 
 if TYPE_CHECKING:
@@ -67,12 +68,6 @@ def _replaced(piece: str, at: int, label: str, delimiter: str) -> str:
     found = re.match(rf"(?:{one}{comma}){{{at}}}({one})", piece)
     assert found is not None  # the row has a cell there
     return piece[: found.start(1)] + cell(label, delimiter) + piece[found.end(1) :]
-
-
-def cell(text: str, delimiter: str = ",") -> str:
-    """Quote a cell for a CSV file if necessary."""
-    special = delimiter in text or any(mark in text for mark in '"\r\n') or text != text.strip()
-    return '"' + text.replace('"', '""') + '"' if special else text
 
 
 def _parquet_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
