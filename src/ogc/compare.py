@@ -38,7 +38,7 @@ from .report.drawing import (
     png,
     tidy,
 )
-from .report.table import clock, counted
+from .report.table import clock, counted, table_of
 from .training.history import Watch
 from .training.recipe import Recipe, override
 from .training.run import Job
@@ -302,18 +302,8 @@ class Comparison:
 
     def table(self) -> Table:
         """Make a table with one row per method, best first. ``title`` and ``caption`` belong to it."""
-        from rich import box
-        from rich.table import Table
-
-        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        rows = {i: self._cells(i) for i in self.ranking}
         headings = ["method", *(name.replace(", ", "\n") for name in self.right), "memorised", "time"]
-        there = [i for i in range(len(headings)) if any(cells[i] != "-" for cells in rows.values())]
-        for i in there:
-            shown.add_column(headings[i], justify="right" if i else "left", no_wrap=i > 0)
-        for number, cells in rows.items():
-            shown.add_row(*(cells[i] for i in there), style="bold" if number == self.ranking[0] else "")
-        return shown
+        return table_of(headings, [(self._cells(i), "bold" if i == self.ranking[0] else "") for i in self.ranking])
 
     def _cells(self, method: int) -> list[str]:
         runs = self.results[method]

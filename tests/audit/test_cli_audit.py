@@ -526,7 +526,7 @@ def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
             2,
             "Parameter `RUN|DATA` should be a folder of images, a table or an .npz file, or the folder of a",
         ),
-        (["empty"], 1, "`empty`"),
+        (["empty"], 1, "empty` should have one sub-folder of images for each class."),
         (
             ["x.npy"],
             2,

@@ -103,7 +103,7 @@ def thumbnail(pixels: Tensor | None) -> str:
     image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    image.save(file, "JPEG", quality=QUALITY, subsampling=0, optimize=True)
+    image.save(file, "JPEG", quality=QUALITY, optimize=True)
     return base64.b64encode(file.getvalue()).decode()
 
 
