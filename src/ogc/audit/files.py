@@ -31,7 +31,13 @@ ISSUES, ISSUES_CSV, FIXED = "issues.parquet", "issues.csv", "labels_fixed.csv"
 SUMMARY, PAGE = "audit.json", "audit.html"
 FORMAT = 3  # of audit.json
 DECISIONS = ("accept", "keep", "skip")
-FIXED_COLUMNS = ("id", "label", "given_label", "changed", "wrong_probability")
+FIXED_COLUMNS = {  # of the fixed labels, by the columns of the issues
+    "id": "id",
+    "label": "predicted_label",
+    "given_label": "given_label",
+    "changed": "is_label_issue",
+    "wrong_probability": "wrong_probability",
+}
 COLUMNS = ("id", "decision", "given_label", "suggested_label")  # of a file of decisions, as the page exports it
 
 
@@ -46,20 +52,12 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
     facts = summary(findings)
     # written last: if it exists, the others are complete and of the same audit
     (folder / SUMMARY).unlink(missing_ok=True)
-    columns = issue_columns(findings)
+    columns, worst = columns_of(findings), findings.issues.worst_first.tolist()
+    fixed = csv(FIXED_COLUMNS, zip(*(columns[name] for name in FIXED_COLUMNS.values()), strict=True))
+    facts["fixed_sha256"] = hashlib.sha256(fixed).hexdigest()
+    write_whole(folder / FIXED, fixed)
+    columns = {name: [cells[i] for i in worst] for name, cells in columns.items()}
     write_whole(folder / ISSUES_CSV, csv(columns, zip(*columns.values(), strict=True)))
-    names, issues = findings.class_names, findings.issues
-    fixed = zip(
-        findings.ids,
-        [names[label] for label in issues.suggested_label.tolist()],
-        [names[label] for label in issues.given_label.tolist()],
-        issues.is_label_issue.tolist(),
-        issues.wrong_probability.tolist(),
-        strict=True,
-    )
-    content = csv(FIXED_COLUMNS, fixed)
-    facts["fixed_sha256"] = hashlib.sha256(content).hexdigest()
-    write_whole(folder / FIXED, content)
     notes = write_parquet(columns, folder / ISSUES)
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
     write_whole(folder / SUMMARY, json_lines(sealed(facts), ("confusion", "true_confusion", "pairs", "surveys")))
@@ -69,22 +67,22 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
 # --- the tables ------------------------------------------------------------------------------------------------------
 
 
-def issue_columns(findings: Findings) -> dict[str, list[Any]]:
-    """Return the columns of the issues, worst first. Names are cleanlab's where it has them."""
-    issues, names, order = findings.issues, findings.class_names, findings.issues.worst_first
+def columns_of(findings: Findings) -> dict[str, list[Any]]:
+    """Return the columns of the issues, in the order of the data. Names are cleanlab's where it has them."""
+    issues = findings.issues
 
     def named(labels: torch.Tensor) -> list[str]:
-        return [names[label] for label in labels[order].tolist()]
+        return [findings.class_names[label] for label in labels.tolist()]
 
     columns: dict[str, list[Any]] = {
-        "id": [findings.ids[i] for i in order.tolist()],
-        "split": [findings.splits[i] if findings.splits else "train" for i in order.tolist()],
+        "id": list(findings.ids),
+        "split": list(findings.splits or ["train"] * len(issues)),
         "given_label": named(issues.given_label),
         "predicted_label": named(issues.predicted_label),
-        "is_label_issue": issues.is_label_issue[order].tolist(),
-        "label_score": issues.label_score[order].tolist(),
-        "wrong_probability": issues.wrong_probability[order].tolist(),
-        "predicted_probability": issues.predicted_probability[order].tolist(),
+        "is_label_issue": issues.is_label_issue.tolist(),
+        "label_score": issues.label_score.tolist(),
+        "wrong_probability": issues.wrong_probability.tolist(),
+        "predicted_probability": issues.predicted_probability.tolist(),
     }
     return columns if findings.true is None else columns | {"true_label": named(findings.true)}
 
@@ -183,7 +181,7 @@ def read_audit(folder: Path) -> Audit:
     path = folder / FIXED
     if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
         raise AuditError(f"{path} has changed since {SUMMARY} was written. Restore it from a backup, or {again}.")
-    rows = [cells for _, cells in read_rows(path, FIXED_COLUMNS)]
+    rows = [cells for _, cells in read_rows(path, list(FIXED_COLUMNS))]
     ids, fixed, given, _, wrong = ([row[i] for row in rows] for i in range(len(FIXED_COLUMNS)))
     return Audit(folder, facts, source, ids, given, fixed, [*map(float, wrong)])
 
