@@ -9,14 +9,6 @@ NAMES = ("plain", 'a "b", c', "=cmd|' /C calc'!A0", "two\r\nlines", "<script>ale
 IDS = ("=1+1", "-5", "a,b", 'q"q', "x\ny", "x\ry", " blank ", "ü\u2028", "", "@me", "y" * 200_000, "</script>")
 
 
-class Nothing:
-    def image(self, index):
-        return None
-
-    def fields(self, index):
-        return None
-
-
 def findings(*, seed=0, true=True, ids=IDS):
     draw = torch.Generator().manual_seed(seed)
     N, C = len(ids), len(NAMES)
@@ -29,7 +21,6 @@ def findings(*, seed=0, true=True, ids=IDS):
         ids=ids,
         class_names=NAMES,
         issues=from_surveys(given, margin=margin, probabilities=probabilities),
-        shown=Nothing(),
         splits=["val" if i % 3 == 0 else "train" for i in range(N)],
         true=torch.where(torch.arange(N) % 4 == 0, (given + 1) % C, given) if true else None,
         key="k",

@@ -8,12 +8,12 @@ from rich.console import Console
 
 from ogc import demo
 from ogc._files import write_whole
-from ogc.demo import Settings, train_all
+from ogc.demo import recipes_of, train_all
 from ogc.training import history
 
 pytestmark = pytest.mark.pictures
 
-FILES = ["demo.png", "accuracy.png", "tau.png", "histogram.png", "result.json"]
+FILES = ["demo.png", "result.json"]
 
 
 def quiet():
@@ -24,7 +24,7 @@ def quiet():
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "new" / "folder"
     console = quiet()
-    results = demo.demo(out, Settings(epochs=7, seeds=(0, 1), hidden=(32,)), console)
+    results = demo.demo(out, console, epochs=7, seeds=(0, 1), hidden=(32,))
     return out, console.file.getvalue(), results
 
 
@@ -71,7 +71,7 @@ def test_piped_output_is_plain_and_says_what_matters(finished):
 
 def test_terminal_output_has_a_row_per_run(tmp_path):
     text = io.StringIO()
-    demo.demo(tmp_path, Settings(epochs=2, hidden=(8,)), Console(file=text, width=100, force_terminal=True))
+    demo.demo(tmp_path, Console(file=text, width=100, force_terminal=True), epochs=2, hidden=(8,))
     assert "\x1b" in text.getvalue()
     assert "ce+ogc" in text.getvalue()
 
@@ -79,8 +79,8 @@ def test_terminal_output_has_a_row_per_run(tmp_path):
 def test_a_run_repeats_itself_and_leaves_no_trace():
     torch.manual_seed(5)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    settings = Settings(epochs=2, hidden=(32,))
-    (_, first), (_, again) = (train_all(settings, quiet())[1] for _ in range(2))
+    recipes = recipes_of(epochs=2, hidden=(32,))
+    (_, first), (_, again) = (train_all(recipes, quiet())[1] for _ in range(2))
     assert torch.equal(first.samples["H"].nan_to_num(), again.samples["H"].nan_to_num())  # NaN: never in a batch
     assert not first.folder.exists()
     assert torch.equal(torch.get_rng_state(), state)
@@ -92,24 +92,9 @@ def test_stopping_while_training_writes_nothing(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(history.Epoch, "to_json", stop)
-    with pytest.raises(demo.Stopped, match="nothing was written"):
-        demo.demo(tmp_path, Settings(epochs=2, hidden=(8,)), quiet())
+    with pytest.raises(KeyboardInterrupt, match="nothing was written"):
+        demo.demo(tmp_path, quiet(), epochs=2, hidden=(8,))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_stopping_while_drawing_names_what_is_kept(tmp_path, monkeypatch):
-    drawn = iter([b"picture", b"picture"])
-
-    def draw_two_then_stop(figure):
-        try:
-            return next(drawn)
-        except StopIteration:
-            raise KeyboardInterrupt from None
-
-    monkeypatch.setattr(demo, "png", draw_two_then_stop)
-    with pytest.raises(demo.Stopped, match=r"demo\.png, accuracy\.png written to"):
-        demo.demo(tmp_path, Settings(epochs=1, hidden=(8,)), quiet())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["accuracy.png", "demo.png"]
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -126,20 +111,13 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("value", [{"seeds": ()}, {"epochs": 0}, {"seeds": (-1,)}])
-def test_settings_name_a_bad_value(value):
-    (name,) = value
-    with pytest.raises(ValueError, match=f"`{name}` should be"):
-        Settings(**value)
-
-
 @pytest.mark.parametrize(
     "seeds",
     [pytest.param((0,), marks=pytest.mark.slow), pytest.param((0, 1, 2), marks=pytest.mark.kill)],
     ids=["one seed", "three seeds"],
 )
 def test_ogc_is_ten_points_ahead(seeds):
-    results, _ = train_all(Settings(seeds=seeds), quiet())
+    results, _ = train_all(recipes_of(seeds), quiet())
     ce, ogc = ([run["epochs"][-1] for run in half] for half in (results[: len(seeds)], results[len(seeds) :]))
     gain = statistics.fmean(b["accuracy"]["test"] - a["accuracy"]["test"] for a, b in zip(ce, ogc, strict=True))
     assert gain >= 0.10

@@ -38,12 +38,12 @@ from .report.drawing import (
     png,
     tidy,
 )
-from .report.table import clock, counted
+from .report.table import clock, counted, table_of
 from .training.history import Watch
 from .training.recipe import Recipe, override
 from .training.run import Job
 from .training.run_folder import CheckpointError, is_saved, read_description
-from .training.session import pick_device, resolve, train
+from .training.session import pick_device, train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,18 +143,16 @@ def compare(
     :param progress: makes a watch of the jobs that train together.
     """
     require(side_by_side >= 1, "side_by_side", "at least 1", side_by_side)
+    check_folders(jobs)
     if engine == "ray":
         from rich.console import Console
 
         from .compare_cluster import train as train_on_cluster
 
-        check_folders(jobs, None)
         console = Console(highlight=False)
         results = train_on_cluster(jobs, device=device, side_by_side=side_by_side, address=address, console=console)
         return judge(jobs, results)
-    chosen = pick_device(device)
-    check_folders(jobs, chosen)
-    size = side_by_side if chosen.type == "cuda" else len(jobs)
+    size = side_by_side if pick_device(device).type == "cuda" else len(jobs)
     results = []
     for start in range(0, len(jobs), size):
         group = jobs[start : start + size]
@@ -163,18 +161,15 @@ def compare(
     return judge(jobs, results, device=device)
 
 
-def check_folders(jobs: Sequence[Job], device: torch.device | None) -> None:
-    """Refuse folders with runs of another comparison, before anything is trained.
-
-    :param device: that trains; ``None``: any of a cluster, which chooses what is ``auto`` in a recipe.
-    """
+def check_folders(jobs: Sequence[Job]) -> None:
+    """Refuse folders with runs of another comparison, before anything is trained."""
     for job in jobs:
         if job.out is None or not is_saved(job.out):
             continue
         found, fix = read_description(job.out), "To fix this, choose another --out, or remove that folder."
-        recorded, recipe = found.recipe.model_dump(), job.recipe if device is None else resolve(job.recipe, device)
-        wanted = {name: value for name, value in recipe.model_dump().items() if value != "auto"}
-        if changed := [name for name, value in wanted.items() if recorded[name] != value]:
+        recorded, wanted = found.recipe.model_dump(), job.recipe.model_dump()
+        # the device decides what "auto" is
+        if changed := [name for name, value in wanted.items() if value not in ("auto", recorded[name])]:
             name = changed[0]
             raise CheckpointError(
                 f"{job.out} has a run with {name} = {recorded[name]!r}, but {wanted[name]!r} was requested. {fix}"
@@ -307,18 +302,8 @@ class Comparison:
 
     def table(self) -> Table:
         """Make a table with one row per method, best first. ``title`` and ``caption`` belong to it."""
-        from rich import box
-        from rich.table import Table
-
-        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        rows = {i: self._cells(i) for i in self.ranking}
         headings = ["method", *(name.replace(", ", "\n") for name in self.right), "memorised", "time"]
-        there = [i for i in range(len(headings)) if any(cells[i] != "-" for cells in rows.values())]
-        for i in there:
-            shown.add_column(headings[i], justify="right" if i else "left", no_wrap=i > 0)
-        for number, cells in rows.items():
-            shown.add_row(*(cells[i] for i in there), style="bold" if number == self.ranking[0] else "")
-        return shown
+        return table_of(headings, [(self._cells(i), "bold" if i == self.ranking[0] else "") for i in self.ranking])
 
     def _cells(self, method: int) -> list[str]:
         runs = self.results[method]

@@ -7,8 +7,6 @@ predictions.write("predictions.csv")
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ._csv import csv
 from ._files import write_whole
 from ._require import did_you_mean, require
 from .data.arrays import FEATURES, single, to_inputs
@@ -75,12 +74,7 @@ class Predictions:
 
     def write(self, path: str | Path) -> None:
         """Write a CSV file. A reader never sees half of it."""
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.header)
-        writer.writerows(self.rows())
-        # names of files need not be valid text
-        write_whole(Path(path), text.getvalue().encode("utf-8", "surrogateescape"))
+        write_whole(Path(path), csv(self.header, self.rows()))
 
 
 class Samples(NamedTuple):

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from ogc._csv import cell
 from ogc.audit.apply import apply
 from ogc.audit.files import AuditError
 from ogc.audit.run import audit_run
-from ogc.audit.table_file import cell, read_table, records
+from ogc.audit.table_file import records, rows_of, with_labels
+from ogc.data.table import read_as_found
 from ogc.training import RECIPES, Job, Source, load, override, train
 
 CLASSES = ["plain", "with, comma", 'a "quoted" one', "two\nlines", "tab\there", "ü", "'", "=1+1"]
@@ -46,71 +48,49 @@ def test_another_label_changes_its_cell_and_not_a_byte_besides(tmp_path_factory,
     delimiter, at, rows, text = made
     path = tmp_path_factory.mktemp("table") / ("t.tsv" if delimiter == "\t" else "t.csv")
     path.write_bytes(text.encode())
-    table = read_table(path)
-    assert table.labels(f"c{at}") == [row[at].strip() for row in rows]
-    assert [list(table.row(i).values()) for i in range(len(table))] == rows
-    assert table.with_labels(f"c{at}", {}) == text.encode()
-    new = {i: random.choice(CLASSES) for i in range(len(rows)) if random.random() < 0.5}
-    after = table.with_labels(f"c{at}", new).decode()
-    found = [cells for cells, _ in records(after.removeprefix("\ufeff"), delimiter) if cells][1:]
-    assert [row[at].strip() for row in found] == [new.get(i, row[at]).strip() for i, row in enumerate(rows)]
-    before = [piece for cells, piece in records(text.removeprefix("\ufeff"), delimiter) if cells][1:]
-    pieces = [piece for cells, piece in records(after.removeprefix("\ufeff"), delimiter) if cells][1:]
-    for i, row in enumerate(rows):
-        assert [c for k, c in enumerate(found[i]) if k != at] == [c for k, c in enumerate(row) if k != at]
-        if i not in new or new[i] == row[at]:
-            assert pieces[i] == before[i]
-    if new:  # and back again
-        path.write_bytes(after.encode())
-        back = read_table(path).with_labels(f"c{at}", {i: rows[i][at] for i in new}).decode()
-        assert [c for c, _ in records(back, delimiter)] == [c for c, _ in records(text, delimiter)]
+    assert with_labels(path, f"c{at}", {}) == text.encode()
+    new = {number: random.choice(CLASSES) for number in range(1, len(rows) + 1) if random.random() < 0.5}
+    after = with_labels(path, f"c{at}", new).decode()
+    before, found = ([r for r in records(t.removeprefix("\ufeff"), delimiter) if r[1]] for t in (text, after))
+    assert len(before) == len(found) == len(rows) + 1
+    for number, (row, (_, _, old_text), (_, cells, new_text)) in enumerate(
+        zip(rows, before[1:], found[1:], strict=True), 1
+    ):
+        assert cells == [*row[:at], new.get(number, row[at]), *row[at + 1 :]]
+        assert number in new or new_text == old_text
 
 
-def test_quotes_and_blanks_stay(tmp_path):
+def test_everything_but_the_labels_stays(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b'a, label ,b\r\n"1", cat ,""\r\n\r\n2,"cat","x,y"\r\n3,dog,"\xc3\xa9"')
-    table = read_table(path)
-    assert table.columns == ["a", "label", "b"]
-    assert table.labels("label") == ["cat", "cat", "dog"]
-    changed = table.with_labels("label", {0: "dog", 1: "dog", 2: "cat"})
-    assert changed == b'a, label ,b\r\n"1", dog ,""\r\n\r\n2,"dog","x,y"\r\n3,cat,"\xc3\xa9"'
+    changed = with_labels(path, "label", {1: "dog", 2: "dog", 3: "cat"})
+    assert changed == b'a, label ,b\r\n"1",dog,""\r\n\r\n2,dog,"x,y"\r\n3,cat,"\xc3\xa9"'
 
 
 def test_a_label_that_needs_quotes_gets_them(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('x,label,y\n1, a ,2\n3,"b"c,4\n5,"q, ""r""",6\n')
-    changed = read_table(path).with_labels("label", {0: 'q, "r"', 1: "a", 2: "bc"})
-    assert changed.decode() == 'x,label,y\n1,"q, ""r""",2\n3,a,4\n5,"bc",6\n'
+    changed = with_labels(path, "label", {1: 'q, "r"', 2: "a", 3: "bc"})
+    assert changed.decode() == 'x,label,y\n1,"q, ""r""",2\n3,a,4\n5,bc,6\n'
 
 
 def test_a_label_that_other_cells_hold_too_is_changed_in_its_own_column(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('x,label,y\n"a,""a",a,a\nb,b,b\n')
-    assert read_table(path).with_labels("label", {0: "b", 1: "a"}) == b'x,label,y\n"a,""a",b,a\nb,a,b\n'
+    assert with_labels(path, "label", {1: "b", 2: "a"}) == b'x,label,y\n"a,""a",b,a\nb,a,b\n'
 
 
 def test_cells_of_any_length_are_read_and_the_limit_of_others_stays(tmp_path):
     path = tmp_path / "t.csv"
     before = csv.field_size_limit()
     path.write_text(f"text,label\n{'x' * 1_000_000},a\n")
-    table = read_table(path)
-    assert len(table.row(0)["text"]) == 1_000_000
-    assert table.with_labels("label", {0: "b"}).endswith(b"x,b\n")
+    assert with_labels(path, "label", {1: "b"}).endswith(b"x,b\n")
     assert csv.field_size_limit() == before
 
 
 @pytest.mark.parametrize("text", ["plain", "", " a", "a ", "a,b", 'a"b', "a\nb", "a\rb", "=1", "\t", "ü\u2028"])
 def test_a_cell_reads_back(text):
     assert next(csv.reader(io.StringIO(f"{cell(text)},x\n", newline=""))) == [text, "x"]
-
-
-def test_no_utf8_is_named(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_bytes(b"a,label\n\xff,x\n")
-    with pytest.raises(ValueError, match=r"t\.csv` cannot be read as CSV in UTF-8"):
-        read_table(path)
-    with pytest.raises(FileNotFoundError, match="is missing"):
-        read_table(tmp_path / "none.csv")
 
 
 @pytest.mark.parametrize(
@@ -128,11 +108,9 @@ def test_parquet_keeps_types_metadata_and_the_other_columns(tmp_path, labels):
     others = {"n": pa.array([1, None, 3, 4], pa.int8()), "t": pa.array(["x", None, "<b>", "y"])}
     whole = pa.table({"n": others["n"], "label": labels, "t": others["t"]}).replace_schema_metadata({"who": "me"})
     parquet.write_table(whole, tmp_path / "t.parquet")
-    table = read_table(tmp_path / "t.parquet")
-    names = table.labels("label")
+    names = read_as_found(tmp_path / "t.parquet")["label"]
     assert names == [str(value).strip() for value in labels.to_pylist()]
-    assert table.row(1) == {"n": "", "label": str(labels[1].as_py()), "t": ""}
-    (tmp_path / "out.parquet").write_bytes(table.with_labels("label", {0: names[1], 3: names[0]}))
+    (tmp_path / "out.parquet").write_bytes(with_labels(tmp_path / "t.parquet", "label", {1: names[1], 4: names[0]}))
     found = parquet.read_table(tmp_path / "out.parquet")
     assert found.schema.equals(whole.schema, check_metadata=True)
     values = labels.to_pylist()
@@ -143,9 +121,12 @@ def test_parquet_keeps_types_metadata_and_the_other_columns(tmp_path, labels):
 def test_semicolons_stay_and_a_label_with_one_is_quoted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x;note;y\n1,5;a, b;p\n2,5;c;q;\n".replace("q;", "q"))
-    table = read_table(path)
-    assert table.row(0) == {"x": "1,5", "note": "a, b", "y": "p"}
-    assert table.with_labels("y", {0: "p;q"}) == b'x;note;y\n1,5;a, b;"p;q"\n2,5;c;q\n'
+    assert rows_of(Source.parse(str(path), label="y")).columns == {
+        "x": ["1,5", "2,5"],
+        "note": ["a, b", "c"],
+        "y": ["p", "q"],
+    }
+    assert with_labels(path, "y", {1: "p;q"}) == b'x;note;y\n1,5;a, b;"p;q"\n2,5;c;q\n'
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -155,22 +136,14 @@ def test_rows_without_a_label_are_skipped_and_kept_in_the_copy(tmp_path, suffix)
         path.write_text("x,y\n1,\n2,0\n3, \n4,1\n")
     else:
         parquet.write_table(pa.table({"x": [1, 2, 3, 4], "y": [None, 0, None, 1]}), path)
-    table = read_table(path, "y")
-    assert len(table) == 2
-    assert table.numbers == [2, 4]
-    assert table.labels("y") == ["0", "1"]
-    assert table.row(1) == {"x": "4", "y": "1"}
-    path.write_bytes(table.with_labels("y", {0: "1"}))
-    again = read_table(path)
-    assert [again.row(i)["x"] for i in range(4)] == ["1", "2", "3", "4"]
-    assert [again.row(i)["y"].strip() for i in range(4)] == ["", "1", "", "1"]
+    assert rows_of(Source.parse(str(path), label="y", skip_bad=True)) == ([2, 4], {"x": ["2", "4"], "y": ["0", "1"]})
+    path.write_bytes(with_labels(path, "y", {2: "1"}))
+    assert read_as_found(path) == {"x": ["1", "2", "3", "4"], "y": [None, "1", None, "1"]}
 
 
-def test_a_row_that_cannot_be_changed_is_named_by_its_number_in_the_file(tmp_path):
-    """In the last row a quote is not closed, so a new label would end the cell too early."""
-    (tmp_path / "t.csv").write_text('x;y\n1;\n2;q\n3;"p;z')
-    with pytest.raises(ValueError, match=r"^Row 3 of .* cannot be changed without changing other cells"):
-        read_table(tmp_path / "t.csv", "y").with_labels("y", {1: "q"})
+def test_a_quote_that_is_not_closed_ends_with_the_file(tmp_path):
+    (tmp_path / "t.csv").write_text('x;y\n1;q\n3;"p;z\n')
+    assert with_labels(tmp_path / "t.csv", "y", {2: "q"}) == b"x;y\n1;q\n3;q"
 
 
 def test_an_audit_of_a_table_with_semicolons_and_rows_without_a_label(tmp_path):
@@ -191,8 +164,8 @@ def test_an_audit_of_a_table_with_semicolons_and_rows_without_a_label(tmp_path):
     ids[49:51] = ["s49 (row 50)", "s49 (row 51)"]  # rows without a label count
     assert findings.ids == [name for name, label in zip(ids, given, strict=True) if label]
     apply(tmp_path / "run", tmp_path / "fixed.csv")
-    fixed = read_table(tmp_path / "fixed.csv").labels("y")
-    assert fixed == [old and new for old, new in zip(given, true, strict=True)]
+    fixed = read_as_found(tmp_path / "fixed.csv")["y"]
+    assert [label or "" for label in fixed] == [old and new for old, new in zip(given, true, strict=True)]
     path.write_text(path.read_text().replace("s60;1,5;a", "s60;1,5;b"))
-    with pytest.raises(AuditError, match="row 61 has the label 'b' and had 'a'"):
+    with pytest.raises(AuditError, match=r"t\.csv` has changed since it was audited"):
         apply(tmp_path / "run", tmp_path / "again.csv")

@@ -62,7 +62,7 @@ def told_epochs(text):
 
 @pytest.mark.parametrize("epochs", [1, 2, 19, 20, 150, 1000])
 def test_a_pipe_gets_about_twenty_lines_a_run(epochs):
-    todo = jobs({"epochs": epochs, "milestones": "31,97,98,99" if epochs > 100 else ""})
+    todo = jobs({"epochs": epochs})
     text = watched(todo, lambda watch: whole_run(watch, epochs=epochs))
     numbers = told_epochs(text)
     assert numbers == sorted(set(numbers))
@@ -70,7 +70,6 @@ def test_a_pipe_gets_about_twenty_lines_a_run(epochs):
     assert min(epochs, 14) <= len(numbers) <= 19
     assert len(text.splitlines()) == len(numbers) + 1
     if epochs > 100:
-        assert {31, 97} <= set(numbers)
         gaps = [b - a for a, b in itertools.pairwise(numbers)]
         assert max(gaps) <= epochs / 14 + 1
     assert "\x1b" not in text
@@ -82,7 +81,7 @@ def test_a_line_says_what_matters():
     first, _, last = text.splitlines()
     assert first == "ce+ogc  2 epochs of 10 steps"
     assert last == (
-        "ce+ogc  epoch 2/2  loss 1.234  test 89.4%  averaged 91.2%  tau 3.46  noisy normal 46%  51,234 images/s  done"
+        "ce+ogc  epoch 2/2  loss 1.234  test 89.4%  averaged 91.2%  tau 3.46  noisy normal 46%  51,234 samples/s  done"
     )
 
 
@@ -91,7 +90,7 @@ def test_a_line_leaves_out_what_there_is_not():
         whole_run(watch, epochs=2, fitted=False, sets=(), average=False)
 
     last = watched(jobs({"epochs": 2, "method": "ce"}), tell).splitlines()[-1]
-    assert last == "ce  epoch 2/2  loss 1.234  51,234 images/s  done"
+    assert last == "ce  epoch 2/2  loss 1.234  51,234 samples/s  done"
     unknown = watched(jobs({"epochs": 2}, info=None), lambda watch: whole_run(watch, epochs=2)).splitlines()[-1]
     assert "noisy normal 46%" in unknown
 
@@ -141,7 +140,7 @@ def test_an_epochs_end_that_is_told_late_moves_nothing_back():
     watch.began(0, epoch=0, epochs=3, steps=10)
     watch.moved(0, epoch=0, step=9, images_per_second=1000.0)
     watch.moved(0, epoch=1, step=4, images_per_second=None)
-    assert watch.rows[0].facts()["images/s"] == "1,000"
+    assert watch.rows[0].facts()["samples/s"] == "1,000"
     watch.ended_epoch(0, epoch(1))
     assert watch.rows[0].done == pytest.approx(1.4)
     watch.moved(0, epoch=1, step=10, images_per_second=None)
@@ -165,7 +164,7 @@ def test_a_terminal_shows_a_row_per_run_that_fits(width):
     head, *rows = frame(watch)
     if width >= 80:
         assert max(map(len, (head, *rows))) <= width
-        assert head.split() == ["epoch", "loss", "test", "averaged", "tau", "noisy", "images/s", "left"]
+        assert head.split() == ["epoch", "loss", "test", "averaged", "tau", "noisy", "samples/s", "left"]
         assert re.match(r"taylor_ce\+ogc seed 2 +[━─]+ +60/120 1.234 89.4% +91.2% 3.46 +46% +51,234 \d:\d\d$", rows[6])
         assert 0 <= rows[6].count("─") - rows[6].count("━") <= 1 < rows[6].count("━"), "half of it"
     assert len(rows) == 8
@@ -194,7 +193,7 @@ def test_the_screen_is_drawn_a_few_times_a_second_at_most():
                 return
 
     text = watched(jobs(), tell, terminal=True)
-    assert 2 <= text.count("images/s") <= 10 * (time.monotonic() - began)
+    assert 2 <= text.count("samples/s") <= 10 * (time.monotonic() - began)
 
 
 def test_the_screen_keeps_the_last_state_and_gives_the_cursor_back():
@@ -237,6 +236,6 @@ def test_it_watches_a_real_training(tmp_path):
     lines = text.splitlines()
     assert lines[0] == "ce+ogc  2 epochs of 11 steps"
     assert re.fullmatch(
-        r"ce\+ogc  epoch 1/2  loss \d\.\d{3}  test \d+\.\d%  averaged .* images/s  \d:\d\d left", lines[1]
+        r"ce\+ogc  epoch 1/2  loss \d\.\d{3}  test \d+\.\d%  averaged .* samples/s  \d:\d\d left", lines[1]
     )
     assert lines[2].endswith("done")

@@ -2,28 +2,23 @@ import io
 import itertools
 import json
 import re
-import shlex
 from dataclasses import asdict
 from html.parser import HTMLParser
 
 import pytest
 import torch
 from rich.console import Console
-from typer.testing import CliRunner
 
 from edited import edited
-from ogc.cli.app import build
 from ogc.data import load_digits
 from ogc.report import report
 from ogc.report.drawing import figure_of, spread, svg
-from ogc.report.next_steps import train_command
 from ogc.report.pictures import lr_drops
 from ogc.report.report import class_rows, sentences, write_report
 from ogc.report.table import table
 from ogc.training import RECIPES, Epoch, Job, override, train
 from ogc.training.history import summary
 from ogc.training.run_folder import read, write_part, write_run, write_tensors
-from ogc.training.source import Source
 
 pytestmark = pytest.mark.pictures
 
@@ -367,41 +362,6 @@ def test_accuracy_by_doubtful_labels_is_called_that(tmp_path):
     ):
         edited(folder / "run.json", source=source)
         assert (doubt in " ".join(sentences(read(folder)))) == doubtful
-
-
-# --- commands --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"method": "ce", "noise": "pairflip:0.4", "seed": 7},
-        {"method": "gce+ogc", "q": 0.3, "epsilon0": 20, "epochs": 90, "lr": 0.05, "hidden": "32,16"},
-        {"schedule": "cosine", "average": None, "clip_norm": 5, "nesterov": True, "noise_seed": 3},
-        {"epochs": 7, "milestones": "3", "follow_lr": False},
-    ],
-)
-def test_the_command_makes_the_same_recipe(changes):
-    recipe = override(RECIPES["digits"], changes)
-    words = shlex.split(train_command(Source(kind="digits"), recipe))
-    shown = CliRunner().invoke(build(), [*words[1:], "--print"])
-    assert shown.exit_code == 0, shown.output
-    assert recipe.show() in shown.output
-
-
-def test_the_command_finds_the_same_data(tmp_path):
-    path = tmp_path / "a table.csv"
-    path.write_text("label,x\n1,2\n")
-    given = Source.parse(str(path), label="label", id="x", val=0.3)
-    words = shlex.split(train_command(given, override(RECIPES["table"], {"seed": 1})))
-    assert words == ["ogc", "train", str(path), "--label", "label", "--id", "x", "--val", "0.3", "--seed", "1"]
-    folder = Source.parse(str(tmp_path), skip_bad=True)
-    command = train_command(folder, RECIPES["folder-large"])
-    assert command == f"ogc train {tmp_path} --skip-bad --recipe folder-large"
-    cifar = Source.parse("cifar10", data=tmp_path)
-    assert train_command(cifar, RECIPES["cifar10"]) == f"ogc train cifar10 --data {tmp_path}"
-    assert train_command(cifar, RECIPES["cifar10"].model_copy(update={"name": "mine"})) is None
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

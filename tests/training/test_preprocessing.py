@@ -1,12 +1,7 @@
 """How a run's inputs were prepared is stored with it, printed, and the same when it is resumed."""
 
-import io
-import re
-
 import pytest
-from rich.console import Console
 
-from ogc.report.progress import Progress
 from ogc.training import RECIPES, CheckpointError, Interrupted, Job, Source, load, override, train
 from ogc.training.history import SilentWatch
 from ogc.training.preprocessing import Preprocessing
@@ -71,11 +66,3 @@ def test_the_use_of_the_columns_is_printed_once(tickets, tmp_path):
         "Columns: opened: date (year, month, weekday); city: 4 categories; age: number; comment: text, 84 words; "
         "ticket: dropped, unique; customer: dropped, unique."
     )
-
-
-def test_speed_is_in_rows_for_tables_and_in_images_for_images(tickets):
-    for todo, unit in ((table_job(tickets, None), "rows/s"), (job(net=network()), "images/s")):
-        file = io.StringIO()
-        with Progress(Console(file=file, width=200), [todo]) as watch:
-            train([todo], watch=watch)
-        assert re.search(rf" [\d,]+ {unit}  done", file.getvalue())

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._csv import csv
 from .._files import write_whole
 from .._require import require
 from ..data.folder import training_folder
@@ -20,8 +21,8 @@ from ..noise.files import LabelInfo, labels_sha256, npy, write_labels
 from ..training.digests import file_sha256
 from ..training.run_folder import AUDIT, RUN, read_description
 from ..training.source import Source
-from .files import SUMMARY, Audit, AuditError, accepted_above, csv, decided, read_audit
-from .table_file import table_of
+from .files import SUMMARY, Audit, AuditError, decided, read_audit
+from .table_file import rows_of, with_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,9 +65,13 @@ def apply(
         raise AuditError(
             f"{audit.folder / SUMMARY} belongs to a different run than {folder / RUN}. To fix this: ogc audit {folder}."
         )
-    _check_out("copy" if out is None else "out", goal, folder, decisions, source)
-    sure = None if accept_above is None else accepted_above(audit, accept_above)
-    labels = (sure or audit.fixed) if decisions is None else decided(audit, decisions, sure)
+    name, what = ("copy", "folder") if out is None else ("out", "file")
+    for path in filter(None, (folder, None if source is None else source.path)):
+        within = path.is_dir() and inside(path, goal)
+        require(not within, name, f"outside of {path}, which is not changed", str(goal))
+    new = not goal.exists() and not goal.is_symlink()
+    require(new, name, f"a new {what}: nothing is overwritten", str(goal))
+    labels = decided(audit, decisions, accept_above)
     kind = "python" if source is None else source.kind
     noise = run["recipe"]["noise"]
     if noise is not None and kind in WRITERS:
@@ -89,23 +94,6 @@ def apply(
     return Applied(goal, kind, changed, len(labels), copied)
 
 
-def _check_out(name: str, out: Path, folder: Path, decisions: Path | None, source: Source | None) -> None:
-    """Refuse to overwrite any input, also through links."""
-    read = [decisions, folder]
-    if source is not None:
-        true = Path(source.true) if source.kind == "folder" and source.true is not None else None
-        read += [source.labels, source.test, true, source.path]
-    for path in filter(None, read):
-        if path.is_file():
-            same = out.exists() and out.samefile(path)
-            require(not same and out.resolve() != path.resolve(), name, "different from the inputs", str(out))
-        elif path.is_dir():
-            require(not inside(path, out), name, f"outside of {path}, which is not changed", str(out))
-    require(name == "copy" or not out.is_dir(), name, "a file", str(out))
-    new = "a new folder" if name == "copy" else "a new file"
-    require(not out.exists() and not out.is_symlink(), name, f"{new}: nothing is overwritten", str(out))
-
-
 def _check_file(audit: Audit, path: Path) -> None:
     """Check that the file is unchanged. Suggestions go by row, and rows may move under the same labels."""
     if file_sha256(path) != audit.summary["run"]["sha256"].get("file"):
@@ -119,22 +107,9 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source, out: Path) -
     kinds = {".pq": ".parquet"}
     endings = [kinds.get(path.suffix.lower(), path.suffix.lower()) for path in (source.path, out)]
     require(endings[0] == endings[1], "out", f"a {source.path.suffix} file, like {source.path}", str(out))
-    table = table_of(source)
-    if source.label not in table.columns:
-        raise AuditError(f"`{source.path}` has changed: it has no column `{source.label}`. Train and audit again.")
-    if len(table) != len(labels):
-        raise AuditError(
-            f"`{source.path}` has changed: it has {len(table):,} rows and had {len(labels):,}. Train and audit again."
-        )
-    for row, there, given in zip(table.numbers, table.labels(source.label), audit.given, strict=True):
-        if there != given:
-            raise AuditError(
-                f"`{source.path}` has changed: row {row} has the label {there!r} and had {given!r}. "
-                "Train and audit again."
-            )
     _check_file(audit, source.path)
-    changes = enumerate(zip(audit.given, labels, strict=True))
-    return table.with_labels(source.label, {row: new for row, (old, new) in changes if old != new})
+    rows = zip(rows_of(source).numbers, audit.given, labels, strict=True)
+    return with_labels(source.path, source.label, {number: new for number, old, new in rows if old != new})
 
 
 def moves(audit: Audit, labels: Sequence[str], source: Source, out: Path) -> bytes:

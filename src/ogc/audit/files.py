@@ -9,20 +9,18 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import __version__
+from .._csv import csv
 from .._files import checked_fields, json_lines, read_json, remove_leftovers, sealed, write_whole
 from .._provenance import commit
-from .._require import require
 from ..data.columns import finite
 from ..data.table import import_pyarrow
 from ..noise.files import labels_sha256
@@ -32,13 +30,19 @@ from ..training.survey import memorised_from, unsettled
 from .findings import Findings
 from .page import page
 from .suspicion import Issues
-from .table_file import BOM, cell, records
+from .table_file import BOM, records
 
 ISSUES, ISSUES_CSV, FIXED = "issues.parquet", "issues.csv", "labels_fixed.csv"
 SUMMARY, PAGE = "audit.json", "audit.html"
 FORMAT = 3  # of audit.json
 DECISIONS = ("accept", "keep", "skip")
-FIXED_COLUMNS = ("id", "label", "given_label", "changed", "wrong_probability")
+FIXED_COLUMNS = {  # of the fixed labels, by the columns of the issues
+    "id": "id",
+    "label": "predicted_label",
+    "given_label": "given_label",
+    "changed": "is_label_issue",
+    "wrong_probability": "wrong_probability",
+}
 COLUMNS = ("id", "decision", "given_label", "suggested_label")  # of a file of decisions, as the page exports it
 
 
@@ -53,22 +57,13 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
     facts = summary(findings)
     # written last: if it exists, the others are complete and of the same audit
     (folder / SUMMARY).unlink(missing_ok=True)
-    columns = issue_columns(findings)
+    columns, worst = columns_of(findings), findings.issues.worst_first.tolist()
+    fixed = csv(FIXED_COLUMNS, zip(*(columns[name] for name in FIXED_COLUMNS.values()), strict=True))
+    facts["fixed_sha256"] = hashlib.sha256(fixed).hexdigest()
+    write_whole(folder / FIXED, fixed)
+    columns = {name: [cells[i] for i in worst] for name, cells in columns.items()}
     write_whole(folder / ISSUES_CSV, csv(columns, zip(*columns.values(), strict=True)))
-    names, issues = findings.class_names, findings.issues
-    fixed = zip(
-        findings.ids,
-        [names[label] for label in issues.suggested_label.tolist()],
-        [names[label] for label in issues.given_label.tolist()],
-        issues.is_label_issue.tolist(),
-        issues.wrong_probability.tolist(),
-        strict=True,
-    )
-    content = csv(FIXED_COLUMNS, fixed)
-    facts["fixed_sha256"] = hashlib.sha256(content).hexdigest()
-    write_whole(folder / FIXED, content)
-    notes = write_parquet(columns, folder / ISSUES)
-    notes += formula_notes([*findings.ids, *findings.class_names])
+    notes = write_parquet(columns, folder / ISSUES) + formula_notes([*findings.ids, *findings.class_names])
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
     write_whole(folder / SUMMARY, json_lines(sealed(facts), ("confusion", "true_confusion", "pairs", "surveys")))
     return facts, notes
@@ -77,34 +72,24 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
 # --- the tables ------------------------------------------------------------------------------------------------------
 
 
-def issue_columns(findings: Findings) -> dict[str, list[Any]]:
-    """Return the columns of the issues, worst first. Names are cleanlab's where it has them."""
-    issues, names, order = findings.issues, findings.class_names, findings.issues.worst_first
+def columns_of(findings: Findings) -> dict[str, list[Any]]:
+    """Return the columns of the issues, in the order of the data. Names are cleanlab's where it has them."""
+    issues = findings.issues
 
     def named(labels: torch.Tensor) -> list[str]:
-        return [names[label] for label in labels[order].tolist()]
+        return [findings.class_names[label] for label in labels.tolist()]
 
     columns: dict[str, list[Any]] = {
-        "id": [findings.ids[i] for i in order.tolist()],
-        "split": [findings.splits[i] if findings.splits else "train" for i in order.tolist()],
+        "id": list(findings.ids),
+        "split": list(findings.splits or ["train"] * len(issues)),
         "given_label": named(issues.given_label),
         "predicted_label": named(issues.predicted_label),
-        "is_label_issue": issues.is_label_issue[order].tolist(),
-        "label_score": issues.label_score[order].tolist(),
-        "wrong_probability": issues.wrong_probability[order].tolist(),
-        "predicted_probability": issues.predicted_probability[order].tolist(),
+        "is_label_issue": issues.is_label_issue.tolist(),
+        "label_score": issues.label_score.tolist(),
+        "wrong_probability": issues.wrong_probability.tolist(),
+        "predicted_probability": issues.predicted_probability.tolist(),
     }
     return columns if findings.true is None else columns | {"true_label": named(findings.true)}
-
-
-def csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
-    """Write a CSV file. File names that are not valid text keep their bytes."""
-
-    def text(value: object) -> str:
-        return cell(f"{value:.8g}" if isinstance(value, float) else str(value))
-
-    lines = (",".join(map(text, row)) + "\n" for row in (header, *rows))
-    return "".join(lines).encode("utf-8", "surrogateescape")
 
 
 def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
@@ -207,16 +192,12 @@ def read_audit(folder: Path) -> Audit:
     path, again = folder / SUMMARY, "audit the run again"
     facts = read_json(path, error=AuditError, again=again, format=FORMAT)
     with checked_fields(path, error=AuditError, again=again):
-        run, checksum = facts["run"], facts["fixed_sha256"]
-        itemgetter("id", "source")(run)
-        itemgetter("noise")(run["recipe"])
-        require(isinstance(facts["classes"], list), "classes", "a list", facts["classes"])
-        require(isinstance(run["sha256"], dict), "run.sha256", "an object", run["sha256"])
-        source = None if run["source"] is None else Source(**run["source"])
+        source, checksum = facts["run"]["source"], facts["fixed_sha256"]
+        source = None if source is None else Source(**source)
     path = folder / FIXED
     if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
         raise AuditError(f"{path} has changed since {SUMMARY} was written. Restore it from a backup, or {again}.")
-    rows = [cells for _, cells in read_rows(path, FIXED_COLUMNS)]
+    rows = [cells for _, cells in read_rows(path, list(FIXED_COLUMNS))]
     ids, fixed, given, _, wrong = ([row[i] for row in rows] for i in range(len(FIXED_COLUMNS)))
     return Audit(folder, facts, source, ids, given, fixed, [*map(float, wrong)])
 
@@ -224,51 +205,41 @@ def read_audit(folder: Path) -> Audit:
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number of each row, from 1, and its cells in these columns. Other columns are ignored."""
     text = path.read_bytes().decode("utf-8", "surrogateescape").removeprefix(BOM)
-    line, at = 1, None
-    for cells, piece in records(text):
-        if cells and at is None:
-            header = [name.strip() for name in cells]
-            if missing := [name for name in columns if name not in header]:
-                raise AuditError(f"{path} has no column {missing[0]}; it has {', '.join(header)[:200]}.")
-            at = [header.index(name) for name in columns]
-        elif cells and at is not None:
-            if len(cells) != len(header):
-                raise AuditError(f"{path}, line {line}: there should be {len(header)} cells, found {len(cells)}.")
-            yield line, [cells[i] for i in at]
-        line += len(re.findall(r"\r\n|\r|\n", piece)) or 1  # as the page counts
-    if at is None:
-        raise AuditError(f"{path} is empty.")
+    rows = ((line, cells) for line, cells, _ in records(text) if cells)
+    _, header = next(rows, (1, []))
+    header = [name.strip() for name in header]
+    if missing := [name for name in columns if name not in header]:
+        raise AuditError(f"{path} has no column {missing[0]}; it has {', '.join(header)[:200]}.")
+    at = [header.index(name) for name in columns]
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise AuditError(f"{path}, line {line}: there should be {len(header)} cells, found {len(cells)}.")
+        yield line, [cells[i] for i in at]
 
 
-def accepted_above(audit: Audit, least: float) -> list[str]:
-    """Return the labels with all suggestions applied where P(wrong) is at least ``least``: (N,) class names."""
-    rows = zip(audit.given, audit.fixed, audit.wrong, strict=True)
-    return [suggested if wrong >= least else given for given, suggested, wrong in rows]
+def decided(audit: Audit, path: Path | None, accept_above: float | None = None) -> list[str]:
+    """Return the labels with suggestions applied: (N,) class names.
 
-
-def decided(audit: Audit, path: Path, others: Sequence[str] | None = None) -> list[str]:
-    """Return the labels with the accepted suggestions of a decisions file applied: (N,) class names.
-
-    :param others: labels of the samples without a decision; by default the given ones.
+    :param path: a file of decisions, whose accepted suggestions are applied.
+    :param accept_above: P(wrong) from which the suggestions without a decision are applied. By default all of them are,
+        or none if there are decisions.
     """
-    at, labels = {name: i for i, name in enumerate(audit.ids)}, list(audit.given if others is None else others)
-    classes, seen = set(audit.summary["classes"]), dict[int, int]()
-    for line, (name, decision, given, suggested) in read_rows(path, COLUMNS):
-
-        def bad(why: str, line: int = line) -> AuditError:
-            return AuditError(f"{path}, line {line}: {why}.")
-
-        if name not in at:
-            raise bad(f"the audit in {audit.folder} has no sample {_short(name)}")
-        i = at[name]
-        if given != audit.given[i]:
-            raise bad(f"{_short(name)} has given label {_short(given)}, but {_short(audit.given[i])} in {audit.folder}")
-        if decision not in DECISIONS:
-            raise bad(f"the decision should be accept, keep or skip, found {_short(decision)}")
-        if suggested not in classes:
-            raise bad(f"{_short(suggested)} is not a class of {audit.folder}")
+    least = accept_above if accept_above is not None else 0.0 if path is None else math.inf
+    rows = zip(audit.given, audit.fixed, audit.wrong, strict=True)
+    labels = [fixed if wrong >= least else given for given, fixed, wrong in rows]
+    if path is None:
+        return labels
+    at, classes, seen = {name: i for i, name in enumerate(audit.ids)}, set(audit.summary["classes"]), dict[int, int]()
+    for line, cells in read_rows(path, COLUMNS):
+        name, decision, given, suggested = cells
+        i = at.get(name)
+        if i is None or given != audit.given[i] or suggested not in classes or decision not in DECISIONS:
+            raise AuditError(
+                f"{path}, line {line}: there should be a sample of {audit.folder}, a decision (accept, keep or skip), "
+                f"the given label of the sample, and a class. Found {', '.join(map(_short, cells))}."
+            )
         if i in seen:
-            raise bad(f"{_short(name)} already has a decision in line {seen[i]}")
+            raise AuditError(f"{path}, line {line}: {_short(name)} already has a decision in line {seen[i]}.")
         seen[i] = line
         labels[i] = suggested if decision == "accept" else given
     return labels

@@ -7,7 +7,7 @@ const DECISIONS = ["", "accept", "keep", "skip"];  // as in the exported file; a
 const DONE = ["Left open", "Accepted", "Kept", "Skipped"];
 const FIELDS_ON_CARD = 8, LONGEST = 300, LONGEST_NAME = 40;
 const TALLEST = 15e6;  // pixels; browsers cannot lay out much more
-const pictures = data.thumbnails.width.some(width => width > 0);
+const pictures = data.thumbnails.some(Boolean);
 const cut = (text, longest = LONGEST) => text.length > longest ? text.slice(0, longest - 1) + "…" : text;
 const ends = text => text.length > LONGEST ? text.slice(0, LONGEST / 2) + "…" + text.slice(-LONGEST / 2) : text;
 const names = data.classes.map(name => cut(name, LONGEST_NAME));
@@ -69,44 +69,17 @@ function decide(changes) {
   set(changes);
 }
 
-// --- thumbnails: a sheet is decoded when a sample on it is first seen --------------------------------------------
+// --- thumbnails --------------------------------------------------------------------------------------------------
 
-const sheets = document.getElementsByClassName("sheet");
-const opened = new Map();  // the latest used last
-const OPEN = 32;
-
-function sheet(k) {
-  let bitmap = opened.get(k);
-  opened.delete(k);
-  if (!bitmap) {
-    const letters = atob(sheets[k].textContent), bytes = new Uint8Array(letters.length);
-    for (let b = 0; b < bytes.length; b++) bytes[b] = letters.charCodeAt(b);
-    bitmap = createImageBitmap(new Blob([bytes], {type: "image/jpeg"}));
-  }
-  opened.set(k, bitmap);
-  if (opened.size > OPEN) {
-    const [oldest, unused] = opened.entries().next().value;
-    opened.delete(oldest);
-    unused.then(bitmap => bitmap.close(), () => {});
-  }
-  return bitmap;
+function draw(image, i) {
+  const jpeg = data.thumbnails[i];
+  image.hidden = !jpeg;
+  if (jpeg) image.src = "data:image/jpeg;base64," + jpeg;
+  return Boolean(jpeg);
 }
 
-function draw(canvas, i) {
-  const {across, cell, width, height} = data.thumbnails;
-  const [w, h] = [width[i] || 0, height[i] || 0];
-  canvas.dataset.sample = i;
-  canvas.width = w || 1;  // setting it also wipes the canvas
-  canvas.height = h || 1;
-  canvas.classList.toggle("small", Math.max(w, h) < 64);
-  if (!w) return false;
-  const k = Math.floor(i / across ** 2), place = i % across ** 2;
-  sheet(k).then(bitmap => {
-    if (canvas.dataset.sample !== String(i)) return;
-    canvas.getContext("2d").drawImage(bitmap, place % across * cell[k], Math.floor(place / across) * cell[k], w, h, 0, 0, w, h);
-  }, () => {});
-  return true;
-}
+// Small images show their pixels. The event does not bubble.
+document.addEventListener("load", ({target: image}) => image.classList.toggle("small", Math.max(image.naturalWidth, image.naturalHeight) < 64), true);
 
 // --- filters: which samples are shown ----------------------------------------------------------------------------
 
@@ -142,12 +115,8 @@ function filter() {
 }
 
 function place(i) {  // of the first sample in the list that is not before i
-  let low = 0, high = list.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (list[middle] < i) low = middle + 1; else high = middle;
-  }
-  return low;
+  const found = list.findIndex(each => each >= i);
+  return found < 0 ? list.length : found;
 }
 
 function nearest(i) {  // i if it is shown, else one that is; -1: none
@@ -174,8 +143,8 @@ if (pictures && names.some(name => name.length > 12)) gallery.classList.add("lon
 
 function write(card, i) {
   const one = selector => card.querySelector(selector);
-  const drawn = pictures && draw(one("canvas"), i);
-  one(".none").textContent = !pictures || drawn ? "" : i < data.thumbnails.width.length ? "no image" : "no thumbnail: not among the worst";
+  const drawn = pictures && draw(one("img"), i);
+  one(".none").textContent = !pictures || drawn ? "" : i < data.thumbnails.length ? "no image" : "no thumbnail: not among the worst";
   one(".given").textContent = names[data.given[i]];
   one(".suggested").textContent = suggestion(i);
   one(".truly").hidden = !data.true;
@@ -444,7 +413,7 @@ function loadCsv(content) {  // compared byte by byte, as names need not be text
 function detail() {
   const i = current;
   $("detail-id").textContent = cut(data.ids[i], 1000);
-  $("details").querySelector(".detail").classList.toggle("plain", !draw($("details").querySelector("canvas"), i));
+  $("details").querySelector(".detail").classList.toggle("plain", !draw($("details").querySelector("img"), i));
   const facts = [["given", names[data.given[i]]], ["suggested", other(i) ? `${names[data.predicted[i]]} (${percent(data.probability[i])})` : "–"]];
   if (chosen.has(i)) facts.push(["chosen", names[label(i)]]);
   if (data.true) facts.push(["true", names[data.true[i]]]);

@@ -1,7 +1,7 @@
 """The page ``audit.html``, on which a person reviews the worst samples and decides about each.
 
-The file is self-contained: columns are JSON, thumbnails are sheets of JPEG in base64, decoded when they come into view.
-Names and cells are untrusted. The script inserts them into the page only as text.
+The file is self-contained: columns are JSON, thumbnails are JPEG in base64. Names and cells are untrusted. The script
+inserts them into the page only as text.
 """
 
 from __future__ import annotations
@@ -11,22 +11,17 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..training.survey import unsettled
-from .findings import Findings, Shown
+from .findings import Findings
 from .unusual import unusual_cells
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 SIDE = 64  # of a thumbnail, at most
-ACROSS = 16  # thumbnails in a row of a sheet, and rows in it
 QUALITY = 85  # of JPEG
 LISTED = 100_000  # samples on the page, at most
 THUMBNAILS = 20_000  # of these, samples with an image, at most
@@ -42,9 +37,7 @@ def page(findings: Findings) -> str:
 
     issues = findings.issues
     worst = issues.worst_first[:LISTED].tolist()
-    found = columns(findings, worst)
-    drawn, found["thumbnails"] = sheets(findings.shown, worst[:THUMBNAILS])
-    content = embedded(found)
+    content = embedded(columns(findings, worst))
     html, css, js = (Path(__file__).with_name(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     confusion = issues.confusion().fill_diagonal_(0)
@@ -55,7 +48,6 @@ def page(findings: Findings) -> str:
         style=Markup(css),
         script=Markup(js),
         data=Markup(content),
-        sheets=[Markup(sheet) for sheet in drawn],
         numbers=headline(findings),
         left_out=len(issues) - len(worst),
         names=[shortened(name) for name in findings.class_names],
@@ -63,7 +55,7 @@ def page(findings: Findings) -> str:
         suggested=confusion.sum(0).tolist(),
         confusion=confusion.tolist(),
         pairs=issues.pairs()[:PAIRS],
-        with_fields=found["cells"] is not None,
+        with_fields=bool(findings.columns),
         matrix=most_confused(confusion),
         # the browser stores decisions by position
         key=hashlib.sha256(embedded([findings.key or content, worst]).encode()).hexdigest(),
@@ -79,87 +71,40 @@ def columns(findings: Findings, worst: list[int]) -> dict[str, Any]:
         found: list[int] = (values[at].double() * 10_000).round().long().tolist()
         return found
 
-    names, cells, unusual = rows(findings, worst)
+    cells = {name: [column[i] for i in worst] for name, column in findings.columns.items()}
+    given: list[int] = issues.given_label[at].tolist()
+    marks = [unusual_cells(column, given) for column in cells.values()]
     return {
         "classes": list(findings.class_names),
         "ids": [findings.ids[i] for i in worst],
         "splits": [findings.splits[i] for i in worst] if len(set(findings.splits)) > 1 else None,
         "issue": issues.is_label_issue[at].long().tolist(),
-        "given": issues.given_label[at].tolist(),
+        "given": given,
         "predicted": issues.predicted_label[at].tolist(),
         "true": None if findings.true is None else findings.true[at].tolist(),
         "score": shares(issues.label_score),
         "wrong": shares(issues.wrong_probability),
         "probability": shares(issues.predicted_probability),
-        "fields": names,
-        "cells": cells,
-        "unusual": unusual,
+        "fields": [shortened(name) for name in cells],
+        # by sample: the cells, and the indices of those that are unusual; null without columns
+        "cells": [[shortened(cell, LONGEST_CELL) for cell in row] for row in zip(*cells.values(), strict=True)] or None,
+        "unusual": [[c for c, marked in enumerate(row) if marked] for row in zip(*marks, strict=True)] or None,
+        "thumbnails": [thumbnail(findings.image(i)) for i in worst[:THUMBNAILS]],
     }
 
 
-def rows(findings: Findings, worst: list[int]) -> tuple[list[str], list[list[str]] | None, list[list[int]] | None]:
-    """Return the names of all columns, the shortened cells of each sample, and the indices of its unusual cells.
-
-    The latter two are ``None`` if no sample has cells.
-    """
-    found = [findings.shown.fields(i) or {} for i in worst]
-    names = list(dict.fromkeys(name for fields in found for name in fields))
-    if not names:
-        return [], None, None
-    labels = findings.issues.given_label[torch.tensor(worst)].tolist()
-    unusual: list[list[int]] = [[] for _ in worst]
-    for number, name in enumerate(names):
-        for at, marked in enumerate(unusual_cells([fields.get(name, "") for fields in found], labels)):
-            if marked:
-                unusual[at].append(number)
-    cells = [[shortened(fields.get(name, ""), LONGEST_CELL) for name in names] for fields in found]
-    return [shortened(name) for name in names], cells, unusual
-
-
-def sheets(shown: Shown, worst: list[int]) -> tuple[list[str], dict[str, Any]]:
-    """Return thumbnails on sheets, ``ACROSS`` per row, and their sizes for the script. Missing images leave gaps."""
-    drawn: list[str] = []
-    columns: dict[str, Any] = {"across": ACROSS, "cell": [], "width": [], "height": []}
-    for first in range(0, len(worst), ACROSS**2):
-        images = [thumbnail(shown.image(i)) for i in worst[first : first + ACROSS**2]]
-        sizes = [(0, 0) if image is None else image.size for image in images]
-        # JPEG compresses blocks of 8 x 8 pixels. Whole blocks per thumbnail keep them from bleeding into each other.
-        cell = -(-max(max(size) for size in sizes) // 8) * 8
-        columns["cell"].append(cell)
-        columns["width"] += [width for width, _ in sizes]
-        columns["height"] += [height for _, height in sizes]
-        drawn.append(_sheet(images, cell) if cell else "")
-    return drawn, columns
-
-
-def _sheet(images: Sequence[Image | None], cell: int) -> str:
-    """Draw a sheet and encode it as JPEG in base64."""
-    import numpy as np
-    from PIL import Image
-
-    grey = all(image is None or image.mode == "L" for image in images)
-    sheet = Image.new("L" if grey else "RGB", (ACROSS * cell, -(-len(images) // ACROSS) * cell))
-    for place, image in enumerate(images):
-        if image is not None:
-            pixels = np.asarray(image.convert(sheet.mode))
-            whole = [(0, -image.height % 8), (0, -image.width % 8), (0, 0)][: pixels.ndim]
-            tile = Image.fromarray(np.pad(pixels, whole, mode="edge"))
-            sheet.paste(tile, (place % ACROSS * cell, place // ACROSS * cell))
-    file = io.BytesIO()
-    sheet.save(file, "JPEG", quality=QUALITY, subsampling=0, optimize=True)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def thumbnail(pixels: Tensor | None) -> Image | None:
-    """Shrink an image to at most ``SIDE`` pixels per side. Smaller images stay as they are."""
+def thumbnail(pixels: Tensor | None) -> str:
+    """Encode an image as JPEG in base64, with at most ``SIDE`` pixels per side. Without an image it is empty."""
     from PIL import Image
 
     if pixels is None or not pixels.numel():
-        return None
+        return ""
     array = pixels.cpu().permute(1, 2, 0).contiguous().numpy()
     image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    return image
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=QUALITY, optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def headline(findings: Findings) -> list[tuple[str, str]]:

@@ -7,12 +7,10 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .._require import require
 from ..data import Dataset, Loaded
 from ..data.arrays import LABELS, single
 from ..data.folder import class_folders, images_in, training_folder
@@ -20,13 +18,13 @@ from ..data.images import ImageFiles
 from ..data.split import stratified_split
 from ..rival_label import class_confidence
 from ..training.digests import digests, ids_sha256
-from ..training.run_folder import AUDIT, RUN, SAMPLES, StoredRun, how_to_resume, read
-from ..training.source import NAMED, TABLES, Source, load
+from ..training.run_folder import AUDIT, SAMPLES, StoredRun, how_to_resume, read
+from ..training.source import Source, load
 from ..training.survey import LARGEST, points_of
 from .files import write_audit
 from .findings import Findings
 from .suspicion import from_surveys
-from .table_file import TableFile, table_of
+from .table_file import Rows, rows_of
 
 THUMBNAIL = 64  # pixels a side, of images read from their files
 
@@ -65,7 +63,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         raise ValueError(f"The data of {folder} have changed since training{what}. Train again, then audit that run.")
 
     parts = list(asked.values())
-    table = table_of(run.source) if run.source is not None and run.source.kind == "table" else None
+    table = rows_of(run.source) if run.source is not None and run.source.kind == "table" else None
     order = _order(run.source, parts, table)
     given = torch.cat([part.given for part in parts])[order]
     margin, probabilities = (
@@ -87,7 +85,8 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         ids=ids,
         class_names=train.class_names,
         issues=issues,
-        shown=Samples(run.source, [(part, index) for _, part, index in samples], table),
+        image=lambda i: _image(run.source, *samples[i][1:]),
+        columns={} if table is None else table.columns,
         splits=[name for name, _, _ in samples],
         true=torch.cat(sure)[order] if len(sure) == len(parts) else None,
         key=_key(run, ids, given, issues.predicted_label),
@@ -109,35 +108,15 @@ def _finished(folder: Path) -> StoredRun:
     if not run.finished or not run.samples:
         raise ValueError(f"The run in {folder} is not finished. Resume it first: {how_to_resume(folder)}")
     if "survey.train.margin" not in run.samples:
-        fix = "it was trained by a version without surveys. Train it again"
-        if not run.recipe.surveys:
-            fix = "they were turned off. Train it again with --set surveys=10"
-        elif run.facts["samples"] * len(run.facts["classes"]) > LARGEST:
-            fix = "there are too many samples and classes"
-        raise ValueError(f"{folder / SAMPLES} has no surveys, which an audit needs: {fix}.")
+        raise ValueError(
+            f"{folder / SAMPLES} has no surveys, which an audit needs. Train again with --set surveys=10, with at "
+            f"most {LARGEST:,} samples times classes."
+        )
     return run
 
 
-def is_run(path: Path) -> bool:
-    """Return True for the folder of a run, and False for data to train on: a folder of images, a table or an .npz."""
-    data = f"a table ({', '.join(TABLES)}), a folder of images or an .npz file"
-    if path.is_dir():
-        if not (path / RUN).is_file() and not class_folders(path):
-            raise ValueError(f"`{path}` is neither the folder of a run, which has a {RUN}, nor {data}.")
-        return (path / RUN).is_file()
-    if path.is_file():
-        require(path.suffix.lower() in (*TABLES, ".npz"), "RUN|DATA", f"the folder of a run, {data}", str(path))
-        return False
-    if str(path) in NAMED:
-        raise ValueError(f"To audit {path}, train on it first: ogc train {path}. Then audit the run's folder.")
-    raise FileNotFoundError(f"There is no `{path}`. Give the folder of a run, {data}.")
-
-
 def check_size(source: Source) -> None:
-    """Refuse data with too many samples and classes for surveys, before training on it.
-
-    Files that cannot be read are reported by the training.
-    """
+    """Refuse a folder or arrays with too many samples and classes for surveys, before training on them."""
     assert source.path is not None
     if source.kind == "folder":
         names = class_folders(training_folder(source.path))
@@ -146,11 +125,7 @@ def check_size(source: Source) -> None:
         found = single(source.labels or source.path, source.label, LABELS)
         classes, samples = len(set(found.ravel().tolist())), found.size
     else:
-        try:
-            labels = table_of(source).labels(source.label or "")
-        except (ValueError, OSError, KeyError, ImportError):
-            return
-        classes, samples = len(set(labels)), len(labels)
+        return
     if samples * classes > LARGEST:
         raise ValueError(
             f"{source.path} has {samples:,} samples and {classes:,} classes. An audit is limited to a product of "
@@ -158,7 +133,7 @@ def check_size(source: Source) -> None:
         )
 
 
-def _order(source: Source | None, parts: Sequence[Dataset], table: TableFile | None) -> Tensor:
+def _order(source: Source | None, parts: Sequence[Dataset], table: Rows | None) -> Tensor:
     """Return indices that sort the concatenated samples of all parts into the order of the data: (N,)."""
     ids = [name for part in parts for name in part.ids]
     if source is not None and source.kind == "folder":
@@ -169,7 +144,7 @@ def _order(source: Source | None, parts: Sequence[Dataset], table: TableFile | N
         return torch.arange(len(ids))
     class_names = parts[0].class_names
     index = {name: i for i, name in enumerate(class_names)}
-    labels = torch.tensor([index[name] for name in table.labels(source.label or "")])
+    labels = torch.tensor([index[name] for name in table.columns[source.label or ""]])
     with warnings.catch_warnings(action="ignore"):  # already shown when the data was loaded
         return torch.cat(stratified_split(labels, class_names, val=source.val, seed=0)).argsort()
 
@@ -203,25 +178,15 @@ def _key(run: StoredRun, ids: Sequence[str], given: Tensor, predicted: Tensor) -
     return digest.hexdigest()[:16]
 
 
-class Samples(NamedTuple):
-    """The samples of a source: images as the network saw them, or from the files of a folder, and rows of a table."""
-
-    source: Source | None
-    places: Sequence[tuple[Dataset, int]]
-    table: TableFile | None
-
-    def image(self, index: int) -> Tensor | None:
-        data, at = self.places[index]
-        inputs, kind = data.inputs, None if self.source is None else self.source.kind
-        if kind == "folder" and self.source is not None and self.source.path is not None:
-            inputs, at = ImageFiles([self.source.path / data.ids[at]], THUMBNAIL), 0
-        try:
-            found = inputs[torch.tensor([at])][0]
-        except (ValueError, OSError):
-            return None
-        if kind == "digits":
-            return (255 * found).round().to(torch.uint8).view(1, 8, 8)
-        return found if found.dtype == torch.uint8 and found.dim() == 3 else None
-
-    def fields(self, index: int) -> dict[str, str] | None:
-        return None if self.table is None else self.table.row(index)
+def _image(source: Source | None, data: Dataset, index: int) -> Tensor | None:
+    """Return an image as the network saw it, or from its file in a folder; ``None`` if there is none to be read."""
+    inputs, kind = data.inputs, None if source is None else source.kind
+    if kind == "folder" and source is not None and source.path is not None:
+        inputs, index = ImageFiles([source.path / data.ids[index]], THUMBNAIL), 0
+    try:
+        found = inputs[torch.tensor([index])][0]
+    except (ValueError, OSError):
+        return None
+    if kind == "digits":
+        return (255 * found).round().to(torch.uint8).view(1, 8, 8)
+    return found if found.dtype == torch.uint8 and found.dim() == 3 else None

@@ -54,18 +54,22 @@ class AuditOptions:
 
     def train_options(self) -> training.TrainOptions | None:
         """Return the options to train with on all samples, or ``None`` with a finished run."""
-        from ..audit.run import is_run
+        from ..training.run_folder import RUN
         from ..training.source import NAMED, TABLES
 
         paths = [path for path in (self.source, self.folder, self.table) if path is not None]
         require(
             len(paths) == 1, "RUN|DATA", "the only input, also as --folder or --table", list(map(str, paths)) or None
         )
-        if self.source is not None and is_run(self.source):
+        if self.source is not None and (self.source / RUN).is_file():
             for name in given(self):
                 if name != "source":
                     raise ValueError(f"Parameter `{name}` cannot be combined with a run, which is already trained.")
             return None
+        if self.source is not None:
+            known = self.source.exists() or str(self.source) not in NAMED
+            rule = "a folder of images, a table or an .npz file, or the folder of a finished run of ogc train"
+            require(known and self.source.suffix.lower() != ".npy", "RUN|DATA", rule, str(self.source))
         if self.folder is not None and not self.folder.is_dir():
             raise FileNotFoundError(f"There is no folder `{self.folder}`.")
         if self.table is not None:

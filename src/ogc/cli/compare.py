@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -144,7 +143,7 @@ def compare(options: CompareOptions) -> None:
             raise fail(f"Stopped by {stop.signal.name}. {AGAIN}", SIGNALLED + stop.signal) from None
     if first:
         comparison.write(out)
-        _show(comparison, jobs, out, console)
+        _show(comparison, out, console)
 
 
 def _jobs(options: CompareOptions) -> tuple[list[Job], Path]:
@@ -164,19 +163,15 @@ def _jobs(options: CompareOptions) -> tuple[list[Job], Path]:
     return jobs_of(recipe, data, out, methods=options.chosen, seeds=seeds, source=source, info=info), out
 
 
-def _show(comparison: Comparison, jobs: Sequence[Job], out: Path, console: Console) -> None:
+def _show(comparison: Comparison, out: Path, console: Console) -> None:
     """Print the table, the recommendation, and commands that use it."""
     from ..compare import PICTURE
-    from ..report.next_steps import train_command
-    from ..training.recipe import override
 
     say(console, f"\n{comparison.title}")  # beside the table, which would wrap it to its own width
     console.print(comparison.table())
     say(console, comparison.caption)
     say(console, comparison.sentence())
     say(console, f"Picture: {out / PICTURE}")
-    [job, *_] = [job for job in jobs if job.out in comparison.folders[comparison.ranking[0]]]
-    assert job.source is not None
-    if (again := train_command(job.source, override(job.recipe, {"seed": 0}))) is not None:
-        say(console, f"To train it with a report: {again}")
-    say(console, f"To find wrong labels with it: {shlex.join(['ogc', 'audit', str(job.out)])}")
+    folder = shlex.quote(str(comparison.folders[comparison.ranking[0]][0]))
+    say(console, f"To predict new samples with it: ogc predict {folder} DATA")
+    say(console, f"To find wrong labels with it: ogc audit {folder}")

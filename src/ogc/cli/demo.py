@@ -15,7 +15,7 @@ from .output import make_console
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    out: Annotated[Path, typer.Option(help="Folder for the pictures and result.json.")] = Path("runs/demo")
+    out: Annotated[Path, typer.Option(help="Folder for demo.png and result.json.")] = Path("runs/demo")
     seeds: shared.Seeds = "0"
     epochs: Annotated[int, typer.Option(help="Epochs per run. The learning rate drops after 1/3 and 2/3.")] = 120
 
@@ -31,5 +31,4 @@ def demo(options: DemoOptions) -> None:
     """
     from .. import demo
 
-    settings = demo.Settings(seeds=tuple(shared.parse_seeds(options.seeds or "0")), epochs=options.epochs)
-    demo.demo(options.out, settings, make_console())
+    demo.demo(options.out, make_console(), seeds=shared.parse_seeds(options.seeds or "0"), epochs=options.epochs)

@@ -140,22 +140,26 @@ def _ids(rows: Table, id: str | None, numbers: Sequence[int]) -> list[str]:
 
 
 def read(path: Path, *, as_found: Collection[str | None] = ()) -> Table:
-    """Read the cells by column, as stripped text, ``None`` where a cell is empty.
+    """Read the cells by column, with a decimal point in numbers with a decimal comma.
 
-    Numbers with a decimal comma, which only files separated by semicolons may have, get a decimal point.
+    Only files separated by semicolons may have decimal commas.
 
     :param as_found: columns to keep unchanged.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"The table `{path}` is missing.")
-    delimiter = None if path.suffix.lower() in PARQUET else delimiter_of(path)
-    found = read_parquet(path).to_pydict() if delimiter is None else _read_csv(path, delimiter)
-    if not found or not next(iter(found.values())):
-        raise ValueError(f"The table `{path}` has no rows.")
-    columns = cells(found)
-    if delimiter != ";":
+    columns = read_as_found(path)
+    if path.suffix.lower() in PARQUET or delimiter_of(path) != ";":
         return columns
     return {name: column if name in as_found else _with_points(column) for name, column in columns.items()}
+
+
+def read_as_found(path: Path) -> Table:
+    """Read the cells by column, as stripped text, ``None`` where a cell is empty."""
+    if not path.is_file():
+        raise FileNotFoundError(f"The table `{path}` is missing.")
+    found = read_parquet(path).to_pydict() if path.suffix.lower() in PARQUET else _read_csv(path, delimiter_of(path))
+    if not found or not next(iter(found.values())):
+        raise ValueError(f"The table `{path}` has no rows.")
+    return cells(found)
 
 
 def cells(columns: Mapping[str, Iterable[object]]) -> Table:

@@ -12,7 +12,7 @@ import torch
 from .._extras import extra
 from .._files import write_whole
 from ..clipping import OGC
-from ..clipping.state import Solution
+from ..plot import record_of
 from ..report.drawing import draw_queue, figure_of, png
 from . import never_fitted
 
@@ -129,18 +129,12 @@ def _attach(criterion: OGC, name: str, optimizers: list[torch.optim.Optimizer]) 
 
 def _numbers(criterion: OGC) -> dict[str, float]:
     """Return tau and, after the first fit, the mixture, with one read from the device."""
-    solved = Solution.unpack(criterion.solution.cpu())
-    tau, mixture = float(solved.tau), solved.mixture
-    if math.isnan(mixture.noisy_weight):
-        return {"tau": tau}
-    return {
-        "tau": tau,
-        "noisy_weight": float(mixture.noisy_weight),
-        "clean_mean": float(mixture.clean_mean),
-        "clean_std": math.sqrt(mixture.clean_var),
-        "noisy_mean": float(mixture.noisy_mean),
-        "noisy_std": math.sqrt(mixture.noisy_var),
-    }
+    now = record_of(criterion)
+    if (fit := now.mixture) is None:
+        return {"tau": now.tau}
+    normals = {f"{name}_mean": fit[f"{name}_mean"] for name in ("clean", "noisy")}
+    normals |= {f"{name}_std": math.sqrt(fit[f"{name}_var"]) for name in ("clean", "noisy")}
+    return {"tau": now.tau, "noisy_weight": fit["noisy_weight"], **normals}
 
 
 def _draw(criterion: OGC, name: str, folder: str, trainer: Trainer) -> None:

@@ -198,28 +198,11 @@ def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mappi
     free = {epoch for epoch in range(1, epochs + 1) if all(len(run) < epoch or run[epoch - 1] is None for run in taus)}
     if free:
         shaded = [not free.isdisjoint((epoch - 1, epoch, epoch + 1)) for epoch in range(epochs + 1)]
-        axes.fill_between(
-            range(epochs + 1),
-            0,
-            1,
-            where=shaded,
-            transform=axes.get_xaxis_transform(),
-            color=GREY,
-            alpha=0.2,
-            linewidth=0,
-        )
-        end = min(max(free) + 1, epochs)
-        early = end <= epochs / 2
-        axes.annotate(
-            "shaded: nothing is clipped",
-            (end, 1 if early else 0),  # tau falls from the upper left to the lower right
-            (4 if early else -4, -12 if early else 6),
-            axes.get_xaxis_transform(),
-            "offset points",
-            ha="left" if early else "right",
-            color=GREY,
-            fontsize=9,
-        )
+        across = axes.get_xaxis_transform()
+        axes.fill_between(range(epochs + 1), 0, 1, where=shaded, transform=across, color=GREY, alpha=0.2, linewidth=0)
+        # tau falls from the upper left to the lower right
+        words = "shaded: nothing is clipped"
+        axes.text(0.99, 0.98, words, transform=axes.transAxes, ha="right", va="top", color=GREY, fontsize=9)
     last = [run[-1] for run in taus if run[-1] is not None]
     if not last:
         return "No gradient is clipped at the end"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REFRESHES = 4  # per second
 WIDEST, LONGEST_BAR, SHORTEST_BAR = 120, 24, 4  # columns
-SPACED_LINES = 14  # evenly spaced lines per run without a terminal; about 20 with the others
+LINES = 15  # per run without a terminal, and one after the first epoch
 
 
 @dataclass
@@ -33,7 +33,6 @@ class Row:
     step: int = 0
     steps: int | None = None  # per epoch; None before the run starts
     speed: float | None = None  # samples per second
-    unit: str = "images/s"
     last: Epoch | None = None
     first_report: tuple[float, float] | None = None  # time and epochs done
 
@@ -66,7 +65,7 @@ class Row:
             if epoch.mixture is not None:  # not the noise rate, which comes from the surveys at the end
                 shown["noisy"] = f"{100 * epoch.mixture['noisy_weight']:.0f}%"
         if self.speed is not None:
-            shown[self.unit] = f"{self.speed:,.0f}"
+            shown["samples/s"] = f"{self.speed:,.0f}"
         left = self.seconds_left()
         if self.epoch >= self.epochs:
             shown["left"] = "done"
@@ -75,7 +74,7 @@ class Row:
         return shown
 
     def line(self) -> str:
-        units = {"noisy": "noisy normal {}", self.unit: f"{{}} {self.unit}", "left": "{} left"}
+        units = {"noisy": "noisy normal {}", "samples/s": "{} samples/s", "left": "{} left"}
         facts = (units.get(name, f"{name} {{}}").format(value) for name, value in self.facts().items())
         return "  ".join([self.title, *facts]).replace("done left", "done")
 
@@ -89,12 +88,10 @@ class Progress:
     def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
         self.console = console
         titles = short_names([job.recipe.model_dump(mode="json") for job in jobs])
-        self.milestones = [job.recipe.milestones for job in jobs]
         self.rows: list[Row] = []
         for title, job in zip(titles, jobs, strict=True):
             finished = job.out is not None and is_finished(job.out)  # resumed, but already finished
-            unit = "rows/s" if job.source is not None and job.source.kind == "table" else "images/s"
-            self.rows.append(Row(title, job.recipe.epochs, job.recipe.epochs if finished else 0, unit=unit))
+            self.rows.append(Row(title, job.recipe.epochs, job.recipe.epochs if finished else 0))
         self.line_epochs: list[set[int]] = [set() for _ in jobs]  # epochs to print a line after
         self.live: Live | None = None
 
@@ -114,9 +111,7 @@ class Progress:
         row = self.rows[run]
         row.epoch, row.epochs, row.steps, row.step = epoch, epochs, steps, 0
         left = epochs - epoch
-        spaced = [epoch + max(1, round(left * i / SPACED_LINES)) for i in range(1, SPACED_LINES + 1)]
-        falls = [milestone for milestone in self.milestones[run] if milestone > epoch]
-        self.line_epochs[run] = {epoch + 1, *spaced, *falls[:3]}
+        self.line_epochs[run] = {epoch + max(1, round(left * i / LINES)) for i in range(LINES + 1)}
         if self.live is None:
             after = f", {epoch} of them done" if epoch else ""
             self.said(f"{row.title}  {counted(epochs, 'epoch')} of {steps} steps{after}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,15 +15,24 @@ from ..rival_label import class_confidence, likelier_label
 from ..training.recipe import Recipe, never_clips, shown
 from ..training.run_folder import REPORT, StoredRun, read
 from ..training.source import NAMED, OPTIONS
+from ..training.stopping import resume_command
 from ..training.survey import memorised_from, points_of, unsettled
 from .drawing import png, svg
-from .next_steps import next_steps
 from .pictures import Picture, mixture_of, pictures
 from .table import clock
 
 TEMPLATE = Path(__file__).with_name("report.html")
 LONGEST_NAME = 40  # characters of a class name
 FIRST_CLASSES = 20  # rows of the table of classes that are not folded
+LOAD = """\
+from pathlib import Path
+from ogc.training import load_network
+
+network = load_network(Path({folder!r}){given})"""
+AUDIT = """\
+from ogc.audit.run import audit_run
+
+audit_run({folder!r}, (train, sets))  # the data of the job"""
 
 
 def write_report(folder: Path) -> list[Path]:
@@ -258,3 +268,22 @@ def provenance_rows(run: StoredRun) -> list[tuple[str, str]]:
     if run.epochs:
         rows.append(("samples per second, last epoch", f"{run.epochs[-1].images_per_second:,.0f}"))
     return rows
+
+
+def next_steps(run: StoredRun) -> list[tuple[str, str]]:
+    """Return pairs of a sentence and a command or code."""
+    folder, from_python = run.folder, run.facts["from_python"]  # parts that no command can load: "data", "network"
+    steps = []
+    if not run.finished:
+        # without a loss from a file: a report may come from anyone, and the command warns before it asks for the file
+        command = resume_command({folder: ""}, from_python=bool(from_python))
+        steps.append(("Resume the run:", f"{command}  # the same jobs" if from_python else command))
+    if run.finished and run.recipe.surveys:
+        code = AUDIT.format(folder=str(folder))
+        command = f"ogc audit {shlex.quote(str(folder))}"
+        steps.append(("See which labels are wrong, and what they should be:", code if run.source is None else command))
+    if run.epochs:
+        averaged = ", with its averaged weights" if run.recipe.average else ""
+        given = ", network=your_network" if "network" in from_python else ""
+        steps.append((f"Use the network in Python{averaged}:", LOAD.format(folder=str(folder), given=given)))
+    return steps

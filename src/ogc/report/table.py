@@ -50,9 +50,6 @@ def _key(recipe: Mapping[str, Any], fields: Sequence[str]) -> str:
 
 def table(results: Sequence[Mapping[str, Any]]) -> Table:
     """Make a table with one row per run, and one with mean and standard deviation per group of seeds."""
-    from rich import box
-    from rich.table import Table
-
     recipes = [result["recipe"] for result in results]
     common = [field for field in ("name", "network", "noise") if len({recipe[field] for recipe in recipes}) == 1]
     fields = [field for field in distinguishing_fields(recipes) if field not in ("seed", "noise_seed")]
@@ -63,15 +60,6 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     over = "after the last epoch" if epochs == {1} else over
     averaged = any(result["summary"].get("averaged_last") is not None for result in results)
     what = f"Accuracy{' of the weights, and of their running average' if averaged else ''}: {over}. {BEST}"
-    shown = Table(
-        title=", ".join(_named(field, recipes[0]) for field in common),
-        caption=what if sets else "No held-out data: the performance on new data is unknown.",
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         rest = [field for field in result["recipe"] if field not in ("seed", "noise_seed")]
@@ -82,7 +70,21 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
         rows += [([name, str(run["recipe"]["seed"]), *_cells([run])], "") for run in runs]
         if len(runs) > 1:
             rows.append(([name, f"n={len(runs)}", *_cells(runs)], "bold"))
-    headings = ("", "seed", f"{held_out}\n%", "averaged\n%", "best\n%", "memorised\n%", "noise, %\nest./true", "time")
+    shown = table_of(
+        ("", "seed", f"{held_out}\n%", "averaged\n%", "best\n%", "memorised\n%", "noise, %\nest./true", "time"), rows
+    )
+    shown.title = ", ".join(_named(field, recipes[0]) for field in common)
+    shown.caption = what if sets else "No held-out data: the performance on new data is unknown."
+    return shown
+
+
+def table_of(headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]]) -> Table:
+    """Make a table of cells and the style of each row. Columns with nothing but "-" are left out."""
+    from rich import box
+    from rich.table import Table
+
+    left: Any = {"title_justify": "left", "caption_justify": "left"}
+    shown = Table(**left, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     there = [i for i in range(len(headings)) if any(cells[i] != "-" for cells, _ in rows)]
     for i in there:
         shown.add_column(headings[i], justify="right" if i else "left", no_wrap=i > 0, min_width=6 if i == 0 else None)
