@@ -81,7 +81,7 @@ def estimate(
     seconds = 0.0
     used: dict[str, Result] = {}
     for task, *_, epochs in left:
-        recipe, shared_by = task.recipe, 1 if task.cell.alone else side_by_side
+        recipe = task.recipe
         similar = [
             result
             for result in results
@@ -90,7 +90,7 @@ def estimate(
         ]
         if not similar:
             return None
-        nearest = min((result.side_by_side for result in similar), key=lambda n: abs(n - shared_by))
+        nearest = min((result.side_by_side for result in similar), key=lambda n: abs(n - side_by_side))
         similar = [result for result in similar if result.side_by_side == nearest]
         used |= {f"{result.key}-{result.seed}": result for result in similar}
         epoch = statistics.median(result.wall_seconds / len(result.epochs) for result in similar)

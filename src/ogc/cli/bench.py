@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -232,7 +233,8 @@ def export(options: ExportOptions) -> None:
         raise ValueError("Add --slurm, the only kind of script so far.")
     tasks = _unfinished(options, make_console(stderr=True))
     path = options.script or Path(f"ogc-{options.table}.sbatch")
-    names = [[task.name for task in batch] for batch in batches(tasks, runs_per_device("cuda", options.side_by_side))]
+    most = runs_per_device("cuda", tasks, options.side_by_side)
+    names = [[task.name for task in batch] for batch in batches(tasks, most)]
     command = _worker_command(options, tasks)
     log = path.absolute().with_suffix("")
     text = slurm_script(f"ogc-{options.table}", names, command, log=log, time=options.limit, more=options.sbatch)
@@ -293,7 +295,7 @@ def execute(
     with warnings_as_notes(console):
         queue = _work(tasks, options, console, note, started)
     _summarise(queue, len(tasks), console)
-    if queue.signal is not None:
+    if queue.signal not in (0, signal.SIGALRM):  # which stands for --max-minutes
         raise typer.Exit(SIGNALLED + queue.signal)
     if queue.failed:
         raise typer.Exit(FAILED)

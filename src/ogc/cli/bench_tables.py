@@ -38,7 +38,7 @@ def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Conso
     from ..training.session import pick_device
 
     device = None if options.engine == "ray" else pick_device(options.device)
-    side_by_side = 1 if device is None else runs_per_device(device.type, options.side_by_side)
+    side_by_side = 1 if device is None else runs_per_device(device.type, tasks, options.side_by_side)
     statuses = [status_of(task, options.out) for task in tasks]
     left = [each for each in statuses if each.state in ("started", "missing")]
     console.print(status_table(statuses))
