@@ -547,20 +547,19 @@ def test_an_estimate_is_by_results_of_this_device_and_network():
     made = made_up(done.cell)  # 200 seconds
     four = made_up(done.cell, seed=2, side_by_side=4, wall_seconds=400.0)
 
-    def seconds(left, results, side_by_side=1, device="a device"):
-        found = estimate(left, results, device=device, side_by_side=side_by_side)
+    def seconds(left, results, device="a device"):
+        found = estimate(left, results, device=device, kind="cpu")
         return None if found is None else found.seconds / len(left)
 
     assert seconds(left, []) is None
     assert seconds(left, [made], device="another") is None
     assert seconds(left, [made]) == pytest.approx(200)
     assert seconds([each._replace(epochs=60) for each in left], [made]) == pytest.approx(100)
-    assert seconds(left, [made, four], side_by_side=4) == pytest.approx(100)
-    assert seconds(left, [made, four], side_by_side=1) == pytest.approx(200)
+    assert seconds(left, [four]) == pytest.approx(100)
+    assert seconds(left, [made, four]) == pytest.approx(150)
     other = [Status(task, "missing") for task in tasks("ce", table="cifar10", changes={})]
     assert seconds([*left, *other], [made, four]) is None
-    found = estimate(left, [made, four], device="a device", side_by_side=1)
-    assert (found.by, found.images_per_second, found.side_by_side) == (1, 1000.0, 1)
+    assert estimate(left, [made, four], device="a device", kind="cpu").by == 2
 
 
 def test_an_estimate_has_the_start_up_that_results_recorded():
@@ -572,11 +571,11 @@ def test_an_estimate_has_the_start_up_that_results_recorded():
     ]
 
     def startup(results, kind="cuda"):
-        return estimate(left, results, device="a device", kind=kind, side_by_side=1).startup
+        return estimate(left, results, device="a device", kind=kind).startup
 
     assert (startup(made[:1]), startup(made[:1], "cpu")) == (40.0, 5.0)
     assert startup(made) == 12.0
-    assert estimate(left, made, device="a device", side_by_side=1).seconds == pytest.approx(200 * len(left))
+    assert estimate(left, made, device="a device", kind="cpu").seconds == pytest.approx(200 * len(left))
 
 
 def test_the_first_batch_of_a_process_records_its_start_up(tmp_path):
