@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from made_up_results import made_up
 from ogc import OGC, losses
 from ogc.benchmark import figures, motivation, motivation_picture
-from ogc.benchmark.figures import FIGURES, FORMATS, encode, ratio, sweep, tau
+from ogc.benchmark.figures import FIGURES, encode, ratio, sweep, tau
 from ogc.benchmark.motivation import Settings, moons, numbers, task_of, tau_of, train
 from ogc.benchmark.motivation_picture import STEEPEST, density, draw, smoothed
 from ogc.benchmark.plan import TABLES, find
@@ -500,7 +500,7 @@ def test_all_draws_what_it_can(tmp_path, tiny):
         assert f"{name}: {tmp_path} has no runs of it" in result.stderr
 
 
-@pytest.mark.parametrize(("format", "start"), zip(FORMATS, (b"\x89PNG", b"<?xml", b"%PDF"), strict=True))
+@pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_a_figure_in_every_format(format, start):
     assert encode(sweep("every", [made_up(cell_of("every", every=32))])["every"], format).startswith(start)
 
