@@ -331,7 +331,7 @@ def test_download_reaches_the_loader(tmp_path, monkeypatch):
 def test_ids_are_no_labels(tmp_path):
     path = tmp_path / "ids.csv"
     path.write_text("label\n0\n1000000\n")
-    fails(noise(path, "symmetric", "0.5"), 1, "look like ids")
+    fails(noise(path, "symmetric", "0.5"), 1, "contains the label 1000000, but labels should be in [0, 20000).")
 
 
 def test_options_without_a_part_are_refused(tmp_path):
