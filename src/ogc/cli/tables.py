@@ -117,7 +117,7 @@ def _render(filled: list[Filled], format: str, out: Path | None) -> str:
     if format != "terminal":
         return "\n".join(map({"markdown": markdown, "latex": latex}[format], filled))
     lines = StringIO()
-    console = Console(highlight=False, file=out and lines, width=100 if out else None)
+    console = Console(highlight=False, file=lines if out else None, width=100 if out else None)
     for each in filled:
         console.print(terminal(each, width=console.width))
     return lines.getvalue()
