@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, name_heights, over_epochs, rendered, tidy
 from ..report.pictures import lr_drops
 from ..training.history import Epoch
-from .plan import TABLES, Cell, name_of
+from .plan import TABLES, name_of
 from .result import Result
 from .table import fill, runs_by_row
 
@@ -60,22 +60,6 @@ def encode(figure: Figure, format: str) -> bytes:
 
     with matplotlib.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):
         return rendered(figure, format)
-
-
-def coverage(name: str, results: Iterable[Result]) -> tuple[int, int, str]:
-    """Count a figure's recorded runs and all of its runs, and return the command that runs the others.
-
-    They are those of the paper's table; for tau and the ratio, its runs with OGC on CIFAR-10.
-    """
-    cells: Sequence[Cell]
-    if name in SWEPT:
-        cells, command = TABLES[name].cells, f"ogc bench run {name} --data DIR"
-    else:
-        cells = [cell for cell in TABLES["cifar10"].cells if cell.method.endswith("+ogc")]
-        methods = ",".join(dict.fromkeys(cell.method for cell in cells))
-        command = f"ogc bench run cifar10 --methods {methods} --data DIR"
-    wanted = {cell.key for cell in cells}
-    return len(wanted & {result.key for result in results}), len(wanted), command
 
 
 # --- the sweeps -------------------------------------------------------------------------------------------------------

@@ -52,6 +52,8 @@ def run(
     with queue, stopping(deadline) as stop:
         while not stop and (queue.waiting or queue.recheck()):
             batch = queue.claim(batches(queue.waiting, most)[0])
+            if not batch:
+                continue
             for task in batch:
                 queue.print(f"{task.name} ...")
             jobs = [data.job(task, out) for task in batch]

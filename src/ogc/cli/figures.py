@@ -77,7 +77,7 @@ def draw_recorded(names: list[str], options: FiguresOptions, formats: list[str],
     """Draw figures from recorded runs, and return one message per figure that has none."""
     if not names:
         return []
-    from ..benchmark.figures import FIGURES, coverage, encode
+    from ..benchmark.figures import FIGURES, SWEPT, encode
     from ..benchmark.result import FOLDER, disagreements, read_all
 
     folder = options.results or FOLDER
@@ -89,13 +89,11 @@ def draw_recorded(names: list[str], options: FiguresOptions, formats: list[str],
     missing = []
     for name in names:
         drawn = FIGURES[name](found)
-        recorded, wanted, command = coverage(name, found)
         for picture, figure in drawn.items():
             write(options.out, picture, {each: encode(figure, each) for each in formats}, console)
         if not drawn:
-            missing.append(f"{name}: {folder} has no runs of it. To run them: {command}")
-        elif 0 < recorded < wanted:
-            say(console, f"{name}: {recorded} of the paper's {wanted} runs are recorded. To run the others: {command}")
+            runs = name if name in SWEPT else "cifar10 --methods ce+ogc,fl+ogc"
+            missing.append(f"{name}: {folder} has no runs of it. To run them: ogc bench run {runs} --data DIR")
     return missing
 
 
