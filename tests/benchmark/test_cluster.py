@@ -263,7 +263,9 @@ def run(ray, tmp_path, monkeypatch):
     def work(fake, tasks, stop=None, **options):
         said = io.StringIO()
         monkeypatch.setattr(over_ray, "connected", lambda address: contextlib.nullcontext(fake))
-        monkeypatch.setattr(over_ray, "stopping", lambda deadline: contextlib.nullcontext(stop or Stop(deadline)))
+        monkeypatch.setattr(
+            over_ray, "stopping", lambda deadline: contextlib.nullcontext(Stop(deadline) if stop is None else stop)
+        )
         options = {"data": Data(None), "out": tmp_path, "console": Console(file=said, width=200), **options}
         return over_ray.run(tasks, **options), said.getvalue()
 
