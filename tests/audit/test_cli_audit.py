@@ -92,7 +92,7 @@ def table_run(tmp_path_factory):
     os.chdir(folder)
     try:
         a_table()
-        said = works("audit", "t.csv", *TABLE)
+        said = works("audit", "--table", "t.csv", *TABLE)
     finally:
         os.chdir(before)
     return folder, said
@@ -223,7 +223,7 @@ def test_ids_that_occur_twice_get_their_row():
     a_table()
     text = Path("t.csv").read_text().replace("=c7,", "=c8,").replace("=c9,", ",")
     Path("t.csv").write_text(text.replace("=c10,", ","))
-    said = works("audit", "t.csv", *TABLE, "--out", "run")
+    said = works("audit", "--table", "t.csv", *TABLE, "--out", "run")
     assert "2 ids occur more than once" in said
     ids = [row["id"] for row in rows("run/audit/labels_fixed.csv")]
     assert ids[6:12] == ["=c6", "=c8 (row 8)", "=c8 (row 9)", " (row 10)", " (row 11)", "=c11"]
@@ -268,7 +268,7 @@ FOLDER = ["--epochs", "4", "--set", "size=8", "--set", "batch_size=16", "--set",
 
 
 def test_a_folder_in_one_go_and_its_list_of_moves(photos):
-    said = works("audit", photos, *FOLDER)
+    said = works("audit", "--folder", photos, *FOLDER)
     run = Path("runs/photos-ce+ogc-0")
     assert "To list the files to move: ogc audit apply runs/photos-ce+ogc-0 --out photos-moves.csv" in said
     fixed = rows(run / "audit/labels_fixed.csv")
@@ -352,7 +352,7 @@ def test_a_folder_with_a_split_of_its_own(photos):
     shutil.move(photos, "old")
     for name in ("train", "val"):
         shutil.copytree("old", photos / name)
-    works("audit", photos, *FOLDER, "--out", "run")
+    works("audit", "--folder", photos, *FOLDER, "--out", "run")
     fixed = rows("run/audit/labels_fixed.csv")
     assert {row["id"].split("/")[0] for row in fixed} == {"train", "val"}
     assert {row["split"] for row in rows("run/audit/issues.csv")} == {"train", "val"}
@@ -366,7 +366,7 @@ def test_files_that_changed_places_are_noticed(photos):
     shutil.move(photos, "old")
     for name in ("train", "val"):
         shutil.copytree("old", photos / name)
-    works("audit", photos, *FOLDER, "--out", "run")
+    works("audit", "--folder", photos, *FOLDER, "--out", "run")
     one = min((photos / "train/red").glob("*.png"))
     one.rename(one.with_name("zz.png"))
     fails(2, "have changed since training (ids of train)", "audit", "run")
@@ -379,7 +379,7 @@ def test_files_that_changed_places_are_noticed(photos):
 
 def test_a_folder_named_like_a_data_set(photos):
     shutil.move(photos, "digits")
-    works("audit", "digits", *FOLDER, "--out", "run")
+    works("audit", "--folder", "digits", *FOLDER, "--out", "run")
     assert json.loads(Path("run/run.json").read_bytes())["source"]["kind"] == "folder"
 
 
@@ -408,8 +408,8 @@ def test_images_and_a_network_from_python():
 @pytest.mark.filterwarnings("always")
 def test_images_that_cannot_be_read(photos):
     (photos / "red/broken.png").write_bytes(b"")
-    fails(1, "1 of 61 images cannot be read: `red/broken.png`.", "audit", photos, *FOLDER)
-    assert "of 60 labels" in works("audit", photos, *FOLDER, "--skip-bad")
+    fails(1, "1 of 61 images cannot be read: `red/broken.png`.", "audit", "--folder", photos, *FOLDER)
+    assert "of 60 labels" in works("audit", "--folder", photos, *FOLDER, "--skip-bad")
 
 
 def test_runs_that_cannot_be_audited(digits):
@@ -437,16 +437,17 @@ def test_what_is_too_large_is_not_trained_on(photos, monkeypatch):
         2,
         "photos has 60 samples and 3 classes. An audit is limited to a product of 179",
         "audit",
+        "--folder",
         photos,
         *FOLDER,
     )
-    fails(2, "t.csv has 240 samples and 3 classes", "audit", "t.csv", *TABLE)
+    fails(2, "t.csv has 240 samples and 3 classes", "audit", "--table", "t.csv", *TABLE)
     np.savez("a.npz", X=np.zeros((90, 2)), y=np.arange(90) % 3)
     fails(2, "a.npz has 90 samples and 3 classes", "audit", "a.npz", "--epochs", "1")
     assert not Path("runs").exists()
     (photos / "red/notes.txt").write_text("no image")
     monkeypatch.setattr(audit_of, "LARGEST", 3 * 60)
-    works("audit", photos, *FOLDER)
+    works("audit", "--folder", photos, *FOLDER)
 
 
 def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch):
@@ -455,7 +456,7 @@ def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch)
     stop = small_runs.StopAt(2, None, signal.SIGINT)
     with monkeypatch.context() as patch:
         patch.setattr(session, "train", lambda jobs, **options: real(jobs, **options | {"watch": stop}))
-        result = ogc("audit", "t.csv", *TABLE, "--out", "run")
+        result = ogc("audit", "--table", "t.csv", *TABLE, "--out", "run")
     assert result.exit_code == 130, result.output
     assert result.stderr == "Stopped by SIGINT. Resume with: ogc train --resume run\nThen: ogc audit run\n"
     works("train", "--resume", "run")
@@ -467,7 +468,7 @@ def test_of_several_processes_the_first_one_audits(table, monkeypatch):
     monkeypatch.setattr("ogc.cli.train.run", lambda request, console: None)
     for code, rank in ((0, "1"), (1, "0")):  # after training, which others may be done with sooner
         monkeypatch.setenv("RANK", rank)
-        assert ogc("audit", "t.csv", *TABLE, "--out", "new").exit_code == code
+        assert ogc("audit", "--table", "t.csv", *TABLE, "--out", "new").exit_code == code
     monkeypatch.setenv("RANK", "3")
     assert works("audit", table) == ""
     assert not (table / "audit").exists()
@@ -475,7 +476,7 @@ def test_of_several_processes_the_first_one_audits(table, monkeypatch):
 
 def test_data_that_changed_are_refused():
     a_table()
-    works("audit", "t.csv", *TABLE, "--out", "run")
+    works("audit", "--table", "t.csv", *TABLE, "--out", "run")
     before = Path("t.csv").read_bytes()
     a_table(seed=1)
     fails(2, "have changed since training (labels of train). Train again", "audit", "run")
@@ -510,7 +511,7 @@ def test_rows_that_moved_within_their_class_are_noticed(table):
 
 def test_rows_without_ids_that_moved_are_noticed():
     a_table()
-    works("audit", "t.csv", "--label", "kind", "--epochs", "1", "--out", "run")
+    works("audit", "--table", "t.csv", "--label", "kind", "--epochs", "1", "--out", "run")
     swapped(*of_one_class())
     fails(2, "have changed since training (file)", "audit", "run")
     fails(1, "t.csv` has changed since it was audited", "audit", "apply", "run", "--out", "f.csv")
@@ -528,6 +529,8 @@ def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
+        ([], 2, "Parameter `RUN|DATA` should be the only input, also as --folder or --table. Found `RUN|DATA = None`."),
+        (["t.csv", "--folder", "x"], 2, "should be the only input"),
         (["nowhere"], 1, "There is no `nowhere`. Give the folder of a run, a table (.csv, .tsv, .parquet, .pq), a"),
         (["digits"], 2, "To audit digits, train on it first: ogc train digits."),
         (["empty"], 2, "`empty` is neither the folder of a run, which has a run.json, nor a table (.csv"),
@@ -535,10 +538,13 @@ def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
         (["t.csv"], 2, "Parameter `label` should be given"),
         (["t.csv", "--label", "kind", "--method", "cee"], 2, "There is no method named 'cee'. Did you mean ce"),
         (["folder", "--id", "x"], 2, "Parameter `id` should be omitted with folder"),
-        (["nowhere.csv", "--label", "y"], 1, "There is no `nowhere.csv`."),
-        (["t.csv", "--label", "nope"], 1, "has no column `nope`"),
-        (["t.csv", "--label", "kind", "--set", "surveys=0"], 2, "Parameter `surveys` should be above 0"),
-        (["folder", "--label", "kind"], 2, "Parameter `label` should be omitted with folder"),
+        (["--folder", "nowhere"], 1, "There is no folder `nowhere`."),
+        (["--table", "nowhere.csv", "--label", "y"], 1, "There is no `nowhere.csv`."),
+        (["--table", "x.npz", "--label", "y"], 2, "Parameter `table` should be a file that ends in one of .csv"),
+        (["--table", "t.csv"], 2, "Parameter `label` should be given"),
+        (["--table", "t.csv", "--label", "nope"], 1, "has no column `nope`"),
+        (["--table", "t.csv", "--label", "kind", "--set", "surveys=0"], 2, "Parameter `surveys` should be above 0"),
+        (["--folder", ".", "--label", "kind"], 2, "Parameter `label` should be omitted with folder"),
     ],
 )
 def test_what_cannot_be_is_said_before_any_work(arguments, code, sentence):
@@ -724,7 +730,7 @@ def test_an_audit_of_an_older_run_is_refused(digits):
 @pytest.mark.parametrize("ending", ["tsv", "parquet"])
 def test_other_kinds_of_tables(ending):
     a_table(f"t.{ending}")
-    works("audit", f"t.{ending}", *TABLE, "--out", "run")
+    works("audit", "--table", f"t.{ending}", *TABLE, "--out", "run")
     works("audit", "apply", "run", "--out", f"f.{ending}")
     labels = [row["label"] for row in rows("run/audit/labels_fixed.csv")]
     assert any(row["changed"] == "True" for row in rows("run/audit/labels_fixed.csv"))

@@ -32,11 +32,13 @@ LONGEST = 40  # characters of an id or a class name
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
     source: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="RUN|DATA", help="Folder of a finished run; or a table, a folder of images or an .npz to train on."
         ),
-    ]
+    ] = None
+    folder: Annotated[Path | None, typer.Option(help="Folder of images to train on and audit.")] = None
+    table: Annotated[Path | None, typer.Option(help="CSV or Parquet table to train on and audit.")] = None
     method: shared.Method = None
     label: shared.Label = None
     true: shared.TrueLabels = None
@@ -53,14 +55,23 @@ class AuditOptions:
     def train_options(self) -> training.TrainOptions | None:
         """Return the options to train with on all samples, or ``None`` with a finished run."""
         from ..audit.run import is_run
-        from ..training.source import NAMED
+        from ..training.source import NAMED, TABLES
 
-        if is_run(self.source):
+        paths = [path for path in (self.source, self.folder, self.table) if path is not None]
+        require(
+            len(paths) == 1, "RUN|DATA", "the only input, also as --folder or --table", list(map(str, paths)) or None
+        )
+        if self.source is not None and is_run(self.source):
             for name in given(self):
                 if name != "source":
                     raise ValueError(f"Parameter `{name}` cannot be combined with a run, which is already trained.")
             return None
-        source = str(self.source.absolute() if str(self.source) in NAMED else self.source)
+        if self.folder is not None and not self.folder.is_dir():
+            raise FileNotFoundError(f"There is no folder `{self.folder}`.")
+        if self.table is not None:
+            known = self.table.suffix.lower() in TABLES
+            require(known, "table", f"a file that ends in one of {', '.join(TABLES)}", str(self.table))
+        source = str(paths[0].absolute() if str(paths[0]) in NAMED else paths[0])
         names = ("method", "label", "true", "id", "skip_bad", "epochs", "seed", "changes", "device", "out")
         return training.TrainOptions(source=source, val=0.0, **{name: getattr(self, name) for name in names})
 
@@ -139,6 +150,7 @@ def audit(options: AuditOptions) -> None:
     console = make_console()
     to_train = options.train_options()
     folder = options.source if to_train is None else _train(to_train, console)
+    assert folder is not None
     if not is_first_process():
         return
     with warnings_as_notes(console):
