@@ -179,6 +179,8 @@ class Server:
         self.forks += 1
         folder = Path(self.folder.name, str(self.forks))
         folder.mkdir()
+        for name in ("stdout", "stderr"):  # which a fork that is killed at once would not make
+            (folder / name).touch()
         self.process.stdin.write(json.dumps(given | {"folder": str(folder)}).encode() + b"\n")
         self.process.stdin.flush()
         return Forked(folder, given["merged"])

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +17,9 @@ from children import held, wait_for
 from children import ogc as start
 from commands import ogc, works
 from ogc._files import read_json
+from ogc.benchmark import cluster
+from ogc.benchmark.batch import Outcome
 from ogc.compare import GIVEN, TRUE, Comparison, Method, compare, jobs_of
-from ogc.compare_cluster import train as train_on_cluster
 from ogc.predict import Predictor
 from ogc.training import RECIPES, Interrupted, override
 from ogc.training.run_folder import RESULT
@@ -173,11 +175,21 @@ def test_after_a_stop_the_same_call_continues_and_ends_alike(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def on_a_cluster(train, monkeypatch):
+    """Train there by ``train``, without Ray."""
+    ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 1.0})
+    monkeypatch.setattr(cluster, "connected", lambda address: nullcontext(ray))
+    monkeypatch.setattr(cluster, "train", train)
+
+
 def test_a_stop_on_a_cluster_with_data_from_python_names_no_command(tmp_path, monkeypatch):
-    queue = SimpleNamespace(signal=signal.SIGINT, failed={})
-    monkeypatch.setattr("ogc.benchmark.cluster.run", lambda *_, **__: queue)
+    def interrupted(ray, jobs, device, most, stop, console):
+        stop.signal = signal.SIGINT
+        return []
+
+    on_a_cluster(interrupted, monkeypatch)
     with pytest.raises(Interrupted, match=r"Resume with: ogc\.training\.train\(jobs, resume=True\)$"):
-        train_on_cluster([job(tmp_path / "run")], device="cpu", side_by_side=1, address=None, console=None)
+        cluster.train_jobs([job(tmp_path / "run")], device="cpu", side_by_side=1, address=None, console=None)
 
 
 def test_other_settings_need_another_folder(tmp_path):
@@ -288,10 +300,17 @@ def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, senten
 
 
 def test_a_run_that_fails_on_a_cluster_is_no_bad_argument(monkeypatch):
-    queue = SimpleNamespace(signal=None, failed={"ce-1": "The loss is nan at step 1 of epoch 1."})
-    monkeypatch.setattr("ogc.benchmark.cluster.run", lambda *_, **__: queue)
+    outcome = Outcome(error="The loss is nan at step 1 of epoch 1.")
+    on_a_cluster(lambda ray, jobs, *_: [(jobs[0], outcome)], monkeypatch)
     result = ogc("compare", *TABLE, *SMALL, "--engine", "ray")
     assert (result.exit_code, result.stderr) == (1, "The loss is nan at step 1 of epoch 1.\n")
+
+
+def test_a_node_that_does_not_share_the_folder_is_told(monkeypatch):
+    on_a_cluster(lambda ray, jobs, *_: [(jobs[0], Outcome(result={}, session={}))], monkeypatch)
+    result = ogc("compare", *TABLE, *SMALL, "--engine", "ray")
+    assert result.exit_code == 1
+    assert "ce-1 was trained on a node that does not share" in result.stderr
 
 
 def test_help_has_examples():
@@ -334,7 +353,6 @@ def test_a_local_ray_trains_the_same_and_what_is_missing():
     assert "ce-1 is finished." not in said
     assert Path("there/ce-1/last.safetensors").stat().st_mtime_ns == before
     names = {path.name for path in Path("there").iterdir()}
-    assert names == {"ce-1", "gce-1", "ce+ogc-1", "compare.json", "compare.png", ".work"}
-    assert not list(Path("there/.work").iterdir())
+    assert names == {"ce-1", "gce-1", "ce+ogc-1", "compare.json", "compare.png"}
     found, expected = (json.loads(Path(name, "compare.json").read_text()) for name in ("there", "here"))
     assert found == expected

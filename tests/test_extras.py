@@ -301,7 +301,7 @@ def test_tensorboard_and_ray_are_named_if_they_are_missing(monkeypatch, tmp_path
     before = {**os.environ}
     missing = pytest.raises(ImportError, match=r'needs Ray, which is missing: pip install "torch-ogc\[ray\]"$')
     with patch.dict(os.environ), missing:  # connecting sets variables of Ray
-        cluster._connected(None).__enter__()
+        cluster.connected(None).__enter__()
     assert {**os.environ} == before
 
 

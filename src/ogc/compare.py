@@ -147,10 +147,10 @@ def compare(
     if engine == "ray":
         from rich.console import Console
 
-        from .compare_cluster import train as train_on_cluster
+        from .benchmark.cluster import train_jobs
 
         console = Console(highlight=False)
-        results = train_on_cluster(jobs, device=device, side_by_side=side_by_side, address=address, console=console)
+        results = train_jobs(jobs, device=device, side_by_side=side_by_side, address=address, console=console)
         return judge(jobs, results)
     size = side_by_side if pick_device(device).type == "cuda" else len(jobs)
     results = []

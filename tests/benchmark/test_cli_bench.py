@@ -100,7 +100,6 @@ def test_a_dry_run_does_nothing_and_tells_what_stands_where(tmp_path):
         "1 of 2 runs are done, 1 missing. Estimated time: 3:25, including 0:05 of start-up, based on 1 result on"
         in said
     )
-    assert "1,000 images/s per run, 1 side by side" in said
     assert list(tmp_path.iterdir()) == before
     assert "Time unknown" in bench(*args[:-1], tmp_path / "empty", "--dry-run")[1]
     assert not (tmp_path / "empty").exists()
@@ -456,15 +455,9 @@ def test_any_folder_for_the_script(tmp_path):
     assert export('a "b" 50%')[0] == 0
     text = (tmp_path / 'a "b" 50%' / "x.sbatch").read_text()
     assert rf'#SBATCH --output="{tmp_path}/a \"b\" 50%%/x.%A_%a.log"' in text.splitlines()
-    for more, rule in (
-        (("--time", "soon"), "a time in Slurm's format"),
-        (("--sbatch", "x=1"), "an option with its dashes"),
-    ):
-        code, said = export("a", *more)
-        assert (code, rule in said) == (2, True), said
-    for folder, more in (("a\nrm x", ()), ("a\\b", ()), ("a", ("--time", "1\nrm x")), ("a", ("--sbatch", "--x\nrm x"))):
+    for folder, more in (("a\nrm x", ()), ("a", ("--time", "1\nrm x")), ("a", ("--sbatch", "--x\nrm x"))):
         code, said = export(folder, *more)
-        assert (code, "should be on one line" in said or "without backslashes" in said) == (2, True), said
+        assert (code, "should be on one line" in said) == (2, True), said
         assert not (tmp_path / folder).exists()
 
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import io
-import json
-import math
 import re
 import signal
 from dataclasses import replace
@@ -15,14 +13,14 @@ import torch
 from bench_runs import SMALL, bench, epochs_done, only_results, results, start
 from children import wait_for
 from ogc.benchmark import cluster as over_ray
-from ogc.benchmark.batch import Outcome, SessionWatch
-from ogc.benchmark.cluster import RemoteJob, remove_finished, train_remotely
+from ogc.benchmark.batch import Outcome
+from ogc.benchmark.cluster import RemoteJob, train_remotely
 from ogc.benchmark.data import Data
 from ogc.benchmark.lock import Lock
 from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all
-from ogc.benchmark.run import RunQueue
 from ogc.benchmark.task import tasks_of
+from ogc.report.progress import Progress
 from ogc.training.stopping import Stop
 from small_runs import python_path
 
@@ -181,7 +179,7 @@ def test_stopped_in_the_middle_workers_save(cluster, over, tmp_path, monkeypatch
     assert process.returncode == 130, said
     assert "1 left: run the same command again." in said
     [epochs] = epochs_done(out).values()
-    monkeypatch.setattr(SessionWatch, "moved", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(Progress, "moved", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     code, said = bench(*endless, "--out", out)
     assert (code, f"100,000 epochs of 11 steps, {epochs} of them done" in said) == (130, True), said
 
@@ -216,20 +214,24 @@ def test_a_cluster_that_is_not_there(ray, address, code, said, tmp_path):
 class FakeRay:
     """As much of Ray as the driver needs. Training is real, on the CPU, unless ``does(*names)`` has an outcome.
 
-    ``given`` is the names of the runs of each batch, in the order in which they were submitted.
+    ``given`` is the names of the runs of each batch, in the order in which they were submitted, and ``busy`` the number
+    of batches that were pending then.
     """
 
     def __init__(self, resources, does=lambda *names: None):
         self.resources, self.does, self.given, self.cancelled = resources, does, [], []
+        self.pending, self.busy = 0, []
 
     def cluster_resources(self):
         return self.resources
 
     def remote(self, function):
-        def call(*arguments):
-            names = [job.out.name for job in arguments[1]] if function is train_remotely else []
-            self.given += [names] if names else []
-            return lambda: self.does(*names) or function(*arguments)
+        def call(images, remote_jobs, device, *arguments):
+            names = [job.out.name for job in remote_jobs]
+            self.given.append(names)
+            self.busy.append(self.pending)
+            self.pending += 1
+            return lambda: self.does(*names) or function(images, remote_jobs, "cpu", *arguments)
 
         submitted = SimpleNamespace(remote=call)
         return SimpleNamespace(options=lambda **options: submitted)
@@ -241,6 +243,7 @@ class FakeRay:
         return replies[-1:], replies[:-1]
 
     def get(self, reply):
+        self.pending -= 1
         answer = reply()
         if isinstance(answer, Exception):
             raise answer
@@ -251,25 +254,22 @@ class FakeRay:
 
 
 @pytest.fixture
-def driver(on_a_node, tmp_path, monkeypatch):
-    """Make a driver from a fake Ray and tasks; its output is in ``driver.said``."""
+def run(ray, tmp_path, monkeypatch):
+    """Run tasks on a fake Ray. Return the queue and the output."""
     from rich.console import Console
 
     monkeypatch.setattr(over_ray, "POLL", 0.01)
 
-    def make(fake, tasks, most=1, device="cpu"):
+    def work(fake, tasks, stop=None, **options):
         said = io.StringIO()
-        queue = RunQueue(tmp_path, Console(file=said, width=200), tasks)
-        made = over_ray.Driver(fake, queue, Data(None), device, most, math.inf, 0.0)
-        made.said = said.getvalue
-        return made
+        monkeypatch.setattr(over_ray, "connected", lambda address: contextlib.nullcontext(fake))
+        monkeypatch.setattr(
+            over_ray, "stopping", lambda deadline: contextlib.nullcontext(Stop(deadline) if stop is None else stop)
+        )
+        options = {"data": Data(None), "out": tmp_path, "console": Console(file=said, width=200), **options}
+        return over_ray.run(tasks, **options), said.getvalue()
 
-    return make
-
-
-@pytest.fixture
-def on_a_node(ray, monkeypatch):
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "0" * 56))
+    return work
 
 
 def small(seeds, *methods, **of_cells):
@@ -285,32 +285,26 @@ def ray_error(reason):
 
 
 @pytest.mark.parametrize(
-    ("devices", "waiting", "sizes"), [(2, 9, [3, 3]), (2, 3, [2, 1]), (8, 3, [1, 1, 1]), (1, 1, [1]), (0, 1, [])]
+    ("resources", "waiting", "sizes"),
+    [
+        ({"GPU": 2.0, "CPU": 16.0}, 9, [3, 3, 3]),
+        ({"GPU": 2.0}, 3, [2, 1]),
+        ({"GPU": 8.0}, 3, [1, 1, 1]),
+        ({"GPU": 1.0}, 5, [3, 2]),
+        ({"CPU": 2.0}, 3, [1, 1, 1]),
+    ],
 )
-def test_how_many_runs_share_a_device(driver, devices, waiting, sizes):
-    """No device idles while another has several runs."""
-    fake = FakeRay({"GPU": devices, "CPU": 16.0})
-    made = driver(fake, small(range(waiting)), most=4, device="cuda")
-    made.submit(made.devices())
+def test_how_many_runs_share_a_device(run, resources, waiting, sizes):
+    """GPUs are used if there are any, and none idles while another has several runs."""
+    fake = FakeRay(resources)
+    queue, _ = run(fake, small(range(waiting)))
     assert [len(names) for names in fake.given] == sizes
-    made.submit(made.devices())
-    assert [len(names) for names in fake.given] == sizes  # no more than there is room for
+    assert len(queue.done) == waiting
 
 
-def test_a_cluster_without_such_a_device(driver, monkeypatch):
-    monkeypatch.setattr(over_ray, "TIMEOUT", 0.01)
-    made = driver(FakeRay({"CPU": 1.0}), small([1]), device="cuda")
+def test_a_cluster_without_such_a_device(run):
     with pytest.raises(ConnectionError, match="The cluster has no node with a GPU"):
-        made.work(Stop())
-
-
-@pytest.mark.parametrize(("resources", "most"), [({"CPU": 1.0}, 1), ({"CPU": 1.0, "GPU": 1.0}, 4)])
-def test_gpus_are_used_if_there_are_any(ray, resources, most, tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(over_ray, "_connected", lambda address: contextlib.nullcontext(FakeRay(resources)))
-    monkeypatch.setattr(over_ray.Driver, "work", lambda driver, stop: made.append((driver.device, driver.most)))
-    over_ray.run(small([1]), data=Data(None), out=tmp_path, console=None)
-    assert made == [("cuda" if most > 1 else "cpu", most)]
+        run(FakeRay({"CPU": 1.0}), small([1]), device="cuda")
 
 
 def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
@@ -320,45 +314,33 @@ def test_without_an_address_it_is_a_ray_of_our_own(ray, monkeypatch):
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(over_ray, "_check_address", lambda address: None)
     for address in (None, "10.0.0.1:6379"):
-        with over_ray._connected(address):
+        with over_ray.connected(address):
             pass
     assert asked == ["local", "10.0.0.1:6379"]
 
 
-@pytest.mark.parametrize("first", ["alone", "others"])
-def test_a_timed_run_has_the_cluster_to_itself(driver, first, monkeypatch):
-    tasks = small(range(3), alone=True) + small(range(5))
-    made = driver(FakeRay({"CPU": 3.0}), tasks[:: 1 if first == "alone" else -1])
-    submit, seen = made.submit, set()
-
-    def watched(devices):
-        submit(devices)
-        running = [claim.task.cell.alone for claims in made.busy.values() for claim in claims]
-        seen.add((len(running), any(running)))
-
-    monkeypatch.setattr(made, "submit", watched)
-    made.work(Stop())
-    assert seen >= {(1, True), (2, False)}
-    assert {many for many, is_alone in seen if is_alone} == {1}
-    assert len(made.queue.done) == 8
+def test_a_timed_run_has_the_cluster_to_itself(run):
+    fake = FakeRay({"GPU": 3.0})
+    run(fake, small(range(3)))
+    assert fake.busy == [0, 1, 2]
+    fake = FakeRay({"GPU": 3.0})
+    queue, _ = run(fake, small(range(3), alone=True))
+    assert (fake.busy, len(queue.done)) == ([0, 0, 0], 3)
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_a_bad_run_spoils_no_other_run_of_its_batch(driver):
+def test_a_bad_run_spoils_no_other_run_of_its_batch(run):
     tasks = small(range(3))
     bad = tasks[1].name
     fake = FakeRay({"GPU": 1.0}, lambda *names: ray_error("It died.\nSomewhere.") if bad in names else None)
-    made = driver(fake, tasks, most=4)
-    made.device = "cpu"  # where training is possible
-    made.devices = lambda: 1
-    made.work(Stop())
+    queue, said = run(fake, tasks)
     assert [len(names) for names in fake.given] == [3, 1, 1, 1]
-    assert len(made.queue.done) == 2
-    assert list(made.queue.failed) == [bad]
-    assert re.search("Failed 3 times on the cluster: .*It died", made.queue.failed[bad])
-    assert made.said().count("failed 3 times") == 2
+    assert len(queue.done) == 2
+    assert list(queue.failed) == [bad]
+    assert re.search("Failed 3 times on the cluster: .*It died", queue.failed[bad])
+    assert said.count("failed 3 times") == 2
 
 
 @pytest.mark.parametrize(
@@ -372,7 +354,7 @@ def test_a_bad_run_spoils_no_other_run_of_its_batch(driver):
         (ValueError("No such thing."), None),
     ],
 )
-def test_errors_of_a_run_and_of_its_node(on_a_node, error, message, tmp_path, monkeypatch):
+def test_errors_of_a_run_and_of_its_node(ray, error, message, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise error
 
@@ -385,13 +367,10 @@ def test_errors_of_a_run_and_of_its_node(on_a_node, error, message, tmp_path, mo
             trained(small([1])[0], tmp_path)
 
 
-def test_a_node_that_cannot_train(on_a_node, tmp_path, monkeypatch):
+def test_a_node_that_cannot_train(ray, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="should be cpu: no GPU found"):
         trained(small([1])[0], tmp_path, device="cuda")
-    (tmp_path / "file").touch()
-    with pytest.raises(RuntimeError, match=r"^NotADirectoryError on "):
-        trained(small([1])[0], tmp_path / "file")
     with pytest.raises(RuntimeError, match=r"`version` should be 0\.0, as on the driver"):
         trained(small([1])[0], tmp_path, version="0.0")
 
@@ -399,36 +378,31 @@ def test_a_node_that_cannot_train(on_a_node, tmp_path, monkeypatch):
 def trained(task, out, device="cpu", version=over_ray.__version__):
     """On a node."""
     job = Data(None).job(task, out)
-    return train_remotely(job.data, [RemoteJob.of(job)], device, math.inf, 0.0, version)[1]
+    return train_remotely(job.data, [RemoteJob.of(job)], device, 0.0, version)
 
 
-def test_a_task_of_another_driver_is_waited_for(on_a_node, tmp_path, monkeypatch):
-    """Its runs wait and do not fail."""
+def test_a_node_without_the_folder_leaves_nothing_behind(ray, tmp_path):
+    [task] = small([1])
+    [alone] = trained(task, tmp_path / "not here")
+    assert alone.result is not None
+    assert list(tmp_path.iterdir()) == []
+    task.work(tmp_path).parent.mkdir()
+    [shared] = trained(task, tmp_path)
+    assert (task.work(tmp_path) / "last.safetensors").exists()
+    assert shared.result["summary"] == alone.result["summary"]
+
+
+def test_a_task_of_another_driver_is_waited_for(ray, tmp_path, monkeypatch):
     monkeypatch.setattr(over_ray, "TIMEOUT", 0.0)
     [task] = small([1])
     lock = Lock.take(task.work(tmp_path).with_name(f"{task.name}.worker.lock"))
-    assert trained(task, tmp_path) == [Outcome()]
+    with pytest.raises(RuntimeError, match="Another driver is training"):
+        trained(task, tmp_path)
     lock.release()
     assert trained(task, tmp_path)[0].result is not None
 
 
-def test_a_run_of_another_precision_begins_anew_beside_it(on_a_node, tmp_path):
-    """A GPU's checkpoint cannot be resumed on a CPU: it is no fault of the run, and is kept for a GPU."""
-    [task] = small([1])
-    long = replace(task, cell=replace(task.cell, changes={**task.cell.changes, "precision": "bf16"}))
-    assert trained(long, tmp_path)[0].result is not None
-    work = task.work(tmp_path)
-    (work / "result.json").unlink()
-    begun = (work / "last.safetensors").read_bytes()
-    [found] = trained(task, tmp_path)
-    assert (found.error, found.result["recipe"]["precision"]) == (None, "float32")
-    assert (work / "last.safetensors").read_bytes() == begun
-    assert json.loads((work / "float32" / "run.json").read_bytes())["recipe"]["precision"] == "float32"
-    remove_finished([work])
-    assert not work.exists()
-
-
-def test_who_does_not_stop_in_time_leaves_its_task_waiting(driver, monkeypatch):
+def test_who_does_not_stop_in_time_leaves_its_task_waiting(run, tmp_path, monkeypatch):
     monkeypatch.setattr(over_ray, "TIMEOUT", 0.01)
     stop = Stop()
 
@@ -439,47 +413,37 @@ def test_who_does_not_stop_in_time_leaves_its_task_waiting(driver, monkeypatch):
 
     tasks = small([1, 2])
     fake = Deaf({"CPU": 1.0})
-    made = driver(fake, tasks)
-    made.work(stop)
-    assert made.queue.signal == signal.SIGINT
-    assert len(fake.cancelled) == 1
-    assert {task.name for task in made.queue.waiting} == {task.name for task in tasks}
-    assert all(Lock.take(task.lock(made.queue.out)) for task in tasks)
+    queue, _ = run(fake, tasks, stop)
+    assert queue.signal == signal.SIGINT
+    assert len(fake.cancelled) == 2
+    assert {task.name for task in queue.waiting} == {task.name for task in tasks}
+    assert all(Lock.take(task.lock(tmp_path)) for task in tasks)
 
 
 @pytest.mark.parametrize("number", [1, 3])
-@pytest.mark.parametrize("why", ["Ctrl-C", "deadline"])
-def test_what_fails_once_the_time_is_over_waits_and_is_not_submitted_again(driver, number, why):
+@pytest.mark.parametrize("why", [signal.SIGINT, signal.SIGALRM])
+def test_what_fails_once_the_time_is_over_waits_and_is_not_submitted_again(run, number, why):
     stop, tasks = Stop(), small(range(number))
 
     def interrupted(*_):
-        if why == "Ctrl-C":
-            stop.signal = signal.SIGINT
+        if why == signal.SIGINT:
+            stop.signal = why
         else:
-            made.deadline = 0.0
+            stop.deadline = 0.0
         return ray_error("It was cancelled.")
 
     fake = FakeRay({"GPU": 1.0}, interrupted)
-    made = driver(fake, tasks, most=4)
-    made.devices = lambda: 1
-    made.work(stop)
+    queue, said = run(fake, tasks, stop)
     assert [len(names) for names in fake.given] == [number]
-    assert "failed" not in made.said()
-    assert made.queue.failed == {}
-    assert {task.name for task in made.queue.waiting} == {task.name for task in tasks}
+    assert "failed" not in said
+    assert (queue.failed, queue.signal) == ({}, why)
+    assert {task.name for task in queue.waiting} == {task.name for task in tasks}
 
 
-def test_what_another_process_releases_is_run(driver, tmp_path):
+def test_what_another_process_has_locked_is_left_to_it(run, tmp_path):
     tasks = small([1, 2])
     lock = Lock.take(tasks[0].lock(tmp_path))
-
-    def does(*names):
-        if names == (tasks[1].name,):
-            lock.release()
-            return ray_error("No such thing.")
-        return None
-
-    made = driver(FakeRay({"CPU": 1.0}, does), tasks)
-    made.work(Stop())
-    assert [task.name for task in made.queue.done] == [tasks[0].name]
-    assert (list(made.queue.failed), made.queue.elsewhere) == ([tasks[1].name], {})
+    queue, _ = run(FakeRay({"CPU": 1.0}), tasks)
+    lock.release()
+    assert [task.name for task in queue.done] == [tasks[1].name]
+    assert list(queue.elsewhere) == [tasks[0].name]

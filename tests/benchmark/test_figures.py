@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from made_up_results import made_up
 from ogc import OGC, losses
 from ogc.benchmark import figures, motivation, motivation_picture
-from ogc.benchmark.figures import FIGURES, FORMATS, encode, ratio, sweep, tau
-from ogc.benchmark.motivation import Settings, moons, name_of, numbers, task_of, tau_of, train
+from ogc.benchmark.figures import FIGURES, encode, ratio, sweep, tau
+from ogc.benchmark.motivation import Settings, moons, numbers, task_of, tau_of, train
 from ogc.benchmark.motivation_picture import STEEPEST, density, draw, smoothed
 from ogc.benchmark.plan import TABLES, find
 from ogc.benchmark.result import write
@@ -76,12 +76,6 @@ def test_a_seed_moves_the_data_and_the_noise():
     assert torch.equal(a.given, again.given)
     assert not torch.equal(a.inputs, b.inputs)
     assert not torch.equal(a.wrong, b.wrong)
-
-
-@pytest.mark.parametrize("epochs", [(), (0, 5), (5, 4), (5, 5)])
-def test_epochs_that_cannot_be_are_refused(epochs):
-    with pytest.raises(ValueError, match="`epochs` should be"):
-        Settings(epochs=epochs)
 
 
 def test_training_is_deterministic_and_leaves_the_caller_alone(trained):
@@ -243,20 +237,11 @@ def test_the_command_writes_the_picture_and_its_numbers(tmp_path, tiny):
 
     assert figures_of("motivation", "--out", out, "--format", "png,svg").exit_code == 0
     for name, content in files.items():
-        if not name.endswith(".json"):  # which has its date
+        if name.endswith(".png"):  # the others have their date
             assert (out / name).read_bytes() == content, f"{name} is not the same again"
     assert figures_of("motivation", "--out", out, "--seed", "1").exit_code == 0
     assert json.loads((out / "motivation.json").read_text())["settings"]["seed"] == 1
     assert (out / "motivation.png").read_bytes() != files["motivation.png"]
-
-
-def test_a_terminal_has_a_bar_a_run(tmp_path):
-    text = io.StringIO()
-    console = Console(file=text, force_terminal=True, width=100, color_system=None)
-    command.motivation(SMALL, tmp_path, ["png"], console)
-    for threshold in SMALL.thresholds:
-        assert name_of(threshold) in text.getvalue()
-    assert "epoch 8/8" in text.getvalue()
 
 
 def test_ctrl_c_leaves_no_half_file(tmp_path, tiny, monkeypatch):
@@ -495,7 +480,6 @@ def test_what_there_is_is_drawn_and_the_rest_is_named(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["epsilon.svg"]
     assert "Note: " in result.output
     assert "other.json was not written by this version of ogc: expected version 1 or 2" in result.output
-    assert "epsilon: 1 of the paper's 12 runs are recorded. To run the others: ogc bench run epsilon" in result.output
 
 
 def test_who_runs_digits_is_not_sent_to_cifar(tmp_path):
@@ -515,10 +499,9 @@ def test_all_draws_what_it_can(tmp_path, tiny):
         assert f"{name}: {tmp_path} has no runs of it" in result.stderr
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_figure_is_the_same_file_again(format):
-    runs = [made_up(cell_of("every", every=32))]
-    assert encode(sweep("every", runs)["every"], format) == encode(sweep("every", runs)["every"], format)
+@pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_a_figure_in_every_format(format, start):
+    assert encode(sweep("every", [made_up(cell_of("every", every=32))])["every"], format).startswith(start)
 
 
 def test_every_data_set_with_ogc_has_a_name():

@@ -9,13 +9,13 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 from bench_runs import DIGITS, bench, only_results, results, start, tiny_cifar
 from children import held, wait_for
 from made_up_results import made_up
 from ogc.benchmark import batch as batch_module
-from ogc.benchmark import run as run_module
 from ogc.benchmark.batch import SESSION, Outcome, SessionWatch, train_batch
 from ogc.benchmark.data import Data
 from ogc.benchmark.plan import find
@@ -24,7 +24,8 @@ from ogc.benchmark.run import RunQueue
 from ogc.benchmark.status import Status, estimate, result_status
 from ogc.benchmark.task import batches, runs_per_device, tasks_of
 from ogc.cli import bench as bench_command
-from ogc.training import NonFinite, allow_loss, source
+from ogc.report.progress import Progress
+from ogc.training import NonFinite, allow_loss, source, stopping
 from ogc.training.history import SilentWatch
 from ogc.training.run import described
 from ogc.training.run_folder import write_run
@@ -96,7 +97,7 @@ def epochs(monkeypatch):
 def now(monkeypatch):
     """The time of the monotonic clock as ``ogc bench`` reads it, in a list of one."""
     now = [1000.0]
-    for module in (batch_module, run_module, bench_command):
+    for module in (batch_module, stopping, bench_command):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
@@ -137,19 +138,22 @@ def test_trials_are_told_by_their_names():
 def test_batches_are_of_one_kind_and_even(tmp_path):
     (tmp_path / "mine.py").write_text("from ogc.losses import CrossEntropy\nclass Mine(CrossEntropy): ...\n")
     noises = ("symmetric:0.2", "symmetric:0.5", "symmetric:0.8")
-    some = tasks("ce", "gce", f"{tmp_path}/mine.py:Mine", noises=noises) + tasks_of(find("time"), [1])
+    some = tasks("ce", "gce", f"{tmp_path}/mine.py:Mine", noises=noises) + tasks_of(find("plus"), [1])
     found = batches(some, 4)
-    assert [len(batch) for batch in found] == [3, 3, 3, 1, 1, 1]
-    assert all(len({task.kind for task in batch}) == 1 for batch in found)
+    assert [len(batch) for batch in found] == [3, 3, 3, 4, 4, 4, 4]
+    kinds = [{(task.recipe.name, "Mine" in task.name) for task in batch} for batch in found]
+    assert all(len(kind) == 1 for kind in kinds)
     assert sorted(task.name for batch in found for task in batch) == sorted(task.name for task in some)
 
 
 def test_side_by_side():
-    assert (runs_per_device("cuda"), runs_per_device("cpu"), runs_per_device("cuda", 7)) == (4, 1, 7)
+    some, timed = tasks("ce"), tasks_of(find("time"), [1])
+    assert (runs_per_device("cuda", some), runs_per_device("cpu", some), runs_per_device("cuda", some, 7)) == (4, 1, 7)
+    assert (runs_per_device("cuda", timed), runs_per_device("cuda", timed, 7)) == (1, 1)
     with pytest.raises(ValueError, match="should be 1 without a GPU"):
-        runs_per_device("cpu", 2)
+        runs_per_device("cpu", some, 2)
     with pytest.raises(ValueError, match="should be at least 1"):
-        runs_per_device("cuda", 0)
+        runs_per_device("cuda", some, 0)
 
 
 def test_images_are_read_once(tmp_path, monkeypatch):
@@ -207,7 +211,7 @@ def test_what_a_session_notes(tmp_path, now):
     """Two side by side, after one that was done before; then one by itself."""
     [task] = tasks("ce")
     jobs = [Data(None).job(task, tmp_path)._replace(out=tmp_path / str(i)) for i in range(4)]
-    session = SessionWatch(SilentWatch(), jobs, Stop())
+    session = SessionWatch(SilentWatch(), jobs, torch.device("cpu"))
     last = made_up(task.cell).epochs[-1]
 
     def began(run, epoch):
@@ -366,11 +370,11 @@ def test_a_run_that_was_trained_but_not_written_is_only_written(tmp_path, undist
 
 
 def test_max_minutes_saves_and_ends_in_order(tmp_path, undisturbed, epochs, now, monkeypatch):
-    def moved(self, *arguments, before=SessionWatch.moved, **options):
+    def moved(self, *arguments, before=Progress.moved, **options):
         now[0] += 1
         before(self, *arguments, **options)
 
-    monkeypatch.setattr(SessionWatch, "moved", moved)
+    monkeypatch.setattr(Progress, "moved", moved)
     for stop in (100, 200, 264):  # of 4 runs with 6 epochs of 11 steps
         code, said = bench(*FOUR, "--out", tmp_path, "--max-minutes", 100 / 60)
         done = len(read_all(tmp_path)[0])
@@ -418,8 +422,11 @@ def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
     (tmp_path / "bad.py").write_text(BAD)
     jobs = [data.job(task, tmp_path) for task in tasks(f"{tmp_path}/bad.py:Bad", "gce")]
 
+    stop = Stop()
+
     def break_and_stop(*_, **__):
         epochs.append("broken")
+        stop.signal = signal.SIGTERM
         raise NonFinite("The loss is nan.")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -428,13 +435,13 @@ def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
     assert epochs == ["broken"], "and then each by itself, if nobody wished to stop"
 
 
-def test_a_deadline_is_not_a_signal(tmp_path, epochs):
-    stop, data = Stop(), Data(None)
-    jobs = [data.job(task, tmp_path) for task in tasks("ce", "gce")]
-    outcomes = train_batch(jobs, device="cpu", console=Console(quiet=True), deadline=time.monotonic(), stop=stop)
+def test_a_deadline_saves_and_stops(tmp_path):
+    stop, data = Stop(deadline=time.monotonic() + 0.5), Data(None)
+    jobs = [data.job(task, tmp_path) for task in tasks("ce", "gce", changes=TRIAL | {"epochs": 100_000})]
+    outcomes = train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
     assert outcomes == [Outcome(), Outcome()]
-    assert not stop
-    assert epochs == []
+    assert stop.signal == signal.SIGALRM
+    assert (jobs[0].out / "last.safetensors").exists()
 
 
 @pytest.mark.slow
@@ -464,7 +471,7 @@ def test_a_result_that_another_process_has_just_written_is_not_trained_again(tmp
     [task] = tasks("ce")
     queue = RunQueue(tmp_path, Console(quiet=True), [task])
     shutil.copy(task.result(undisturbed), tmp_path)
-    assert queue.claim(1) == []
+    assert queue.claim([task]) == []
     assert queue.existing == [task]
 
 
@@ -540,20 +547,19 @@ def test_an_estimate_is_by_results_of_this_device_and_network():
     made = made_up(done.cell)  # 200 seconds
     four = made_up(done.cell, seed=2, side_by_side=4, wall_seconds=400.0)
 
-    def seconds(left, results, side_by_side=1, device="a device"):
-        found = estimate(left, results, device=device, side_by_side=side_by_side)
+    def seconds(left, results, device="a device"):
+        found = estimate(left, results, device=device, kind="cpu")
         return None if found is None else found.seconds / len(left)
 
     assert seconds(left, []) is None
     assert seconds(left, [made], device="another") is None
     assert seconds(left, [made]) == pytest.approx(200)
     assert seconds([each._replace(epochs=60) for each in left], [made]) == pytest.approx(100)
-    assert seconds(left, [made, four], side_by_side=4) == pytest.approx(100)
-    assert seconds(left, [made, four], side_by_side=1) == pytest.approx(200)
+    assert seconds(left, [four]) == pytest.approx(100)
+    assert seconds(left, [made, four]) == pytest.approx(150)
     other = [Status(task, "missing") for task in tasks("ce", table="cifar10", changes={})]
     assert seconds([*left, *other], [made, four]) is None
-    found = estimate(left, [made, four], device="a device", side_by_side=1)
-    assert (found.by, found.images_per_second, found.side_by_side) == (1, 1000.0, 1)
+    assert estimate(left, [made, four], device="a device", kind="cpu").by == 2
 
 
 def test_an_estimate_has_the_start_up_that_results_recorded():
@@ -565,11 +571,11 @@ def test_an_estimate_has_the_start_up_that_results_recorded():
     ]
 
     def startup(results, kind="cuda"):
-        return estimate(left, results, device="a device", kind=kind, side_by_side=1).startup
+        return estimate(left, results, device="a device", kind=kind).startup
 
     assert (startup(made[:1]), startup(made[:1], "cpu")) == (40.0, 5.0)
     assert startup(made) == 12.0
-    assert estimate(left, made, device="a device", side_by_side=1).seconds == pytest.approx(200 * len(left))
+    assert estimate(left, made, device="a device", kind="cpu").seconds == pytest.approx(200 * len(left))
 
 
 def test_the_first_batch_of_a_process_records_its_start_up(tmp_path):

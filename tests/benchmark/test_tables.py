@@ -225,15 +225,15 @@ def test_what_is_no_row():
 # --- formats ----------------------------------------------------------------------------------------------------------
 
 
-def on_screen(filled, width=100, **options):
+def on_screen(filled, width=100):
     console = Console(width=width, file=io.StringIO(), highlight=False, color_system=None)
-    console.print(terminal(filled, width=width, **options))
+    console.print(terminal(filled, width=width))
     return console.file.getvalue()
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_terminal_of_100_columns_is_enough(name, whole):
-    text = on_screen(fill(TABLES[name], whole), averaged=True)
+    text = on_screen(fill(TABLES[name], whole, averaged=True))
     assert max(map(len, text.splitlines())) <= 100
     text.replace("─", "-").encode("ascii")
     for row in TABLES[name].rows:
@@ -289,7 +289,7 @@ def test_bold_and_underlined_on_the_screen():
 def test_markdown():
     results = runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0) + runs("cifar10", "gce", "symmetric:0.5", 85.0)
     results += runs("cifar10", "mae", "symmetric:0.5", 75.0)
-    text = markdown(fill(TABLES["cifar10"], results), averaged=True)
+    text = markdown(fill(TABLES["cifar10"], results, averaged=True))
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in table} == {10}
     assert "| CE | ours | - | 49.50 ± 0.71 (2) | - | - | - | - | - |" in table
@@ -306,9 +306,9 @@ def test_beyond_the_paper_is_reported_by_the_averaged_weights():
     papers, ours = (
         [made_up(cell, percent=80.0 + i) for i, cell in enumerate(cells)] for _, cells in TABLES["plus"].by_row
     )
-    filled = fill(TABLES["plus"], papers + ours)
-    assert [line for line, _ in filled.lines(0, averaged=True)] == ["ours", "averaged"]
-    assert [line for line, _ in filled.lines(1, averaged=True)] == ["ours"]
+    filled = fill(TABLES["plus"], papers + ours, averaged=True)
+    assert [line for line, _ in filled.lines(0)] == ["ours", "averaged"]
+    assert [line for line, _ in filled.lines(1)] == ["ours"]
     assert entry(filled, "CE+OGC", "Sym-20%").ours == (80.0,)
     assert entry(filled, "CE+OGC plus", "Sym-20%").ours == (82.0,), "made-up averages are two points above"
     assert entry(filled, "CE+OGC plus", "Random 1").mean == pytest.approx(89.0)
@@ -369,8 +369,8 @@ def test_what_is_not_there_is_not_explained():
 @pytest.mark.parametrize("name", TABLES)
 def test_latex_holds_together(name, whole, own):
     results = whole + (runs("cifar10", own, "symmetric:0.5", 88.0) if name == "cifar10" else [])
-    filled = fill(TABLES[name], results)
-    text = latex(filled, averaged=True)
+    filled = fill(TABLES[name], results, averaged=True)
+    text = latex(filled)
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(filled.columns)}
     assert text.count("{") == text.count("}")
@@ -584,15 +584,11 @@ def test_files_that_are_no_results_are_told(folder):
         (("cifar",), 2, "There is no table named 'cifar'. Did you mean cifar10"),
         (("--format", "htm"), 2, "There is no format 'htm'. Did you mean html?"),
         (("cifar10", "--write", "x.md"), 2, "`write` should be used alone"),
-        (("cifar10", "--results", "nowhere"), 1, "There is no folder nowhere"),
-        ((), 1, "There is no folder benchmarks/results/runs"),
-        (("--results", "."), 1, "There are no results in ."),
-        (("--results", ".", "--write", "page.md"), 1, "There are no results in ."),
-        (
-            ("--results", "trials"),
-            2,
-            "The results in trials are trials with --epochs or --set, which no table includes.",
-        ),
+        (("cifar10", "--results", "nowhere"), 1, "nowhere has no runs of cifar10. To make them: ogc bench run cifar10"),
+        ((), 1, "benchmarks/results/runs has no runs of any table. To make them: ogc bench run cifar10. To read"),
+        (("--results", "."), 1, ". has no runs of any table."),
+        (("--results", ".", "--write", "page.md"), 1, ". has no runs of any table."),
+        (("--results", "trials"), 1, "Trial runs, with --epochs or --set, are in no table."),
         (("gce", "--all", "--format", "html", "--out", "no/where.html"), 1, "Cannot use no/where.html: No such file"),
         (
             ("gce", "--out", "x.pdf"),

@@ -254,7 +254,9 @@ def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     assert fails(noise("digits", "symmetric", "0.5", "--out", "file/a.npy"), 1, "Cannot use file: File exists.")
     np.save("bad.npy", np.array([-1, 0]))
-    assert fails(noise("bad.npy", "symmetric", "0.5"), 1, "bad.npy contains the negative label -1.")
+    assert fails(
+        noise("bad.npy", "symmetric", "0.5"), 1, "bad.npy contains the label -1, but labels should be in [0, 20000)."
+    )
 
 
 def test_help_has_examples():
@@ -329,7 +331,7 @@ def test_download_reaches_the_loader(tmp_path, monkeypatch):
 def test_ids_are_no_labels(tmp_path):
     path = tmp_path / "ids.csv"
     path.write_text("label\n0\n1000000\n")
-    fails(noise(path, "symmetric", "0.5"), 1, "look like ids")
+    fails(noise(path, "symmetric", "0.5"), 1, "contains the label 1000000, but labels should be in [0, 20000).")
 
 
 def test_options_without_a_part_are_refused(tmp_path):

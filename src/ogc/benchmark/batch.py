@@ -1,9 +1,7 @@
-"""Training a batch of runs side by side: stop at a deadline, retry runs alone if one fails, record the session."""
+"""Training a batch of runs side by side: retry runs alone if one fails, and record the session."""
 
 from __future__ import annotations
 
-import math
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -39,22 +37,23 @@ def train_batch(
     *,
     device: str,
     console: Console,
-    deadline: float = math.inf,
     save_every: float = SAVE_EVERY,
     stop: Stop | None = None,
     started: float | None = None,
 ) -> list[Outcome]:
-    """Train jobs side by side from their last checkpoints, until ``deadline`` on the monotonic clock at the latest.
+    """Train jobs side by side from their last checkpoints.
 
     If a job fails, the unfinished ones are trained again one at a time, so that the failure is attributed to its job.
 
-    :param stop: the caller's signal handler; its own if not given.
+    :param stop: the caller's signal handler, with its deadline; its own if not given.
     :param started: start of the process on the monotonic clock, if these are its first jobs.
     """
     error: Exception | SystemExit | None = None
     with stopping() if stop is None else nullcontext(stop) as stop:
+        if stop:
+            return [Outcome()] * len(jobs)
         progress = Progress(console, jobs)
-        watch = SessionWatch(progress, jobs, stop, deadline, pick_device(device), started)
+        watch = SessionWatch(progress, jobs, pick_device(device), started)
         try:
             with progress:
                 train(jobs, device=device, watch=watch, save_every=save_every, resume=True, stop=stop)
@@ -65,17 +64,13 @@ def train_batch(
             if not custom and not isinstance(failure, NonFinite | ValueError):
                 raise
             error = failure
-        if watch.out_of_time and stop.signal == signal.SIGTERM:  # no other signal has come since
-            stop.signal = 0
         if error is None or len(jobs) == 1:
             return [_outcome(job, None if error is None else _message(error, job)) for job in jobs]
         outcomes = []
         for job in jobs:
             outcome = _outcome(job)
-            if outcome.result is None and not stop:
-                [outcome] = train_batch(
-                    [job], device=device, console=console, deadline=deadline, save_every=save_every, stop=stop
-                )
+            if outcome.result is None:
+                [outcome] = train_batch([job], device=device, console=console, save_every=save_every, stop=stop)
             outcomes.append(outcome)
         return outcomes
 
@@ -98,21 +93,12 @@ def _outcome(job: Job, error: str | None = None) -> Outcome:
 
 
 class SessionWatch:
-    """A watch that stops training at a deadline and records time, memory and the number of concurrent runs."""
+    """A watch that records the time and the memory of each run, and how many runs trained at the same time."""
 
-    def __init__(
-        self,
-        watch: Watch,
-        jobs: Sequence[Job],
-        stop: Stop,
-        deadline: float = math.inf,
-        device: torch.device | None = None,
-        started: float | None = None,
-    ) -> None:
-        self.watch, self.jobs, self.stop, self.deadline = watch, jobs, stop, deadline
-        self.said = watch.said
-        self.gpu = device if device is not None and device.type == "cuda" else None
-        self.out_of_time = False  # True once the deadline has stopped training
+    def __init__(self, watch: Watch, jobs: Sequence[Job], device: torch.device, started: float | None = None) -> None:
+        self.watch, self.jobs = watch, jobs
+        self.moved, self.said = watch.moved, watch.said
+        self.gpu = device if device.type == "cuda" else None
         self.start = time.monotonic()
         self.startup = None if started is None else self.start - started
         self.began_at: dict[int, float] = {}
@@ -129,11 +115,6 @@ class SessionWatch:
         self.training |= {run} if epoch < epochs else set()
         self.concurrent |= {each: max(len(self.training), self.concurrent.get(each, 0)) for each in self.training}
         self.watch.began(run, epoch=epoch, epochs=epochs, steps=steps)
-
-    def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
-        self.watch.moved(run, epoch=epoch, step=step, images_per_second=images_per_second)
-        if time.monotonic() >= self.deadline and not self.stop:
-            self.out_of_time, self.stop.signal = True, signal.SIGTERM  # training saves and stops
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
         self.watch.ended_epoch(run, epoch)

@@ -1,8 +1,8 @@
-"""Runs of the tables on a Ray cluster: one Ray task per batch of runs, on one GPU, or on one CPU without any GPU.
+"""Training on a Ray cluster: one Ray task per batch of runs, on one GPU, or on one CPU without any GPU.
 
 Ray schedules the tasks and repeats those that fail or are lost with their node. The data travels with the tasks and
 results with the answers, so nodes need nothing but ogc. A repeated run resumes from its last checkpoint if the nodes
-share a file system, else it starts again. It also starts again if it moves to a device of another precision.
+share a file system, else it starts again.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import logging
 import math
 import os
 import platform
-import shutil
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from .. import __version__
@@ -29,17 +28,19 @@ from .._files import first_line
 from .._require import require
 from ..data import Loaded
 from ..noise import LabelInfo
-from ..training import Job, Recipe, Source
+from ..training import Interrupted, Job, Recipe, Source
 from ..training.method import own_loss
 from ..training.own_loss import OwnLoss
-from ..training.run_folder import RESULT, read_description
-from ..training.session import pick_device, resolve
+from ..training.run_folder import RESULT, is_finished, read_part
 from ..training.stopping import Stop, stopping
 from .batch import SAVE_EVERY, Outcome, train_batch
 from .data import Data
 from .lock import Lock
-from .run import Claim, RunQueue
-from .task import Task, runs_per_device
+from .run import RunQueue
+from .task import Task, batches, runs_per_device
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 TRIES = 3  # failures after which a batch is split into its runs, or a run fails
 POLL = 1.0  # seconds
@@ -52,28 +53,73 @@ def run(
     *,
     data: Data,
     out: Path,
-    console: Any,
+    console: Console,
     device: str = "auto",
     side_by_side: int | None = None,
     deadline: float = math.inf,
     save_every: float = SAVE_EVERY,
     address: str | None = None,
-    queue: type[RunQueue] = RunQueue,
 ) -> RunQueue:
     """Run tasks like :func:`ogc.benchmark.run.run`, on the cluster at ``address``, or on a local Ray without one.
 
     :param device: ``cuda`` or ``cpu``; ``auto`` is ``cuda`` if the cluster has a GPU.
     """
-    require(device in ("auto", *DEVICES), "device", "auto, cuda or cpu with engine = ray", device)
-    filled = queue(out.absolute(), console, list(tasks))
-    data.get(filled.waiting)
-    if filled.waiting:
-        with stopping() as stop, _connected(address) as ray:
-            if device == "auto":
-                device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
-            most = runs_per_device(device, side_by_side if device == "cuda" else None)
-            Driver(ray, filled, data, device, most, deadline, save_every).work(stop)
-    return filled
+    queue = RunQueue(out.absolute(), console, list(tasks))
+    data.get(queue.waiting)
+    if not queue.waiting:
+        return queue
+    with queue, stopping(deadline) as stop, connected(address) as ray:
+        device = _kind(ray, device)
+        most = runs_per_device(device, tasks, side_by_side if device == "cuda" else None)
+        claimed = {task.work(queue.out): task for task in queue.claim(list(queue.waiting))}
+        jobs = [data.job(task, queue.out) for task in claimed.values()]
+        alone = any(task.cell.alone for task in tasks)
+        for job, outcome in train(ray, jobs, device, most, stop, console, alone=alone, save_every=save_every):
+            queue.finish(claimed[_folder(job)], outcome)
+        queue.signal = stop.signal
+    return queue
+
+
+def train_jobs(
+    jobs: Sequence[Job], *, device: str, side_by_side: int, address: str | None, console: Console
+) -> list[dict[str, Any]]:
+    """Train what is missing, like :func:`ogc.training.train` with ``resume``, and return the results.
+
+    The results stay in the jobs' folders, so the nodes share a file system with this machine.
+    """
+    jobs = [job._replace(out=_folder(job).absolute()) for job in jobs]
+    left, errors = [job for job in jobs if not is_finished(_folder(job))], []
+    if left:
+        _folder(left[0]).parent.mkdir(parents=True, exist_ok=True)
+        with stopping() as stop, connected(address) as ray:
+            device = _kind(ray, device)
+            most = side_by_side if device == "cuda" else 1
+            for job, outcome in train(ray, left, device, most, stop, console):
+                name = _folder(job).name
+                if is_finished(_folder(job)):
+                    console.print(f"{name} is finished.", markup=False, highlight=False, soft_wrap=True)
+                elif outcome.error is not None:
+                    errors.append(outcome.error)
+                elif outcome.result is not None:
+                    errors.append(
+                        f"{name} was trained on a node that does not share {_folder(job).parent} with this machine. To "
+                        "fix this, give an --out on a shared file system, or leave --engine ray out."
+                    )
+        if stop:
+            methods = {_folder(job): job.recipe.method for job in left if not is_finished(_folder(job))}
+            raise Interrupted(stop.signal, methods, from_python=any(job.source is None for job in jobs))
+    if errors:
+        raise RunFailed(errors[0])
+    return [read_part(_folder(job) / RESULT) for job in jobs]
+
+
+class RunFailed(RuntimeError):  # noqa: N818, the name describes the state
+    """Raised if a run failed on the cluster."""
+
+
+def _folder(job: Job) -> Path:
+    assert job.out is not None
+    return job.out
 
 
 def _check_address(address: str) -> None:
@@ -87,7 +133,8 @@ def _check_address(address: str) -> None:
 
 
 @contextmanager
-def _connected(address: str | None) -> Iterator[Any]:
+def connected(address: str | None) -> Iterator[Any]:
+    """Connect to the cluster at an address, or start a local Ray, and yield the library."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # workers on similar runs print similar lines
     os.environ.setdefault("RAY_COLOR_PREFIX", "0")
@@ -107,102 +154,74 @@ def _connected(address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-class Driver:
-    """Submit batches while the cluster has devices for them, and collect the outcomes."""
+def _kind(ray: Any, device: str) -> str:
+    """Return ``cuda`` or ``cpu``. Raises ``ConnectionError`` if the cluster has none."""
+    require(device in ("auto", *DEVICES), "device", "auto, cuda or cpu with engine = ray", device)
+    if device == "auto":
+        device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
+    if not ray.cluster_resources().get(DEVICES[device]):
+        raise ConnectionError(f"The cluster has no node with a {DEVICES[device]}.")
+    return device
 
-    def __init__(
-        self, ray: Any, queue: RunQueue, data: Data, device: str, most: int, deadline: float, save_every: float
-    ) -> None:
-        self.ray, self.queue, self.data, self.device, self.most = ray, queue, data, device, most
-        self.deadline, self.save_every = deadline, save_every
-        self.busy: dict[Any, list[Claim]] = {}  # by the reply that is pending
-        self.images: dict[str, Any] = {}  # by data set, in Ray's object store
-        need = {"num_gpus": 1, "num_cpus": 0} if device == "cuda" else {"num_cpus": 1}
-        retries = {"max_retries": TRIES - 1, "retry_exceptions": True}
-        self.train = ray.remote(train_remotely).options(**need, **retries, scheduling_strategy="SPREAD")
 
-    def work(self, stop: Stop) -> None:
-        last_device, stopped = time.monotonic(), None
-        try:
-            while True:
-                over, devices = bool(stop) or time.monotonic() >= self.deadline, self.devices()
-                if devices:
-                    last_device = time.monotonic()
-                elif time.monotonic() - last_device > TIMEOUT:
-                    raise ConnectionError(f"The cluster has no node with a {DEVICES[self.device]}.")
-                if not over:
-                    self.submit(devices)
-                if stop and stopped is None:
-                    stopped = time.monotonic()
-                    for reply in self.busy:
-                        self.ray.cancel(reply)  # an interrupt: the runs save and stop
-                if not self.busy and (over or not self.queue.waiting):
-                    break
-                if stopped is not None and time.monotonic() - stopped > TIMEOUT:
-                    break
-                if not self.busy:
-                    time.sleep(POLL)
-                for reply in self.ray.wait(list(self.busy), timeout=POLL)[0] if self.busy else []:
-                    self.receive(reply, stop)
-        finally:
-            self.queue.signal = stop.signal or None
-            for claims in self.busy.values():
-                for claim in claims:
-                    self.queue.finish(claim, Outcome())
+def train(
+    ray: Any,
+    jobs: Sequence[Job],
+    device: str,
+    most: int,
+    stop: Stop,
+    console: Console,
+    *,
+    alone: bool = False,
+    save_every: float = SAVE_EVERY,
+) -> Iterator[tuple[Job, Outcome]]:
+    """Train jobs on the cluster, and yield each with its outcome. Ends early at ``stop``, when the jobs have saved.
 
-    def devices(self) -> int:
-        return int(self.ray.cluster_resources().get(DEVICES[self.device], 0))
+    :param most: jobs that share a device. If there are more devices than batches of this size, they are smaller.
+    :param alone: leave the cluster to one batch at a time, because its time counts.
+    """
+    from ray.exceptions import RayError, TaskCancelledError
 
-    def submit(self, devices: int) -> None:
-        """Submit as many batches as there are free devices. A timed run has the cluster to itself."""
-        queue = self.queue
-        queue.recheck()
-        while queue.waiting and len(self.busy) < devices:
-            running = [claim.task for claims in self.busy.values() for claim in claims]
-            if running and any(task.cell.alone for task in (*running, queue.waiting[0])):
-                return
-            share = math.ceil(len(queue.waiting) / (devices - len(self.busy)))
-            if claims := queue.claim(min(self.most, share)):
-                self.send(claims)
-
-    def send(self, claims: list[Claim]) -> None:
-        jobs = [self.data.job(claim.task, self.queue.out) for claim in claims]
-        name = claims[0].task.recipe.data
-        if name not in self.images:
-            self.images[name] = self.ray.put(jobs[0].data)
-        remote_jobs = [RemoteJob.of(job) for job in jobs]
-        until = time.time() + self.deadline - time.monotonic()
-        reply = self.train.remote(self.images[name], remote_jobs, self.device, until, self.save_every, __version__)
-        self.busy[reply] = claims
-
-    def receive(self, reply: Any, stop: Stop) -> None:
-        """Record the outcomes of a batch. If it failed, try its runs one at a time, or let them wait."""
-        from ray.exceptions import RayError, TaskCancelledError
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        claims = self.busy.pop(reply)
-        try:
-            node, outcomes = self.ray.get(reply)
-        except TaskCancelledError:
-            node, outcomes = None, [Outcome()] * len(claims)
-        except RayError as error:
-            reason = first_line(getattr(error, "cause", None) or error)
-            over = bool(stop) or time.monotonic() >= self.deadline
-            if not over:
-                names = ", ".join(claim.task.name for claim in claims)
-                self.queue.print(f"{names}: failed {TRIES} times. {reason}")
-            if not over and len(claims) > 1:
-                for claim in claims:
-                    self.send([claim])
-                return
-            alone = Outcome(error=f"Failed {TRIES} times on the cluster: {reason}")
-            node, outcomes = None, [Outcome()] * len(claims) if over else [alone]
-        for claim, outcome in zip(claims, outcomes, strict=True):
-            self.queue.finish(claim, outcome)
-        if node is not None:
-            folders = [claim.task.work(self.queue.out) for claim in claims]
-            there = NodeAffinitySchedulingStrategy(node, soft=True)
-            self.ray.remote(remove_finished).options(num_cpus=0, scheduling_strategy=there).remote(folders)
+    need = {"num_gpus": 1, "num_cpus": 0} if device == "cuda" else {"num_cpus": 1}
+    retries = {"max_retries": TRIES - 1, "retry_exceptions": True}
+    train_there = ray.remote(train_remotely).options(**need, **retries, scheduling_strategy="SPREAD")
+    devices = int(ray.cluster_resources()[DEVICES[device]])
+    waiting = batches(jobs, min(most, math.ceil(len(jobs) / devices)))
+    images = {job.recipe.data: job.data for job in jobs}
+    stored: dict[str, Any] = {}  # in Ray's object store, by data set
+    busy: dict[Any, list[Job]] = {}  # by the reply that is pending
+    give_up = math.inf
+    while (waiting and not stop) or busy:
+        while waiting and not stop and not (alone and busy):
+            batch = waiting.pop(0)
+            name = batch[0].recipe.data
+            if name not in stored:
+                stored[name] = ray.put(images[name])
+            remote_jobs = [RemoteJob.of(job) for job in batch]
+            busy[train_there.remote(stored[name], remote_jobs, device, save_every, __version__)] = batch
+        if stop and give_up == math.inf:
+            give_up = time.monotonic() + TIMEOUT
+            for reply in busy:
+                ray.cancel(reply)  # an interrupt: the runs save and stop
+        if time.monotonic() > give_up:
+            return
+        for reply in ray.wait(list(busy), timeout=POLL)[0] if busy else []:
+            batch = busy.pop(reply)
+            try:
+                outcomes = ray.get(reply)
+            except TaskCancelledError:
+                continue
+            except RayError as error:
+                if stop:
+                    continue
+                reason = first_line(getattr(error, "cause", None) or error)
+                names = ", ".join(_folder(job).name for job in batch)
+                console.print(f"{names}: failed {TRIES} times. {reason}", markup=False, soft_wrap=True)
+                if len(batch) > 1:
+                    waiting += [[job] for job in batch]
+                    continue
+                outcomes = [Outcome(error=f"Failed {TRIES} times on the cluster: {reason}")]
+            yield from zip(batch, outcomes, strict=True)
 
 
 # --- on the nodes -----------------------------------------------------------------------------------------------------
@@ -221,61 +240,43 @@ class RemoteJob(NamedTuple):
 
     @classmethod
     def of(cls, job: Job) -> RemoteJob:
-        assert job.out is not None
         loss, train = own_loss(job.recipe.method), job.data[0]
         custom = None if loss is None else (loss, loss.content())
-        return cls(job.recipe, job.source, train.given, train.true, job.info, job.out, custom)
+        return cls(job.recipe, job.source, train.given, train.true, job.info, _folder(job), custom)
 
-    def job(self, images: Loaded, device: torch.device) -> Job:
+    def job(self, images: Loaded, out: Path) -> Job:
         if self.custom is not None:
             loss, content = self.custom
             loss.allow(content)
         train, sets = images
-        labelled = replace(train, given=self.given, true=self.true), sets
-        return Job(self.recipe, self.source, labelled, self.info, self.folder(device))
-
-    def folder(self, device: torch.device) -> Path:
-        """Return the job's folder; a subfolder if its checkpoint has another precision, which cannot be resumed."""
-        precision = resolve(self.recipe, device).precision
-        with suppress(FileNotFoundError):
-            if read_description(self.out).recipe.precision != precision:
-                return self.out / precision
-        return self.out
+        return Job(self.recipe, self.source, (replace(train, given=self.given, true=self.true), sets), self.info, out)
 
 
 def train_remotely(
-    images: Loaded, remote_jobs: list[RemoteJob], device: str, until: float, save_every: float, version: str
-) -> tuple[str, list[Outcome]]:
-    """Train a batch until a time at most. Return the id of this node and the outcomes.
+    images: Loaded, remote_jobs: list[RemoteJob], device: str, save_every: float, version: str
+) -> list[Outcome]:
+    """Train a batch on this node, in temporary folders if it does not share a file system with the driver.
 
     Raises ``RuntimeError`` for an error that is not due to a run: another try on another node may succeed.
     """
-    import ray
     from rich.console import Console
 
-    console = Console(width=200, highlight=False)  # Ray forwards the output to the driver
-    here, node = platform.node(), ray.get_runtime_context().get_node_id()
+    console, here = Console(width=200, highlight=False), platform.node()  # Ray forwards the output to the driver
     names = ", ".join(each.out.name for each in remote_jobs)
     console.print(f"{names}: on {here}, process {os.getpid()}", markup=False, soft_wrap=True)
-    deadline = time.monotonic() + until - time.time()  # monotonic clocks differ between machines
     try:
         require(version == __version__, "version", f"{version}, as on the driver", __version__)
-        chosen = pick_device(device)
-        with ExitStack() as locks:
-            for each in remote_jobs:  # the task of a driver that was killed may run on for a while
-                lock = Lock.take(each.out.with_name(f"{each.out.name}.worker.lock"), wait=TIMEOUT)
+        with ExitStack() as stack:
+            jobs = []
+            for each in remote_jobs:
+                shared = each.out.parent.is_dir()
+                folder = each.out.parent if shared else Path(stack.enter_context(TemporaryDirectory()))
+                # the task of a driver that was killed may run on for a while
+                lock = Lock.take(folder / f"{each.out.name}.worker.lock", wait=TIMEOUT)
                 if lock is None:
-                    console.print(f"Another driver is training {each.out}.", markup=False, soft_wrap=True)
-                    return node, [Outcome()] * len(remote_jobs)
-                locks.callback(lock.release)
-            jobs = [each.job(images, chosen) for each in remote_jobs]
-            return node, train_batch(jobs, device=device, console=console, deadline=deadline, save_every=save_every)
+                    raise TimeoutError(f"Another driver is training {each.out}.")
+                stack.callback(lock.release)
+                jobs.append(each.job(images, folder / each.out.name))
+            return train_batch(jobs, device=device, console=console, save_every=save_every)
     except Exception as error:  # train_batch returns the errors of runs, so this one is the node's
         raise RuntimeError(f"{type(error).__name__} on {here}: {first_line(error)}") from None
-
-
-def remove_finished(folders: list[Path]) -> None:
-    """Remove the folders of finished runs from this node's file system."""
-    for folder in folders:
-        if any(folder.rglob(RESULT)):
-            shutil.rmtree(folder, ignore_errors=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, name_heights, over_epochs, tidy
+from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, name_heights, over_epochs, rendered, tidy
 from ..report.pictures import lr_drops
 from ..training.history import Epoch
-from .plan import TABLES, Cell, name_of
+from .plan import TABLES, name_of
 from .result import Result
 from .table import fill, runs_by_row
 
@@ -56,47 +55,11 @@ NAMES = {
 
 
 def encode(figure: Figure, format: str) -> bytes:
-    """Encode a figure. The same figure gives the same bytes."""
+    """Return the content of a file. Text stays text in SVG, and PDF has TrueType fonts, which publishers ask for."""
     import matplotlib
 
-    if figure.get_layout_engine() is not None:  # its result varies in the last bits
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-        for axes in figure.axes:
-            left, bottom, width, height = (round(number, 6) for number in axes.get_position().bounds)
-            axes.set_position((left, bottom, width, height))
-    dates: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "ogc", "svg.fonttype": "none", "pdf.fonttype": 42}):
-        figure.savefig(buffer, format=format, metadata=dates.get(format))
-    return in_few_colours(buffer.getvalue()) if format == "png" else buffer.getvalue()
-
-
-def in_few_colours(png: bytes) -> bytes:
-    """Reduce a drawing to 256 colours, a third of the size without a visible difference."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    with Image.open(io.BytesIO(png)) as image:
-        few = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        few.save(buffer, "png", optimize=True, dpi=image.info["dpi"])
-    return buffer.getvalue()
-
-
-def coverage(name: str, results: Iterable[Result]) -> tuple[int, int, str]:
-    """Count a figure's recorded runs and all of its runs, and return the command that runs the others.
-
-    They are those of the paper's table; for tau and the ratio, its runs with OGC on CIFAR-10.
-    """
-    cells: Sequence[Cell]
-    if name in SWEPT:
-        cells, command = TABLES[name].cells, f"ogc bench run {name} --data DIR"
-    else:
-        cells = [cell for cell in TABLES["cifar10"].cells if cell.method.endswith("+ogc")]
-        methods = ",".join(dict.fromkeys(cell.method for cell in cells))
-        command = f"ogc bench run cifar10 --methods {methods} --data DIR"
-    wanted = {cell.key for cell in cells}
-    return len(wanted & {result.key for result in results}), len(wanted), command
+    with matplotlib.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):
+        return rendered(figure, format)
 
 
 # --- the sweeps -------------------------------------------------------------------------------------------------------

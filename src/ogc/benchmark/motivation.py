@@ -68,8 +68,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**32, "seed", "in [0, 2**32)", self.seed)
-        require(self.epochs == tuple(sorted(set(self.epochs))), "epochs", "rising", self.epochs)
-        require(min(self.epochs, default=0) >= 1, "epochs", "one or more, each at least 1", self.epochs)
 
     @property
     def thresholds(self) -> tuple[float | None, ...]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Self
 
 from .._files import remove_leftovers
 from ..report.table import clock
@@ -47,45 +46,33 @@ def run(
     :param save_every: seconds between checkpoints.
     :param started: start of the process on the monotonic clock. The first batch records it as its start-up time.
     """
-    most = runs_per_device(pick_device(device).type, side_by_side)
+    most = runs_per_device(pick_device(device).type, tasks, side_by_side)
     queue = RunQueue(out, console, list(tasks))
     data.get(queue.waiting)
-    with stopping() as stop:
-        while not (stop or time.monotonic() >= deadline) and (claims := queue.claim(most)):
-            try:
-                queue.print("\n".join(f"{claim.task.name} ..." for claim in claims))
-                jobs = [data.job(claim.task, out) for claim in claims]
-                outcomes = [Outcome()] * len(jobs)
-                if not stop:  # no signal arrived while data was read
-                    outcomes = train_batch(
-                        jobs,
-                        device=device,
-                        console=console,
-                        deadline=deadline,
-                        save_every=save_every,
-                        stop=stop,
-                        started=started,
-                    )
-                started = None
-                for claim, outcome in zip(claims, outcomes, strict=True):
-                    queue.finish(claim, outcome)
-            finally:
-                for claim in claims:
-                    claim.lock.release()
-    queue.signal = stop.signal or None
+    with queue, stopping(deadline) as stop:
+        while not stop and (queue.waiting or queue.recheck()):
+            batch = queue.claim(batches(queue.waiting, most)[0])
+            if not batch:
+                continue
+            for task in batch:
+                queue.print(f"{task.name} ...")
+            jobs = [data.job(task, out) for task in batch]
+            outcomes = train_batch(
+                jobs, device=device, console=console, save_every=save_every, stop=stop, started=started
+            )
+            started = None
+            for task, outcome in zip(batch, outcomes, strict=True):
+                queue.finish(task, outcome)
+        queue.signal = stop.signal
     return queue
-
-
-class Claim(NamedTuple):
-    """A task that this process has locked."""
-
-    task: Task
-    lock: Lock
 
 
 @dataclass
 class RunQueue:
-    """The tasks that wait, and the outcome of the others. Each task is locked by the process that runs it."""
+    """The tasks that wait, and the outcome of the others. Each task is locked by the process that runs it.
+
+    As a context manager, it lets the tasks that were claimed and not finished wait again.
+    """
 
     out: Path
     console: Console
@@ -94,33 +81,42 @@ class RunQueue:
     done: list[Task] = field(default_factory=list)  # by this process
     failed: dict[str, str] = field(default_factory=dict)  # name to error message
     elsewhere: dict[str, Task] = field(default_factory=dict)  # locked by another process
-    signal: int | None = None  # that stopped this process
+    claimed: dict[str, tuple[Task, Lock]] = field(default_factory=dict)  # locked by this process
+    signal: int = 0  # that stopped this process
 
     def __post_init__(self) -> None:
         tasks, self.waiting = self.waiting, []
         for task in tasks:
             if not self._has_result(task):
                 self.waiting.append(task)
-            elif task.work(self.out).exists() and (lock := Lock.take(task.lock(self.out))) is not None:
-                self.release(Claim(task, lock))  # left by a process that was killed
+            elif task.work(self.out).exists() and self._lock(task):  # left by a process that was killed
+                self.release(task)
 
-    def claim(self, most: int) -> list[Claim]:
-        """Lock the next batch, of at most ``most`` tasks. An empty list if no task is left for this process."""
-        while self.waiting or self.recheck():
-            batch = batches(self.waiting, most)[0]
-            if claims := [claim for task in batch if (claim := self._claim(task)) is not None]:
-                return claims
-        return []
+    def __enter__(self) -> Self:
+        return self
 
-    def _claim(self, task: Task) -> Claim | None:
-        self.waiting.remove(task)
-        if (lock := Lock.take(task.lock(self.out))) is None:
-            self.elsewhere[task.name] = task
-            return None
-        if self._has_result(task):  # from another process, since the last check
-            self.release(Claim(task, lock))
-            return None
-        return Claim(task, lock)
+    def __exit__(self, *_: object) -> None:
+        for task, _lock in list(self.claimed.values()):
+            self.finish(task, Outcome())
+
+    def claim(self, tasks: Sequence[Task]) -> list[Task]:
+        """Lock tasks that wait. Return those that no other process has locked or finished."""
+        locked = []
+        for task in tasks:
+            self.waiting.remove(task)
+            if not self._lock(task):
+                self.elsewhere[task.name] = task
+            elif self._has_result(task):  # from another process, since the last check
+                self.release(task)
+            else:
+                locked.append(task)
+        return locked
+
+    def _lock(self, task: Task) -> bool:
+        lock = Lock.take(task.lock(self.out))
+        if lock is not None:
+            self.claimed[task.name] = task, lock
+        return lock is not None
 
     def _has_result(self, task: Task) -> bool:
         status = result_status(task, self.out)
@@ -139,9 +135,8 @@ class RunQueue:
                     self.waiting.append(task)
         return bool(self.waiting)
 
-    def finish(self, claim: Claim, outcome: Outcome) -> None:
+    def finish(self, task: Task, outcome: Outcome) -> None:
         """Write the result or note the error, else let the task wait again; then release it."""
-        task = claim.task
         if outcome.result is not None:
             assert outcome.session is not None
             result = from_training(task.cell, outcome.result, outcome.session)
@@ -153,14 +148,14 @@ class RunQueue:
             self.failed[task.name] = outcome.error
         else:
             self.waiting.append(task)
-        self.release(claim)
+        self.release(task)
 
-    def release(self, claim: Claim) -> None:
+    def release(self, task: Task) -> None:
         """Unlock a task, and remove its checkpoints if it has a result."""
-        status = result_status(claim.task, self.out)
+        status = result_status(task, self.out)
         if status is not None and status.state == "done":
-            shutil.rmtree(claim.task.work(self.out), ignore_errors=True)
-        claim.lock.release()
+            shutil.rmtree(task.work(self.out), ignore_errors=True)
+        self.claimed.pop(task.name)[1].release()
 
     def print(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,11 +61,6 @@ def script(
     """
     for option, text in (("script", str(log)), ("time", time), *(("sbatch", each) for each in more)):
         require(text.isprintable(), option, "on one line", text)
-    form = re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", time)
-    require(form is not None, "time", "a time in Slurm's format, such as 04:00:00 or 1-12:00", time)
-    for each in more:
-        require(each.startswith("-"), "sbatch", "an option with its dashes, such as --partition=gpu", each)
-    require("\\" not in str(log), "script", "a path without backslashes, which sbatch does not support", str(log))
     quoted = str(log).replace("%", "%%").replace('"', r"\"")
     return SCRIPT.format(
         name=name,

@@ -67,36 +67,23 @@ class Estimate(NamedTuple):
     seconds: float  # of training
     startup: float  # seconds before it
     by: int  # results
-    images_per_second: float  # per run
-    side_by_side: int
 
 
-def estimate(
-    left: Sequence[Status], results: Sequence[Result], *, device: str, kind: str = "cpu", side_by_side: int
-) -> Estimate | None:
+def estimate(left: Sequence[Status], results: Sequence[Result], *, device: str, kind: str) -> Estimate | None:
     """Estimate the time from results on the same device, data and network; ``None`` if some run has no such result.
 
     :param kind: kind of the device, ``cuda`` or ``cpu``.
     """
-    seconds = 0.0
-    used: dict[str, Result] = {}
-    for task, *_, epochs in left:
-        recipe, shared_by = task.recipe, 1 if task.cell.alone else side_by_side
-        similar = [
-            result
-            for result in results
-            if (result.provenance.device, result.recipe.data) == (device, recipe.data)
-            and recipe.network in ("auto", result.recipe.network)
-        ]
+    here = [result for result in results if result.provenance.device == device]
+    seconds, used = 0.0, set[str]()
+    for status in left:
+        recipe = status.task.recipe
+        same_data = [result for result in here if result.recipe.data == recipe.data]
+        similar = [result for result in same_data if recipe.network in ("auto", result.recipe.network)]
         if not similar:
             return None
-        nearest = min((result.side_by_side for result in similar), key=lambda n: abs(n - shared_by))
-        similar = [result for result in similar if result.side_by_side == nearest]
-        used |= {f"{result.key}-{result.seed}": result for result in similar}
-        epoch = statistics.median(result.wall_seconds / len(result.epochs) for result in similar)
-        seconds += (recipe.epochs - epochs) * epoch / nearest
-    speed = statistics.median(result.images_per_second for result in used.values())
-    startups = [result.startup_seconds for result in results if result.provenance.device == device]
-    known = [seconds for seconds in startups if seconds is not None]
-    startup = statistics.median(known) if known else STARTUP[kind]
-    return Estimate(seconds, startup, len(used), speed, max(result.side_by_side for result in used.values()))
+        used |= {f"{result.key}-{result.seed}" for result in similar}
+        epoch = statistics.median(each.wall_seconds / each.side_by_side / len(each.epochs) for each in similar)
+        seconds += (recipe.epochs - status.epochs) * epoch
+    startups = [result.startup_seconds for result in here if result.startup_seconds is not None]
+    return Estimate(seconds, statistics.median(startups) if startups else STARTUP[kind], len(used))

@@ -76,6 +76,7 @@ class Filled:
     table: Table
     columns: tuple[str, ...]
     rows: tuple[tuple[Row, tuple[Entry, ...]], ...]
+    averaged: bool = False  # also show the accuracy of the averaged weights
     left_out: tuple[str, ...] = ()  # labels of rows without runs
 
     def without_empty_rows(self) -> Filled:
@@ -100,11 +101,11 @@ class Filled:
     def has_runs(self) -> bool:
         return any(entry.ours for entry in self.entries)
 
-    def lines(self, row: int, *, averaged: bool = False) -> list[tuple[str, list[Shown]]]:
+    def lines(self, row: int) -> list[tuple[str, list[Shown]]]:
         """Return a row's lines with their names: ours, averaged (if wanted), paper, difference."""
         _, entries = self.rows[row]
         lines = [("ours", [_ours(entry) for entry in entries])]
-        if averaged and any(entry.averaged for entry in entries):
+        if self.averaged and any(entry.averaged for entry in entries):
             lines.append(("averaged", [Shown(e.show(e.averaged) if e.averaged else "-") for e in entries]))
         if any(entry.paper for entry in entries):
             lines.append(("paper", [paper(entry) for entry in entries]))
@@ -112,7 +113,7 @@ class Filled:
             lines.append(("difference", [difference(entry) for entry in entries]))
         return lines
 
-    def legend(self, *, averaged: bool = False) -> list[str]:
+    def legend(self) -> list[str]:
         """Explain the lines and marks that occur in the table, one sentence each."""
         table, entries = self.table, self.entries
         last = RECIPES[table.dataset].report_epochs
@@ -132,7 +133,7 @@ class Filled:
             "-: not run": any(entry.mean is None and not entry.blank for entry in entries),
             f"not run: {', '.join(self.left_out)}": self.left_out,
             "none: the run did not record this number": any(entry.blank for entry in entries),
-            "averaged: the same runs, evaluated with averaged weights": averaged,
+            "averaged: the same runs, evaluated with averaged weights": self.averaged,
             "paper: the number printed in the paper": any(entry.paper for entry in entries),
             f"!: differs from the paper by more than {far}; averages are not marked": marked,
             f"bold: the best of its column{second}{apart}": any(entry.rank or entry.paper_rank for entry in entries),
@@ -141,10 +142,10 @@ class Filled:
             f"{AVERAGE}: the mean of {over}": table.average_over is not None,
             table.note: table.note,
         }
-        return [sentence for sentence, applies in sentences.items() if applies]
+        return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence, applies in sentences.items() if applies]
 
 
-def fill(table: Table, results: Iterable[Result]) -> Filled:
+def fill(table: Table, results: Iterable[Result], *, averaged: bool = False) -> Filled:
     """Fill a table with results. Methods that are in no table are added as rows to the data set's first table.
 
     Runs on other labels than the table's are left out.
@@ -168,7 +169,7 @@ def fill(table: Table, results: Iterable[Result]) -> Filled:
         columns += (AVERAGE,)
         for row, entries in rows:
             entries.append(_average(row, entries[: table.average_over]))
-    return Filled(table, columns, _ranked(rows))
+    return Filled(table, columns, _ranked(rows), averaged)
 
 
 def entry_of(

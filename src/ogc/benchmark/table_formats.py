@@ -25,7 +25,7 @@ COLUMNS = (
 )
 
 
-def terminal(filled: Filled, *, averaged: bool = False, width: int = 100) -> Group:
+def terminal(filled: Filled, *, width: int = 100) -> Group:
     """Render a table in ASCII. Columns that do not fit go below. The last line of a row has the number of runs."""
     from rich import box
     from rich.console import Group
@@ -34,7 +34,7 @@ def terminal(filled: Filled, *, averaged: bool = False, width: int = 100) -> Gro
 
     rows: list[tuple[str, str, list[Text]]] = []
     for number, (named, _) in enumerate(filled.rows):
-        lines = filled.lines(number, averaged=averaged)
+        lines = filled.lines(number)
         runs = [cell.runs for cell in lines[0][1]]
         if len(lines) == 1 and any(runs):
             lines.append(("", [Shown("")] * len(runs)))
@@ -62,7 +62,7 @@ def terminal(filled: Filled, *, averaged: bool = False, width: int = 100) -> Gro
         for name, line, texts in rows:
             shown.add_row(Text(name), *(texts[i] for i in chosen), style="dim" if line == "paper" else "")
         tables += [Text(), shown]
-    caption = " ".join(_sentences(filled, averaged)).replace("±", "+-")
+    caption = " ".join(filled.legend()).replace("±", "+-")
     return Group(Text(filled.table.title, "bold"), *tables, Text(), Text(caption, "dim"), Text())
 
 
@@ -80,11 +80,7 @@ def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
     return blocks
 
 
-def _sentences(filled: Filled, averaged: bool) -> list[str]:
-    return [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in filled.legend(averaged=averaged)]
-
-
-def markdown(filled: Filled, *, averaged: bool = False) -> str:
+def markdown(filled: Filled) -> str:
     def written(cell: Shown) -> str:
         text = {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}[cell.rank].format(cell.text.replace("±", " ± "))
         text += ("~" if cell.earlier else "") + (r"\*" if cell.misprinted else "")
@@ -93,9 +89,9 @@ def markdown(filled: Filled, *, averaged: bool = False) -> str:
     head = [filled.table.heading, "", *filled.columns]
     rows = [head, ["---", "---", *["---:"] * len(filled.columns)]]
     for row, (named, _) in enumerate(filled.rows):
-        for line, cells in filled.lines(row, averaged=averaged):
+        for line, cells in filled.lines(row):
             rows.append([named.label if line == "ours" else "", line, *map(written, cells)])
-    legend = ["- " + sentence.replace("*", r"\*") for sentence in _sentences(filled, averaged)]
+    legend = ["- " + sentence.replace("*", r"\*") for sentence in filled.legend()]
     return "\n".join([*_lines(rows), "", *legend, ""])
 
 
@@ -107,7 +103,7 @@ def _runs(cell: Shown) -> str:
     return f" ({cell.runs})" if cell.runs else ""
 
 
-def latex(filled: Filled, *, averaged: bool = False) -> str:
+def latex(filled: Filled) -> str:
     """Render a table for a document that uses ``booktabs``."""
 
     def written(cell: Shown) -> str:
@@ -120,11 +116,11 @@ def latex(filled: Filled, *, averaged: bool = False) -> str:
         if row:
             rule = row == filled.first_extra
             lines.append(r"    \midrule" if rule else r"    \addlinespace")
-        for line, cells in filled.lines(row, averaged=averaged):
+        for line, cells in filled.lines(row):
             label = named.label if line == "ours" else rf"\quad {line}"
             lines.append("    " + " & ".join([_tex(label), *map(written, cells)]) + r" \\")
     head = " & ".join(map(_tex, [filled.table.heading, *filled.columns]))
-    caption = _tex(f"{filled.table.title}. {' '.join(_sentences(filled, averaged))}").replace("-: ", "--: ")
+    caption = _tex(f"{filled.table.title}. {' '.join(filled.legend())}").replace("-: ", "--: ")
     return "\n".join(
         [
             r"% \usepackage{booktabs}; six noises are about 17 cm wide",
@@ -153,13 +149,13 @@ def _tex(text: str) -> str:
     return text if text.startswith("\\") or not text.startswith("-") else f"${text}$" if text[1:] else "--"
 
 
-def html(tables: Sequence[Filled], *, averaged: bool = False) -> str:
+def html(tables: Sequence[Filled]) -> str:
     """Render a self-contained page. On a phone each row is a card."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = Path(__file__).with_name("tables.html").read_text(encoding="utf-8")
-    return environment.from_string(template).render(tables=tables, averaged=averaged)
+    return environment.from_string(template).render(tables=tables)
 
 
 def page(results: Sequence[Result], *, folder: Path, beside: Path, other_draws: Sequence[Result] = ()) -> str:
@@ -169,7 +165,7 @@ def page(results: Sequence[Result], *, folder: Path, beside: Path, other_draws: 
     :param beside: folder of the page; links are relative to it.
     :param other_draws: runs on other labels than the authors', from the folder of that name beside ``folder``.
     """
-    tables = [fill(table, results) for table in TABLES.values()]
+    tables = [fill(table, results, averaged=True) for table in TABLES.values()]
     with_runs = [filled for filled in tables if filled.has_runs]
     place = Path(os.path.relpath(folder, beside)).as_posix()
     parts = [
@@ -177,7 +173,7 @@ def page(results: Sequence[Result], *, folder: Path, beside: Path, other_draws: 
         f"This page is generated by `ogc tables --write` from {counted(len(results), 'run')} in [{place}]({place}):",
         "\n".join(_machines(results)),
         COLUMNS,
-        *(f"## {filled.table.title}\n\n{markdown(filled, averaged=True)}" for filled in with_runs),
+        *(f"## {filled.table.title}\n\n{markdown(filled)}" for filled in with_runs),
         f"## Comparison with the paper\n\n{_comparison(with_runs, results, place)}",
         *([f"## Other draws\n\n{_other_draws(other_draws, place)}"] if other_draws else []),
         "## Not run\n\n" + "\n".join(f"- `{f.table.name}`: {f.table.title}" for f in tables if not f.has_runs),

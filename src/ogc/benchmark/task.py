@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath
+from typing import TypeVar
 
 from .._require import require
-from ..training import Recipe
+from ..training import Job, Recipe
 from ..training.method import own_loss
 from .plan import Cell
 from .result import path_of
@@ -32,11 +33,6 @@ class Task:
     @property
     def name(self) -> str:
         return f"{self.cell.key}-{self.seed}"
-
-    @property
-    def kind(self) -> tuple[str, bool, bool]:
-        """Tasks of one kind can share a batch. Custom losses are kept apart: the engine may not support them."""
-        return self.cell.dataset, self.cell.alone, own_loss(self.cell.method) is not None
 
     def work(self, out: Path) -> Path:
         """Folder of its checkpoints."""
@@ -76,21 +72,27 @@ def differences(one: Recipe, another: Recipe) -> str:
     return ", ".join(f"{name} is {a.get(name)!r} there and {b.get(name)!r} here" for name in names)
 
 
-def batches(tasks: Sequence[Task], most: int) -> list[list[Task]]:
-    """Group tasks of the same kind into as few batches as possible, of similar size and at most ``most`` tasks."""
-    kinds: dict[tuple[str, bool, bool], list[Task]] = {}
-    for task in tasks:
-        kinds.setdefault(task.kind, []).append(task)
+Item = TypeVar("Item", Task, Job)
+
+
+def batches(items: Sequence[Item], most: int) -> list[list[Item]]:
+    """Group runs of the same recipe into as few batches as possible, of similar size and at most ``most`` runs.
+
+    Custom losses are kept apart: the engine may not support them.
+    """
+    kinds: dict[tuple[str, bool], list[Item]] = {}
+    for item in items:
+        kinds.setdefault((item.recipe.name, own_loss(item.recipe.method) is not None), []).append(item)
     found = []
     for alike in kinds.values():
-        size = 1 if alike[0].cell.alone else math.ceil(len(alike) / math.ceil(len(alike) / most))
+        size = math.ceil(len(alike) / math.ceil(len(alike) / most))
         found += [alike[i : i + size] for i in range(0, len(alike), size)]
     return found
 
 
-def runs_per_device(device: str, wanted: int | None = None) -> int:
-    """Return how many runs share a device of this kind: ``wanted``, or the default for ``cuda`` or ``cpu``."""
+def runs_per_device(device: str, tasks: Sequence[Task], wanted: int | None = None) -> int:
+    """Return how many runs share a device: ``wanted``, or the default for ``cuda`` or ``cpu``. Timed runs do not."""
     require(wanted is None or wanted >= 1, "side-by-side", "at least 1", wanted)
     serial = device != "cuda" and (wanted or 1) > 1
     require(not serial, "side-by-side", "1 without a GPU, where runs are sequential", wanted)
-    return wanted or SIDE_BY_SIDE[device]
+    return 1 if any(task.cell.alone for task in tasks) else wanted or SIDE_BY_SIDE[device]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -21,10 +22,7 @@ from .errors import FAILED, SIGNALLED, UNFINISHED
 from .output import download_bar, make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..benchmark.plan import Cell
-    from ..benchmark.run import RunQueue
     from ..benchmark.task import Task
 
 HINTS = {
@@ -185,9 +183,8 @@ def run(options: BenchRunOptions) -> None:
     Stop it at any time and run the same command again to continue. Finished runs are not repeated.
     Ctrl-C saves; if the process is killed, training since the last checkpoint is lost.
     """
-    started, console = time.monotonic(), make_console()
-    tasks = options.tasks(options.cells())
-    execute(tasks, options, console, note=trials_note(tasks), started=started)
+    started, tasks = time.monotonic(), options.tasks(options.cells())
+    execute(tasks, options, note=trials_note(tasks), started=started)
 
 
 @command(**HINTS)
@@ -203,13 +200,13 @@ def tune(options: TuneOptions) -> None:
     """
     from ..benchmark.plan import tuning
 
-    console, cells = make_console(), tuning(options.dataset, options.method)
+    cells = tuning(options.dataset, options.method)
     tasks = options.tasks(cells)
     try:
-        execute(tasks, options, console)
+        execute(tasks, options)
     finally:
         if not options.dry:
-            console.print(grid_table(tasks, options.out, names=list(cells[0].changes)))
+            make_console().print(grid_table(tasks, options.out, names=list(cells[0].changes)))
 
 
 @command(**HINTS)
@@ -224,33 +221,19 @@ def export(options: ExportOptions) -> None:
     A task saves two minutes before its time limit and is requeued automatically.
     """
     from .._files import write_whole
+    from ..benchmark.data import Data
     from ..benchmark.slurm import script as slurm_script
+    from ..benchmark.status import result_status
     from ..benchmark.task import batches, runs_per_device
     from ..report.table import counted
 
     if not options.slurm:
         raise ValueError("Add --slurm, the only kind of script so far.")
-    tasks = _unfinished(options, make_console(stderr=True))
-    path = options.script or Path(f"ogc-{options.table}.sbatch")
-    names = [[task.name for task in batch] for batch in batches(tasks, runs_per_device("cuda", options.side_by_side))]
-    command = _worker_command(options, tasks)
-    log = path.absolute().with_suffix("")
-    text = slurm_script(f"ogc-{options.table}", names, command, log=log, time=options.limit, more=options.sbatch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text.encode())
-    typer.echo(f"{path}: {counted(len(names), 'task')}. Submit it with: sbatch {shlex.quote(str(path))}")
-
-
-def _unfinished(options: ExportOptions, console: Console) -> list[Task]:
-    """Return the runs without a result. Print a note for invalid results and for missing data."""
-    from ..benchmark.data import Data
-    from ..benchmark.status import result_status
-
-    left = []
+    console, left = make_console(stderr=True), []
     for task in options.tasks(options.cells()):
-        status = result_status(task, options.out)
-        left += [task] if status is None else []
-        if status is not None and status.note:
+        if (status := result_status(task, options.out)) is None:
+            left.append(task)
+        elif status.note:
             say(console, f"{task.name} is skipped. {status.note}")
     if not left:
         raise ValueError("All runs have results already. No script was written.")
@@ -258,7 +241,19 @@ def _unfinished(options: ExportOptions, console: Console) -> list[Task]:
         Data(options.data or Path("data"), options.ilsvrc).check(left)
     except OSError as error:
         say(console, f"Note, on this machine: {error}")
-    return left
+    path = options.script or Path(f"ogc-{options.table}.sbatch")
+    grouped = batches(left, runs_per_device("cuda", left, options.side_by_side))
+    text = slurm_script(
+        f"ogc-{options.table}",
+        [[task.name for task in batch] for batch in grouped],
+        _worker_command(options, left),
+        log=path.absolute().with_suffix(""),
+        time=options.limit,
+        more=options.sbatch,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text.encode())
+    typer.echo(f"{path}: {counted(len(grouped), 'task')}. Submit it with: sbatch {shlex.quote(str(path))}")
 
 
 def _worker_command(options: ExportOptions, tasks: Sequence[Task]) -> list[str]:
@@ -279,69 +274,56 @@ def _worker_command(options: ExportOptions, tasks: Sequence[Task]) -> list[str]:
     return [sys.executable, "-m", "ogc", "bench", "run", options.table, *words]
 
 
-def execute(
-    tasks: Sequence[Task], options: ExecuteOptions, console: Console, *, note: str = "", started: float | None = None
-) -> None:
+def execute(tasks: Sequence[Task], options: ExecuteOptions, *, note: str = "", started: float | None = None) -> None:
     """Run what is missing, or show it with ``--dry-run``; raise ``typer.Exit`` unless all runs are done.
 
     :param note: printed before any work.
     :param started: start of the process on the monotonic clock.
     """
-    if options.dry:
-        print_dry_run(tasks, options, console, note)
-        return
-    with warnings_as_notes(console):
-        queue = _work(tasks, options, console, note, started)
-    _summarise(queue, len(tasks), console)
-    if queue.signal is not None:
-        raise typer.Exit(SIGNALLED + queue.signal)
-    if queue.failed:
-        raise typer.Exit(FAILED)
-    if queue.waiting:
-        raise typer.Exit(UNFINISHED)
-
-
-def _work(
-    tasks: Sequence[Task], options: ExecuteOptions, console: Console, note: str, started: float | None
-) -> RunQueue:
-    """Run the tasks on this machine or on a Ray cluster."""
     from ..benchmark import run as local
     from ..benchmark.data import Data
     from ..benchmark.status import result_status
 
+    console = make_console()
+    if options.dry:
+        print_dry_run(tasks, options, console, note)
+        return
     deadline = math.inf if options.max_minutes is None else time.monotonic() + 60 * options.max_minutes
     missing = [task for task in tasks if result_status(task, options.out) is None]
     if missing and note:
         say(console, note)
     data = Data(options.data, options.ilsvrc)
-    if options.download:
-        with download_bar() as progress:
-            data.get(missing, download=True, progress=progress)
-    common: dict[str, Any] = {
-        "data": data,
-        "out": options.out,
-        "console": console,
-        "device": options.device,
-        "side_by_side": options.side_by_side,
-        "deadline": deadline,
-        "save_every": options.save_every,
-    }
-    if options.engine == "ray":
-        from ..benchmark import cluster
+    with warnings_as_notes(console):
+        if options.download:
+            with download_bar() as progress:
+                data.get(missing, download=True, progress=progress)
+        common: dict[str, Any] = {
+            "data": data,
+            "out": options.out,
+            "console": console,
+            "device": options.device,
+            "side_by_side": options.side_by_side,
+            "deadline": deadline,
+            "save_every": options.save_every,
+        }
+        if options.engine == "ray":
+            from ..benchmark import cluster
 
-        return cluster.run(tasks, **common, address=options.address)
-    return local.run(tasks, **common, started=started)
-
-
-def _summarise(queue: RunQueue, total: int, console: Console) -> None:
-    """Print the error of each failed run, and one line with the counts."""
+            queue = cluster.run(tasks, **common, address=options.address)
+        else:
+            queue = local.run(tasks, **common, started=started)
     for name, message in queue.failed.items():
         say(console, f"{name}: {message}")
-    parts = [f"{len(queue.existing) + len(queue.done)} of {total} runs are done, {len(queue.done)} of them new."]
+    counts = {
+        f"{len(queue.existing) + len(queue.done)} of {len(tasks)} runs are done, {len(queue.done)} of them new.": True,
+        f"{len(queue.failed)} failed.": queue.failed,
+        f"{len(queue.elsewhere)} in progress in other processes.": queue.elsewhere,
+        f"{len(queue.waiting)} left: run the same command again.": queue.waiting,
+    }
+    say(console, " ".join(sentence for sentence, applies in counts.items() if applies))
+    if queue.signal not in (0, signal.SIGALRM):  # which stands for --max-minutes
+        raise typer.Exit(SIGNALLED + queue.signal)
     if queue.failed:
-        parts.append(f"{len(queue.failed)} failed.")
-    if queue.elsewhere:
-        parts.append(f"{len(queue.elsewhere)} in progress in other processes.")
+        raise typer.Exit(FAILED)
     if queue.waiting:
-        parts.append(f"{len(queue.waiting)} left: run the same command again.")
-    say(console, " ".join(parts))
+        raise typer.Exit(UNFINISHED)

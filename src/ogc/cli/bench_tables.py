@@ -38,7 +38,7 @@ def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Conso
     from ..training.session import pick_device
 
     device = None if options.engine == "ray" else pick_device(options.device)
-    side_by_side = 1 if device is None else runs_per_device(device.type, options.side_by_side)
+    side_by_side = 1 if device is None else runs_per_device(device.type, tasks, options.side_by_side)
     statuses = [status_of(task, options.out) for task in tasks]
     left = [each for each in statuses if each.state in ("started", "missing")]
     console.print(status_table(statuses))
@@ -48,7 +48,7 @@ def print_dry_run(tasks: Sequence[Task], options: ExecuteOptions, console: Conso
     if counts["invalid"]:
         parts.append(f"Invalid results: {counts['invalid']}, see above.")
     if left:
-        parts.append(estimated_time(left, options.out, device, side_by_side))
+        parts.append(estimated_time(left, options.out, device))
     try:
         Data(options.data, options.ilsvrc).check([each.task for each in left])
     except OSError as error:
@@ -72,7 +72,7 @@ def status_table(statuses: Sequence[Status]) -> Table:
     return shown
 
 
-def estimated_time(left: Sequence[Status], out: Path, device: torch.device | None, side_by_side: int) -> str:
+def estimated_time(left: Sequence[Status], out: Path, device: torch.device | None) -> str:
     """Estimate the time from results on the same device.
 
     :param device: ``None`` for a Ray cluster, which a dry run does not contact.
@@ -86,12 +86,11 @@ def estimated_time(left: Sequence[Status], out: Path, device: torch.device | Non
         epochs = sum(each.task.recipe.epochs - each.epochs for each in left)
         return f"{counted(epochs, 'epoch')} left. Time unknown: it depends on the devices of the Ray cluster."
     name, recorded = device_name(device), read_all(out)[0]
-    found = estimate(left, recorded, device=name, kind=device.type, side_by_side=side_by_side)
+    found = estimate(left, recorded, device=name, kind=device.type)
     if found is None:
         return f"Time unknown: {out} has no comparable results on this device, {name}."
-    speed = f"{found.images_per_second:,.0f} images/s per run, {found.side_by_side} side by side"
-    basis = f"based on {counted(found.by, 'result')} on {name} ({speed})"
     total, startup = clock(found.startup + found.seconds), clock(found.startup)
+    basis = f"based on {counted(found.by, 'result')} on {name}"
     return f"Estimated time: {total}, including {startup} of start-up, {basis}."
 
 

@@ -17,7 +17,7 @@ import typer
 FAILED, USAGE, UNFINISHED, SIGNALLED = 1, 2, 3, 128
 FAILURES = {  # exceptions about files and runs; other ``ValueError``s are about arguments
     "ogc.audit.files": "AuditError",
-    "ogc.compare_cluster": "RunFailed",
+    "ogc.benchmark.cluster": "RunFailed",
     "ogc.noise.files": "LabelFileError",
     "ogc.training.run_folder": "CheckpointError",
     "ogc.training.run": "NonFinite",

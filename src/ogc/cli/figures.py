@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +20,7 @@ from .output import make_console, say, warnings_as_notes
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..benchmark.motivation import Moment, Settings
+    from ..benchmark.motivation import Settings
 
 NAMES = ("motivation", "epsilon", "queue", "every", "tau", "ratio")
 
@@ -33,22 +32,6 @@ class FiguresOptions:
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("runs/figures")
     format: Annotated[str, typer.Option("--format", help="png, svg, pdf, or several of them: png,pdf.")] = "png"
     seed: Annotated[int, typer.Option(help="Seed of motivation: points, noise, weights and batches.")] = 0
-
-    @property
-    def wanted(self) -> list[str]:
-        return list(NAMES if "all" in self.names else dict.fromkeys(self.names))
-
-    @property
-    def formats(self) -> list[str]:
-        return [part.strip() for part in self.format.split(",")]
-
-    def check(self) -> None:
-        from ..benchmark.figures import FORMATS
-
-        for name in self.names:
-            require_known("figure", name, (*NAMES, "all"))
-        for format in self.formats:
-            require_known("format", format, FORMATS)
 
 
 @command(stopped="Stopped. Files that were already written are complete.")
@@ -69,27 +52,32 @@ def figures(options: FiguresOptions) -> None:
       ogc figures tau ratio --results runs/bench --format pdf
       ogc figures all --out figures --format png,svg
     """
+    from ..benchmark.figures import FORMATS
     from ..benchmark.motivation import Settings
 
-    options.check()
+    formats = [part.strip() for part in options.format.split(",")]
+    for name in options.names:
+        require_known("figure", name, (*NAMES, "all"))
+    for format in formats:
+        require_known("format", format, FORMATS)
     console, settings = make_console(), Settings(seed=options.seed)
-    wanted = options.wanted
+    wanted = list(NAMES if "all" in options.names else dict.fromkeys(options.names))
     if "motivation" in wanted:
         options.out.mkdir(parents=True, exist_ok=True)  # fail before the training
-    missing = draw_recorded([name for name in wanted if name != "motivation"], options, console)
+    missing = draw_recorded([name for name in wanted if name != "motivation"], options, formats, console)
     if "motivation" in wanted:
-        motivation(settings, options.out, options.formats, console)
+        motivation(settings, options.out, formats, console)
     if missing and "all" in options.names:
         typer.echo("\n".join(missing), err=True)
     elif missing:
         raise fail("\n".join(missing), FAILED)
 
 
-def draw_recorded(names: list[str], options: FiguresOptions, console: Console) -> list[str]:
+def draw_recorded(names: list[str], options: FiguresOptions, formats: list[str], console: Console) -> list[str]:
     """Draw figures from recorded runs, and return one message per figure that has none."""
     if not names:
         return []
-    from ..benchmark.figures import FIGURES, coverage, encode
+    from ..benchmark.figures import FIGURES, SWEPT, encode
     from ..benchmark.result import FOLDER, disagreements, read_all
 
     folder = options.results or FOLDER
@@ -101,13 +89,11 @@ def draw_recorded(names: list[str], options: FiguresOptions, console: Console) -
     missing = []
     for name in names:
         drawn = FIGURES[name](found)
-        recorded, wanted, command = coverage(name, found)
         for picture, figure in drawn.items():
-            write(options.out, picture, {each: encode(figure, each) for each in options.formats}, console)
+            write(options.out, picture, {each: encode(figure, each) for each in formats}, console)
         if not drawn:
-            missing.append(f"{name}: {folder} has no runs of it. To run them: {command}")
-        elif 0 < recorded < wanted:
-            say(console, f"{name}: {recorded} of the paper's {wanted} runs are recorded. To run the others: {command}")
+            runs = name if name in SWEPT else "cifar10 --methods ce+ogc,fl+ogc"
+            missing.append(f"{name}: {folder} has no runs of it. To run them: ogc bench run {runs} --data DIR")
     return missing
 
 
@@ -122,50 +108,22 @@ def write(out: Path, name: str, files: dict[str, bytes], console: Console) -> No
 
 
 def motivation(settings: Settings, out: Path, formats: list[str], console: Console) -> None:
-    """Train with each threshold, and write the picture and its numbers."""
+    """Train with each threshold, print a line for each epoch that is drawn, and write the picture and its numbers."""
     from ..benchmark.figures import encode
-    from ..benchmark.motivation import numbers, task_of, train
+    from ..benchmark.motivation import Moment, name_of, numbers, task_of, train
     from ..benchmark.motivation_picture import draw
 
+    def show(threshold: float | None, moment: Moment) -> None:
+        if moment.epoch in settings.epochs:
+            tau = "-" if moment.tau is None else f"{moment.tau:.2f}"
+            shares = f"test {100 * moment.test_accuracy:4.1f} %  memorised {100 * moment.memorised:4.1f} %"
+            epoch = f"epoch {moment.epoch:4}/{settings.epochs[-1]}"
+            say(console, f"{name_of(threshold):8}  {epoch}  {shares}  tau {tau}")
+
     task = task_of(settings)
-    with warnings_as_notes(console), progress(settings, console) as update:
-        histories = [
-            train(threshold, settings, task, lambda moment, run=i: update(run, moment))  # type: ignore[misc]
-            for i, threshold in enumerate(settings.thresholds)
-        ]
+    with warnings_as_notes(console):
+        histories = [train(each, settings, task, partial(show, each)) for each in settings.thresholds]
     text = json.dumps(numbers(histories, settings, task), indent=1, allow_nan=False)
     text = re.sub(r"\[[^][{}]*\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), text)  # one list per line
     figure = draw(histories, task)
     write(out, "motivation", {each: encode(figure, each) for each in formats} | {"json": text.encode()}, console)
-
-
-@contextmanager
-def progress(settings: Settings, console: Console) -> Iterator[Callable[[int, Moment], None]]:
-    """Yield a callback for the runs: one live bar per run, or one line per epoch that is drawn."""
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    from ..benchmark.motivation import name_of
-
-    names = [f"{name_of(threshold):8}" for threshold in settings.thresholds]
-    total = settings.epochs[-1]
-
-    def facts(moment: Moment) -> str:
-        tau = "-" if moment.tau is None else f"{moment.tau:.2f}"
-        return f"test {100 * moment.test_accuracy:4.1f} %  memorised {100 * moment.memorised:4.1f} %  tau {tau}"
-
-    def print_line(run: int, moment: Moment) -> None:
-        if moment.epoch in settings.epochs:
-            say(console, f"{names[run]}  epoch {moment.epoch:4}/{total}  {facts(moment)}")
-
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield print_line
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
-        TextColumn("epoch {task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[facts]}"),
-    )
-    with Progress(*columns, console=console) as bars:
-        tasks = [bars.add_task(name, total=total, facts="waiting") for name in names]
-        yield lambda run, moment: bars.update(tasks[run], completed=moment.epoch, facts=facts(moment))

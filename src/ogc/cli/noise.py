@@ -11,6 +11,7 @@ import typer
 from .._require import require
 from . import options as shared
 from .command import command
+from .errors import data_errors
 from .output import download_bar, make_console, say
 
 if TYPE_CHECKING:
@@ -139,35 +140,25 @@ def _truth(options: NoiseOptions) -> Truth:
     """Load the true labels of the source."""
     import torch
 
-    from .. import data
     from ..noise import LabelFileError, read_info, read_labels
     from ..noise.by_kind import Truth
     from ..noise.files import info_path
+    from ..training.recipe import by_name
+    from ..training.source import Source, load
 
     if options.source in NAMED:
-        if options.source == "digits":
-            train, _ = data.load_digits()
-        else:
-            loader = {"cifar10": data.cifar10, "cifar100": data.cifar100}[options.source]
-            try:
-                with download_bar() as progress:
-                    train, _ = loader(options.data or Path("data"), download=options.download, progress=progress)
-            except ValueError as error:  # a broken file
-                raise LabelFileError(str(error)) from None
+        source = Source.parse(options.source, data=options.data)
+        with data_errors(), download_bar() as progress:
+            (train, _), _ = load(source, by_name(options.source), download=options.download, progress=progress)
         images = train.inputs[torch.arange(len(train))]
         images = (255 * images).round().to(torch.uint8) if images.is_floating_point() else images
         true = train.given if train.true is None else train.true
         return Truth(options.source, true.numpy(), train.num_classes, train.class_names, images)
     path = Path(options.source)
     labels = read_labels(path, options.column if options.kind != "file" else None)
-    if len(labels) and labels.min() < 0:
-        raise LabelFileError(f"{path} contains the negative label {labels.min()}.")
+    for label in labels[(labels < 0) | (labels >= MOST_CLASSES)][:1]:
+        raise LabelFileError(f"{path} contains the label {label}, but labels should be in [0, {MOST_CLASSES}).")
     num_classes = max(2, int(labels.max(initial=0)) + 1)
-    if num_classes > MOST_CLASSES:
-        raise LabelFileError(
-            f"{path} contains the label {num_classes - 1:,}, but labels should be below {MOST_CLASSES:,}. "
-            "These look like ids."
-        )
     if info_path(path).exists():
         num_classes = max(num_classes, read_info(path).num_classes)
     return Truth(path.stem, labels, num_classes)

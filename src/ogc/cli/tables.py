@@ -74,33 +74,29 @@ def tables(options: TablesOptions) -> None:
 
     alone = options.write is None or not set(given(options)) - {"write", "results"}
     require(alone, "write", "used alone or with --results, because the page has every table", str(options.write))
-    format = options.chosen_format()
+    format, folder = options.chosen_format(), options.results or FOLDER
     wanted = [by_table(name) for name in options.names]
-    folder = options.results or FOLDER
-    if not folder.is_dir() and (options.results is not None or not wanted):
-        raise FileNotFoundError(f"There is no folder {folder}. Create results with ogc bench run, or give --results.")
     found, complaints = read_all(folder)
     for sentence in (*complaints, *disagreements(found)):
         typer.echo(f"Note: {sentence}", err=True)
-    if not found and not wanted:
-        raise FileNotFoundError(f"There are no results in {folder}. Create some with ogc bench run.")
-    if options.write is not None:
+    filled = [fill(table, found, averaged=options.averaged) for table in wanted or TABLES.values()]
+    empty = [each.table.name for each in filled if not each.has_runs]
+    to_folder = [] if folder == FOLDER else ["--out", str(folder)]
+    trials = " Trial runs, with --epochs or --set, are in no table." if found and not wanted else ""
+    missing = (
+        f"{folder} has no runs of {', '.join(empty) if wanted else 'any table'}. To make them: "
+        f"{shlex.join(['ogc', 'bench', 'run', *empty[:1], *to_folder])}. To read another folder: --results.{trials}"
+    )
+    if options.write is not None and found:
         draws = read_all(folder.parent / OTHER_DRAWS)[0]
         text = page(found, folder=folder, beside=options.write.parent, other_draws=draws)
         write_whole(options.write, text.encode())
         typer.echo(f"{options.write}: {counted(len(found), 'run')}")
         return
-    filled = [fill(table, found) for table in wanted or TABLES.values()]
-    empty = [each.table.name for each in filled if not each.has_runs]
-    filled = filled if options.all else [each.without_empty_rows() for each in filled if each.has_runs]
-    missing = _missing(empty, folder)
-    if not filled and wanted:
+    if len(empty) == len(filled) and not (wanted and options.all):
         raise FileNotFoundError(missing)
-    if not filled:
-        raise ValueError(
-            f"The results in {folder} are trials with --epochs or --set, which no table includes. Run without these."
-        )
-    text = _render(filled, format, options)
+    filled = filled if options.all else [each.without_empty_rows() for each in filled if each.has_runs]
+    text = _render(filled, format, options.out)
     if options.out is None:
         typer.echo(text, nl=False)
     else:
@@ -110,29 +106,18 @@ def tables(options: TablesOptions) -> None:
         typer.echo(f"Note: {missing}", err=True)
 
 
-def _missing(names: list[str], folder: Path) -> str:
-    """Report tables without runs, and the command that fills the first of them."""
-    from ..benchmark.result import FOLDER
-
-    run = ["ogc", "bench", "run", *names[:1], *([] if folder == FOLDER else ["--out", str(folder)])]
-    fix = f"To make them: {shlex.join(run)}. To read another folder: --results."
-    return f"{folder} has no runs of {', '.join(names)}. {fix}"
-
-
-def _render(filled: list[Filled], format: str, options: TablesOptions) -> str:
+def _render(filled: list[Filled], format: str, out: Path | None) -> str:
     """Return the tables as text; empty if they were printed to the terminal."""
     from rich.console import Console
 
     from ..benchmark.table_formats import html, latex, markdown, terminal
 
-    averaged, to_file = options.averaged, options.out is not None
     if format == "html":
-        return html(filled, averaged=averaged)
+        return html(filled)
     if format != "terminal":
-        write = {"markdown": markdown, "latex": latex}[format]
-        return "\n".join(write(each, averaged=averaged) for each in filled)
+        return "\n".join(map({"markdown": markdown, "latex": latex}[format], filled))
     lines = StringIO()
-    console = Console(highlight=False, file=lines if to_file else None, width=100 if to_file else None)
+    console = Console(highlight=False, file=lines if out else None, width=100 if out else None)
     for each in filled:
-        console.print(terminal(each, averaged=averaged, width=console.width))
+        console.print(terminal(each, width=console.width))
     return lines.getvalue()

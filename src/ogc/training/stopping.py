@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,18 +60,31 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stop:
-    """A request to stop: the signal received, or 0."""
+    """A request to stop.
 
-    signal: int = 0
+    :param deadline: on the monotonic clock.
+    """
+
+    def __init__(self, deadline: float = math.inf) -> None:
+        self.received, self.deadline = 0, deadline
+
+    @property
+    def signal(self) -> int:
+        """The signal received, ``SIGALRM`` once the deadline has passed, or 0."""
+        return self.received or (signal.SIGALRM if time.monotonic() >= self.deadline else 0)
+
+    @signal.setter
+    def signal(self, number: int) -> None:
+        self.received = number
 
     def __bool__(self) -> bool:
         return self.signal != 0
 
 
 @contextmanager
-def stopping() -> Iterator[Stop]:
+def stopping(deadline: float = math.inf) -> Iterator[Stop]:
     """Record the first signal instead of ending the process. A second one ends it. Works in the main thread only."""
-    stop = Stop()
+    stop = Stop(deadline)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
