@@ -175,7 +175,7 @@ def page(results: Sequence[Result], *, folder: Path, beside: Path, other_draws: 
         COLUMNS,
         *(f"## {filled.table.title}\n\n{markdown(filled)}" for filled in with_runs),
         f"## Comparison with the paper\n\n{_comparison(with_runs, results, place)}",
-        *([f"## Other draws\n\n{_other_draws(other_draws, place)}"] if other_draws else []),
+        *([f"## Runs on other labels\n\n{_other_draws(other_draws, place)}"] if other_draws else []),
         "## Not run\n\n" + "\n".join(f"- `{f.table.name}`: {f.table.title}" for f in tables if not f.has_runs),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -198,37 +198,25 @@ def _machines(results: Sequence[Result]) -> list[str]:
 
 
 def _comparison(tables: Sequence[Filled], results: Sequence[Result], place: str) -> str:
-    """Return one row per cell that was run, also if it is in several tables."""
+    """Count the numbers that agree with the paper, and list the others. A number in two tables counts once."""
     entries: dict[tuple[str, str], Entry] = {}
     for entry in (entry for filled in tables for entry in filled.entries):
-        if entry.key and entry.ours:
+        if entry.key and entry.verdict:
             entries.setdefault((entry.key, entry.measure), entry)
-    for key in sorted({result.key for result in results} - {key for key, _ in entries}):  # in no table, such as tuning
-        runs = [result for result in results if result.key == key]
-        measure = str(runs[0].summary["set"])
-        entries[key, measure] = entry_of(key, runs, measure)
-    rows = [
-        ["run", "seeds", "ours", "averaged weights", "paper", "difference", "verdict"],
-        ["---"] * 2 + ["---:"] * 4 + ["---"],
-    ]
-    for (key, measure), entry in sorted(entries.items()):
-        seeds = sorted(result.seed for result in results if result.key == key)
-        links = ", ".join(f"[{seed}]({path_of(Path(place), key, seed).as_posix()})" for seed in seeds)
-        numbers = [entry.show(entry.ours), entry.show(entry.averaged) if entry.averaged else ""]
-        numbers += [paper(entry).text, difference(entry).text]
-        name = key if measure == "test" else f"{key}, {measure}"
-        verdict = entry.verdict or ("" if entry.paper else "not in the paper's tables")
-        rows.append([f"`{name}`", links, *(n.replace("±", " ± ") for n in numbers), verdict])
-    verdicts = Counter(entry.verdict for entry in entries.values() if entry.verdict)
-    counts = (
-        f"Of {counted(verdicts.total(), 'number')}, {verdicts['agrees']} agree with the paper, {verdicts['above']} "
-        f"are above it and {verdicts['below']} are below it."
+    rows = [["run", "seeds", "ours", "paper", "difference"], ["---"] * 2 + ["---:"] * 3]
+    for (key, _), entry in sorted(entries.items()):
+        if entry.verdict != "agrees":
+            seeds = sorted(result.seed for result in results if result.key == key)
+            links = ", ".join(f"[{seed}]({path_of(Path(place), key, seed).as_posix()})" for seed in seeds)
+            numbers = [entry.show(entry.ours), paper(entry).text, difference(entry).text.removesuffix(" !")]
+            rows.append([f"`{key}`", links, *(number.replace("±", " ± ") for number in numbers)])
+    verdicts = Counter(entry.verdict for entry in entries.values())
+    text = (
+        f"Of {counted(verdicts.total(), 'number')}, {verdicts['agrees']} agree with the paper, {verdicts['above']} are "
+        f"above it and {verdicts['below']} are below it. A number agrees if it is within {POINTS:g} point of the "
+        f"paper's, or within {DEVIATIONS:g} of the paper's standard deviations. [The log](log.md) discusses the others:"
     )
-    rule = (
-        f"A number agrees if it is within {POINTS:g} point of the paper's, or within {DEVIATIONS:g} of the paper's "
-        "standard deviations."
-    )
-    return "\n".join([f"{counts} {rule}", "", *_lines(rows)])
+    return "\n".join([text, "", *_lines(rows)])
 
 
 def _other_draws(results: Sequence[Result], place: str) -> str:
