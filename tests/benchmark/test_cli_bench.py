@@ -150,7 +150,7 @@ def test_a_dry_run_tells_what_there_is_to_go_on_with(tmp_path):
     write_tensors(work / LAST, "id", {}, {})
     assert "not written by this version of ogc: it has no 'epoch'." in " ".join(bench(*args)[1].split())
     (work / LAST).write_text("nonsense")
-    assert "is damaged" in " ".join(bench(*args)[1].split())
+    assert "cannot be used" in " ".join(bench(*args)[1].split())
 
 
 @pytest.mark.parametrize("columns", [80, 50])

@@ -494,7 +494,7 @@ def test_what_there_is_is_drawn_and_the_rest_is_named(tmp_path):
     assert result.exit_code == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["epsilon.svg"]
     assert "Note: " in result.output
-    assert "other.json was not written by this version of ogc: expected version 1 or 2" in result.output
+    assert "other.json cannot be used: expected version 1 or 2" in result.output
     assert "epsilon: 1 of the paper's 12 runs are recorded. To run the others: ogc bench run epsilon" in result.output
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._files import VersionError, first_line, unusable
+from .._files import first_line
 from .._tensors import part_of
 from ..noise.files import labels_sha256
 from .history import Epoch
@@ -69,9 +69,8 @@ def load(run: Run, ranks: Ranks) -> None:
     try:
         for name, here in _fingerprint(run, ranks).items():
             there = facts["belongs_to"].get(name)
-            there = there.rpartition("/")[2] if name == "method" and isinstance(there, str) else there
-            if there != here and name not in facts["belongs_to"]:
-                raise KeyError(name)
+            if name == "method":
+                there = there.rpartition("/")[2]  # earlier versions recorded the path of a loss from a file
             if there != here:
                 raise CheckpointError(f"{path} belongs to another run: {name} is {there!r} there and {here!r} here.")
         for what, there in facts.get("sha256", {}).items():  # surveys of samples in different orders cannot be added
@@ -82,13 +81,10 @@ def load(run: Run, ranks: Ranks) -> None:
         _restore(run, tensors, facts, ranks)
     except CheckpointError:
         raise
-    except KeyError as lost:
-        raise CheckpointError(unusable(path, VersionError(f"it has no {lost}."), "train again")) from lost
-    except (TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{path} does not fit this run: {first_line(error)} Use the network and the version of ogc that wrote it, "
-            "or train again."
-        ) from error
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
+        why = f"it has no {error}." if isinstance(error, KeyError) else first_line(error)
+        fix = "Use the network and the version of ogc that wrote it, or train again."
+        raise CheckpointError(f"{path} does not fit this run: {why} {fix}") from error
 
 
 def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], ranks: Ranks) -> None:
