@@ -141,6 +141,9 @@ def test_a_server_without_ranges_starts_over(server, destination):
 def test_a_part_that_is_complete_or_too_long(server, destination, extra):
     destination.parent.mkdir()
     destination.with_name("file.tar.gz.part").write_bytes(CONTENT + extra)
+    if extra:
+        with pytest.raises(ValueError, match="It was deleted"):
+            download(f"{server.url}/whole", destination, md5=MD5)
     download(f"{server.url}/whole", destination, md5=MD5)
     assert destination.read_bytes() == CONTENT
     assert len(server.ranges) == (2 if extra else 1)
