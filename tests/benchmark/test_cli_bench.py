@@ -346,9 +346,9 @@ def test_a_value_and_its_negative_are_two_runs(tmp_path, mine):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("Rows", "should return a scalar with a gradient. Found a tensor of shape (4,)."),
+        ("Rows", "should return a finite scalar with a gradient for zero logits. Found a tensor of shape (4,)."),
         ("Learning", "has parameters, which would not be trained"),
-        ("Empty", "should be finite for zero logits (4, 10). Found nan."),
+        ("Empty", "should return a finite scalar with a gradient for zero logits. Found tensor(nan"),
         ("Dreaming", "fails on logits (4, 10) and labels (4,): AttributeError: 'Dreaming' object has no attribute"),
     ],
 )

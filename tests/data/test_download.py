@@ -167,13 +167,6 @@ def test_no_server_is_one_sentence(destination):
         download("http://127.0.0.1:9/x", destination, md5=MD5)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.org/x", "x"])
-def test_other_schemes_are_refused(destination, url):
-    with pytest.raises(ValueError, match="http:// or https://"):
-        download(url, destination, md5=MD5)
-    assert there(destination) == []
-
-
 def test_cifar_is_downloaded_only_when_asked(server, tmp_path, monkeypatch):
     monkeypatch.setattr("ogc.data.cifar.SITE", f"{server.url}/corrupt#")
     with pytest.raises(FileNotFoundError):

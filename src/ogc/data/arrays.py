@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .._extras import extra
+from .._require import few
 from .dataset import Dataset, Loaded, class_indices
-from .paths import few
 from .split import stratified_split
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from .._require import require
-from .paths import few
+from .._require import few, require
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

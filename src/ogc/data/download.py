@@ -10,8 +10,6 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from .._require import require
-
 CHUNK = 1 << 18
 TIMEOUT = 30.0  # seconds
 Progress = Callable[[int, int | None], None]
@@ -20,7 +18,6 @@ Progress = Callable[[int, int | None], None]
 
 def download(url: str, destination: Path, *, md5: str, progress: Progress | None = None) -> Path:
     """Download ``url``. An interrupted download is kept as ``.part``, and the next call resumes it."""
-    require(url.startswith(("http://", "https://")), "url", "http:// or https://", url)
     if destination.exists():
         check_md5(destination, md5, "Move it away to download it again.")
         return destination

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from .._require import few
 from .dataset import Dataset, Loaded, class_indices
 from .images import SUFFIXES, ImageFiles
-from .paths import few, inside
 from .split import stratified_split
 
 Sample = tuple[str, str]  # the path from the root, and the class
@@ -76,6 +76,11 @@ def folder(
 
     sets = {name: dataset(part) for name, part in parts.items()}
     return sets.pop("train"), sets
+
+
+def inside(root: Path, path: Path) -> bool:
+    """Return True if a path is inside a folder after resolving every link and ``..``."""
+    return path.resolve().is_relative_to(root.resolve())
 
 
 def training_folder(root: Path) -> Path:

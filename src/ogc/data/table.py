@@ -17,10 +17,9 @@ from typing import Any, TextIO
 from torch import Tensor
 
 from .._extras import extra
-from .._require import did_you_mean
+from .._require import did_you_mean, few
 from .columns import Cell, Encoder, finite, is_missing
 from .dataset import Dataset, Loaded, class_indices
-from .paths import few
 from .split import stratified_split
 
 Table = dict[str, list[Cell]]  # by column

@@ -11,10 +11,9 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-from .._require import require
+from .._require import few, require
 from .dataset import Dataset, Loaded
 from .images import SUFFIXES, ImageFiles
-from .paths import few
 
 Sample = tuple[str, str]  # a path from the root, and the class: its number, from 0, or its WordNet id
 

@@ -19,7 +19,7 @@ from ..noise.files import labels_sha256
 from .history import Epoch
 from .ranks import Ranks
 from .run import Run, get_rng
-from .run_folder import BEST, LAST, SAMPLES, CheckpointError, append_metrics, read_tensors, write_tensors
+from .run_folder import BEST, LAST, METRICS, SAMPLES, CheckpointError, read_tensors, write_tensors
 
 
 def save(run: Run, ranks: Ranks) -> None:
@@ -116,7 +116,8 @@ def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], 
 def write_metrics(run: Run) -> None:
     """Append the last epoch to ``metrics.jsonl``."""
     if run.job.out is not None:
-        append_metrics(run.job.out, run.history[-1])
+        with (run.job.out / METRICS).open("ab", buffering=0) as file:  # one write: a line is whole or missing
+            file.write((run.history[-1].to_json() + "\n").encode())
 
 
 def write_samples(run: Run) -> None:

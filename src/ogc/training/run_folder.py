@@ -90,11 +90,6 @@ def write_metrics(folder: Path, epochs: Sequence[Epoch]) -> None:
     write_whole(folder / METRICS, "".join(epoch.to_json() + "\n" for epoch in epochs).encode())
 
 
-def append_metrics(folder: Path, epoch: Epoch) -> None:
-    with (folder / METRICS).open("ab", buffering=0) as file:  # one write: a line is whole or missing
-        file.write((epoch.to_json() + "\n").encode())
-
-
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
