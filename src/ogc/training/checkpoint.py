@@ -5,7 +5,7 @@ One file is one state. It is written under another name, synced and renamed, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -114,10 +114,23 @@ def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], 
 
 
 def write_metrics(run: Run) -> None:
-    """Append the last epoch to ``metrics.jsonl``."""
+    """Append the last epoch to ``metrics.jsonl``, and to TensorBoard's events."""
+    epoch = run.history[-1]
     if run.job.out is not None:
         with (run.job.out / METRICS).open("ab", buffering=0) as file:  # one write: a line is whole or missing
-            file.write((run.history[-1].to_json() + "\n").encode())
+            file.write((epoch.to_json() + "\n").encode())
+    if run.events is not None:
+        for name, value in scalars(asdict(epoch)):
+            run.events.add_scalar(name, value, epoch.epoch)
+
+
+def scalars(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers in nested dictionaries by path: {"a": {"b": 1}} -> ("a/b", 1)."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from scalars(value, f"{prefix}{name}/")
+        elif value is not None:
+            yield prefix + name, value
 
 
 def write_samples(run: Run) -> None:

@@ -176,6 +176,7 @@ class Run:
             self.digests = digests(job.source, {name: surveyed[name] for name in parts})
         self.best: dict[str, Tensor] | None = None  # weights of the best epoch, until they are written
         self.saved = False  # True if there is a checkpoint
+        self.events: Any = None  # TensorBoard's SummaryWriter, if it is wanted
         self.broken: NonFinite | None = None
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
 

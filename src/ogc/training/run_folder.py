@@ -215,8 +215,5 @@ def _require_own(path: Path, content: Mapping[str, Any], again: str) -> None:
 
 def _again(path: Path) -> str:
     """Return how to do without a file that cannot be used."""
-    if path.name in (LAST, RUN, PREPROCESSING):
-        return "train again"
-    if path.name == BEST:
-        return "use the last weights"
-    return f"resume the run to write it again ({how_to_resume(path.parent)})"
+    known = {RUN: "train again", LAST: "train again", PREPROCESSING: "train again", BEST: "use the last weights"}
+    return known.get(path.name) or f"resume the run to write it again ({how_to_resume(path.parent)})"
