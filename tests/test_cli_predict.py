@@ -153,9 +153,9 @@ def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, senten
         (["new.csv", "--onnx", "x.onnx"], 1, "new.csv is not a run folder"),
         (["run", "--onnx", "no/such/x.onnx"], 1, "There is no folder no/such for x.onnx."),
         (["run", "--onnx", "run"], 2, "Parameter `onnx` should be a .onnx file."),
-        (["damaged", "--onnx", "x.onnx"], 1, "damaged/preprocessing.json is damaged"),
+        (["damaged", "--onnx", "x.onnx"], 1, "damaged/preprocessing.json cannot be used"),
         (["older", "--onnx", "x.onnx"], 1, "older has no preprocessing.json"),
-        (["cut", "--onnx", "x.onnx"], 1, "cut/last.safetensors is damaged"),
+        (["cut", "--onnx", "x.onnx"], 1, "cut/last.safetensors cannot be used"),
     ],
 )
 def test_what_cannot_be_exported(arguments, code, sentence):

@@ -72,7 +72,7 @@ def test_no_command_runs_it(received):
     code, said = ogc("train", "--resume", received)
     assert code != 0
     assert "If you trust the file, add --method" in said
-    assert "was not written by" not in said
+    assert "cannot be used" not in said
     assert "\n" not in said.strip()
     assert not ran(received)
     (received.parent / "result.json").rename(received / "result.json")

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,6 @@ from typing import Any
 CHECKSUM = "checksum"  # key of a JSON object, and of a safetensors header
 MISMATCH = "its contents do not match its checksum."
 NO_CHECKSUM = "it has no checksum."
-Again = str | Callable[[], str]  # how to do without a file: "train again"; a function if it takes time to find out
-
-
-class VersionError(ValueError):
-    """A file is not in the format of this version of ogc. The message: what was expected, and what was found."""
-
-
-class DamageOrVersionError(ValueError):
-    """A file is damaged, or another version of ogc wrote it: nothing in it shows which."""
 
 
 def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
@@ -68,29 +59,22 @@ def unsealed(content: dict[str, Any]) -> dict[str, Any]:
     """Return an object that :func:`sealed` has made, without its checksum. Raises ``ValueError`` if it has changed."""
     content = dict(content)
     if CHECKSUM not in content:
-        raise DamageOrVersionError(NO_CHECKSUM)
+        raise ValueError(NO_CHECKSUM)
     if content.pop(CHECKSUM) != _checksum(content):
         raise ValueError(MISMATCH)
     return content
 
 
 def parse_json(text: str | bytes, *, finite: bool = False) -> dict[str, Any]:
-    """Parse a JSON object in which no name occurs twice, and no NaN if ``finite``. Raises ``ValueError`` otherwise."""
+    """Parse a JSON object, without NaN and infinities if ``finite``. Raises ``ValueError`` for anything else."""
 
     def constant(name: str) -> float:
         if finite:
             raise ValueError(f"{name} is not allowed.")
         return float(name)
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} occurs twice.")
-        return found
-
     try:
-        content = json.loads(text, object_pairs_hook=once, parse_constant=constant)
+        content = json.loads(text, parse_constant=constant)
     except RecursionError:
         raise ValueError("it is nested too deeply.") from None
     if not isinstance(content, dict):
@@ -103,10 +87,11 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_whole(path, (json.dumps(sealed(content), indent=2) + "\n").encode())
 
 
-def read_json(path: Path, *, error: type[ValueError], again: Again, format: int | None = None) -> dict[str, Any]:
+def read_json(path: Path, *, error: type[ValueError], again: str, format: int | None = None) -> dict[str, Any]:
     """Read what :func:`write_json` wrote.
 
     :param error: raised if the file cannot be used, with a message from :func:`unusable`.
+    :param again: how to do without the file: "train again".
     :param format: the expected value of the field ``format``, if there is one.
     """
     try:
@@ -120,32 +105,26 @@ def read_json(path: Path, *, error: type[ValueError], again: Again, format: int 
 # --- files that cannot be used ---------------------------------------------------------------------------------------
 
 
-def unusable(path: Path, reason: Exception, again: Again) -> str:
-    """Say that a file is damaged, or that another version wrote it, and what to do."""
-    if isinstance(reason, VersionError):
-        what, fix = "was not written by this version of ogc", "Use the version that wrote it"
-    elif isinstance(reason, DamageOrVersionError):
-        what, fix = "cannot be used", "It is damaged, or another version wrote it: restore it, use that version"
-    else:
-        what, fix = "is damaged", "Restore it from a backup"
-    return f"{path} {what}: {first_line(reason)} {fix}, or {again if isinstance(again, str) else again()}."
+def unusable(path: Path, reason: Exception, again: str) -> str:
+    """Say why a file cannot be used, and what to do: it is damaged, or another version of ogc wrote it."""
+    why = f"it has no {reason}." if isinstance(reason, KeyError) else first_line(reason)
+    fix = "Restore it from a backup, use the version of ogc that wrote it"
+    return f"{path} cannot be used: {why} {fix}, or {again}."
 
 
 def check_format(found: object, expected: int | None) -> None:
-    """Raise ``VersionError`` unless a file has the expected format number, or none if ``expected`` is ``None``."""
+    """Raise ``ValueError`` unless a file has the expected format number, or none if ``expected`` is ``None``."""
     if found != expected:
-        wanted = "no format number" if expected is None else f"format {expected}"
-        raise VersionError(f"expected {wanted}, found {'none' if found is None else found}.")
+        raise ValueError(f"expected format {expected}, found {found}.")
 
 
 @contextmanager
-def checked_fields(path: Path, *, error: type[ValueError], again: Again) -> Iterator[None]:
+def checked_fields(path: Path, *, error: type[ValueError], again: str) -> Iterator[None]:
     """Raise ``error`` for missing or unexpected fields. Since the checksum is right, another version wrote them."""
     try:
         yield
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as wrong:
-        reason = f"it has no {wrong}." if isinstance(wrong, KeyError) else str(wrong)
-        raise error(unusable(path, VersionError(reason), again)) from wrong
+        raise error(unusable(path, wrong, again)) from wrong
 
 
 def json_lines(content: Mapping[str, Any], rows: Iterable[str] = ()) -> bytes:

@@ -1,9 +1,9 @@
-"""One form for every complaint about a parameter: its name, the rule, the value found, and similar names."""
+"""One form for every complaint about a parameter: its name, the rule, the value found, similar names; short lists."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 
 def require(holds: bool, name: str, rule: str, found: object, known: Iterable[str] = ()) -> None:
@@ -35,3 +35,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
     close = close or [other for other in spelt if len(name) > 2 and other.startswith(name.lower())][:3]
     return f" Did you mean {' or '.join(spelt[other] for other in close)}?" if close else ""
+
+
+def few(names: Sequence[object], most: int = 5) -> str:
+    """List the first names, and the number of the others.
+
+    >>> few(["a", "b", "c"], most=2)
+    '`a`, `b` and 1 more'
+    """
+    first = ", ".join(f"`{name}`" for name in names[:most])
+    return first if len(names) <= most else f"{first} and {len(names) - most} more"

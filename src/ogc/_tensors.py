@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from ._extras import extra
-from ._files import (
-    CHECKSUM,
-    MISMATCH,
-    NO_CHECKSUM,
-    Again,
-    DamageOrVersionError,
-    VersionError,
-    check_format,
-    parse_json,
-    unusable,
-    write_whole,
-)
+from ._files import CHECKSUM, MISMATCH, NO_CHECKSUM, check_format, parse_json, unusable, write_whole
 
-BLANK = b"0" * 64  # stands in for the checksum while it is computed
-# quotes inside the facts are escaped; a checksum that is damaged is found, too
-_PLACE = re.compile(rb'"%b":"(.{64})"' % CHECKSUM.encode(), re.DOTALL)
+BLANK = "0" * 64  # stands in for the checksum while it is computed
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str) -> None:
@@ -34,19 +20,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str) -> None
     from safetensors.torch import save
 
     host = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
-    content = memoryview(save(host, metadata={"ogc": facts, CHECKSUM: BLANK.decode()}))
-    place = _place(content)
-    assert place is not None
-    digest = hashlib.sha256(content).hexdigest().encode()
-    write_whole(path, content[: place.start], digest, content[place.stop :])
+    content = save(host, metadata={"ogc": facts, CHECKSUM: BLANK})
+    before, after = _around(content, BLANK)
+    write_whole(path, before, hashlib.sha256(content).hexdigest().encode(), after)
 
 
 def read_tensors(
-    path: Path, *, error: type[ValueError], again: Again, format: int
+    path: Path, *, error: type[ValueError], again: str, format: int
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what :func:`write_tensors` wrote: the tensors and the facts.
 
     :param error: raised if the file cannot be used, with a message from :func:`ogc._files.unusable`.
+    :param again: how to do without the file.
     :param format: the expected value of the fact ``format``.
     """
     with extra("cli", "Saved tensors need safetensors", "safetensors"):
@@ -54,22 +39,19 @@ def read_tensors(
         from safetensors.torch import load
     content = path.read_bytes()
     try:
-        place = _place(memoryview(content))
-        if place is None:
-            load(content)
-            raise DamageOrVersionError(NO_CHECKSUM)
-        digest = hashlib.sha256(memoryview(content)[: place.start])
-        digest.update(BLANK)
-        digest.update(memoryview(content)[place.stop :])
-        if digest.hexdigest().encode() != content[place]:
+        metadata = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+        if CHECKSUM not in metadata:
+            raise ValueError(NO_CHECKSUM)
+        before, after = _around(content, metadata[CHECKSUM])
+        digest = hashlib.sha256(before)
+        digest.update(BLANK.encode())
+        digest.update(after)
+        if digest.hexdigest() != metadata[CHECKSUM]:
             raise ValueError(MISMATCH)
-        metadata = parse_json(content[8 : 8 + _header_size(content)]).get("__metadata__")
-        if not isinstance(metadata, dict) or "ogc" not in metadata:
-            raise VersionError("its header has no metadata of ogc.")
         facts = parse_json(metadata["ogc"])
         check_format(facts.get("format"), format)
         return load(content), facts
-    except (SafetensorError, ValueError, TypeError) as reason:
+    except (SafetensorError, ValueError, TypeError, KeyError) as reason:
         raise error(unusable(path, reason, again)) from None
 
 
@@ -78,11 +60,7 @@ def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
     return {name[len(prefix) + 1 :]: value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
 
 
-def _header_size(content: bytes | memoryview) -> int:
-    return int.from_bytes(content[:8], "little")
-
-
-def _place(content: memoryview) -> slice | None:
-    """Find the one checksum in a file's header."""
-    found = list(_PLACE.finditer(content[8 : 8 + min(_header_size(content), len(content))]))
-    return slice(*(8 + at for at in found[0].span(1))) if len(found) == 1 else None
+def _around(content: bytes, checksum: str) -> tuple[memoryview, memoryview]:
+    """Split a file at the checksum in its header. Quotes inside the facts are escaped, so it occurs once."""
+    start = content.index(f'"{CHECKSUM}":"{checksum}"'.encode()) + len(f'"{CHECKSUM}":"')
+    return memoryview(content)[:start], memoryview(content)[start + len(checksum) :]

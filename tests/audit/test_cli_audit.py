@@ -416,7 +416,7 @@ def test_runs_that_cannot_be_audited(digits):
     (digits / "result.json").rename("result.json")
     fails(2, f"is not finished. Resume it first: ogc train --resume {digits}", "audit", digits)
     (digits / "run.json").write_text("{}")
-    fails(1, "run.json cannot be used: it has no checksum. It is damaged, or another version", "audit", digits)
+    fails(1, "run.json cannot be used: it has no checksum. Restore it", "audit", digits)
     works("train", "digits", "--epochs", "1", "--set", "surveys=0", "--set", "hidden=8", "--out", "none")
     fails(2, "has no surveys, which an audit needs. Train again with --set surveys=10", "audit", "none")
 

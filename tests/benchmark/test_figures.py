@@ -479,7 +479,7 @@ def test_what_there_is_is_drawn_and_the_rest_is_named(tmp_path):
     assert result.exit_code == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["epsilon.svg"]
     assert "Note: " in result.output
-    assert "other.json was not written by this version of ogc: expected version 1 or 2" in result.output
+    assert "other.json cannot be used: expected version 1 or 2" in result.output
 
 
 def test_who_runs_digits_is_not_sent_to_cifar(tmp_path):

@@ -263,7 +263,7 @@ def test_a_file_that_is_no_result_is_reported_and_kept(tmp_path):
     for dry in (["--dry-run"], []):
         code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path, *dry)
         words = " ".join(said.split())  # a long path wraps
-        assert "cannot be used: Parameter `key` should be given. It is damaged, or another version wrote it" in words
+        assert "cannot be used: Parameter `key` should be given. Restore it from a backup" in words
         assert "move it away" in words
         assert code == (0 if dry else 1)
         assert broken.read_text() == '{"version": 1}'
@@ -338,8 +338,10 @@ def test_a_checkpoint_that_cannot_be_gone_on_with(tmp_path):
     (task.work(tmp_path) / "last.safetensors").write_bytes(b"no checkpoint")
     code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
     assert code == 1
-    assert "last.safetensors is damaged" in said
-    assert f"Restore it from a backup, or train again. To train again, remove {task.work(tmp_path)}." in said
+    assert "last.safetensors cannot be used" in said
+    assert (
+        f"use the version of ogc that wrote it, or train again. To train again, remove {task.work(tmp_path)}." in said
+    )
     assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]
 
 

@@ -566,7 +566,7 @@ def test_files_that_are_no_results_are_told(folder):
     write(folder, made_up(find("cifar10", ["gce"], ["symmetric:0.5"])[0], noise_sha256="ab" * 32))
     shown = ogc("cifar10", "--results", folder)
     assert shown.exit_code == 0
-    assert re.search(r"Note: .*broken.json is damaged: ", shown.stderr)
+    assert re.search(r"Note: .*broken.json cannot be used: ", shown.stderr)
     assert "The tables leave out 1 run on cifar10 with symmetric:0.5: trained on other labels" in shown.stderr
 
 

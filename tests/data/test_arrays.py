@@ -70,13 +70,13 @@ def test_images_stay_bytes(tmp_path, shape):
 @pytest.mark.parametrize(
     ("named", "sentence"),
     [
-        ({"X": X, "y": Y[:-1]}, r"labels should be \(20,\).*Found \(19,\)"),
+        ({"X": X, "y": Y[:-1]}, r"`given` should be of shape \(20,\)\. Found `given = \(19,\)`"),
         ({"X": X, "y": Y / 2}, r"integers or text.*Found float64"),
         ({"X": X, "y": X}, r"integers or text"),
         ({"X": X[:, 0], "y": Y}, r"should be numbers, \(N, F\)"),
         ({"X": X.astype(str), "y": Y}, r"should be numbers"),
         ({"X": np.where(X == 6, np.nan, X), "y": Y}, r"should be finite\. Sample 3 is not"),
-        ({"X": X, "y": Y, "true": Y + 1}, r"true labels hold `4`, `8`, which do not occur among the given labels"),
+        ({"X": X, "y": Y, "true": Y + 1}, r"label `4` in row 1 of the true labels is not one of the classes `3`, `7`"),
         ({"X": X}, r"named `y`, `labels`"),
     ],
 )

@@ -381,7 +381,7 @@ def test_rows_without_a_label_are_counted_refused_or_left_out(tmp_path):
 
 def test_a_missing_true_label_is_named_by_its_row_in_the_file(tmp_path):
     path = write(tmp_path / "x.csv", ["x,y,t", "1,,a", "2,a,a", "3,b,", "4,b,b"])
-    with pytest.warns(UserWarning, match="Skipped 1"), pytest.raises(ValueError, match=r"Row 3 of .* column `t`"):
+    with pytest.warns(UserWarning, match="Skipped 1"), pytest.raises(ValueError, match=r"row 3 of .* column `t`"):
         table(path, "y", true="t", skip_bad=True)
 
 

@@ -59,11 +59,6 @@ def test_the_extracted_tree_gives_the_same(root):
     assert torch.equal(tree.given, listed.given)
 
 
-def test_without_names_classes_are_numbers(root):
-    (root / "info" / "synsets.txt").unlink()
-    assert webvision(root, classes=2)[0].class_names == ("0", "1")
-
-
 @pytest.mark.parametrize("form", ["folders", "val.txt by number", "val.txt by id", "LOC_val_solution.csv"])
 def test_ilsvrc_is_cut_to_the_same_classes(root, tmp_path, form):
     folder = tmp_path / "ilsvrc"
@@ -99,7 +94,9 @@ def test_missing_images_are_named_and_counted(root):
         webvision(root, classes=2)
 
 
-@pytest.mark.parametrize("names", [["val_filelist.txt"], ["train_filelist_google.txt", "queries_synsets_map.txt"]])
+@pytest.mark.parametrize(
+    "names", [["synsets.txt"], ["val_filelist.txt"], ["train_filelist_google.txt", "queries_synsets_map.txt"]]
+)
 def test_missing_lists_are_named(root, names):
     for name in names:
         (root / "info" / name).unlink()
@@ -111,7 +108,7 @@ def test_missing_lists_are_named(root, names):
 @pytest.mark.parametrize(
     ("name", "line", "sentence"),
     [
-        ("train_filelist_google.txt", "google/x.jpg", "Line 1 of .* should be a path and a class"),
+        ("train_filelist_google.txt", "google/x.jpg", "Each line of .* should be a name and a class"),
         ("train_filelist_google.txt", "../../etc/passwd 0", "outside .*`../../etc/passwd`"),
         ("train_filelist_google.txt", "/etc/passwd 0", "outside .*`/etc/passwd`"),
         ("train_filelist_google.txt", "google/x.jpg 7", "no images of these classes"),

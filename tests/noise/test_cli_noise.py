@@ -160,7 +160,9 @@ def test_noise_on_a_label_file(tmp_path):
     assert noise(path, "pairflip", "0.1", "--out", "twice.npy").exit_code == 0
     assert read_info("twice.npy").num_classes == 3
     assert fails(
-        noise("mine.csv", "symmetric", "0.5", "--import", "x"), 1, "mine.csv has no column x; it has label, truth"
+        noise("mine.csv", "symmetric", "0.5", "--import", "x"),
+        1,
+        "mine.csv should have one column x. Found label, truth",
     )
 
 

@@ -111,15 +111,15 @@ def test_changed_labels_are_an_error_that_names_both_checksums(path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "it is not a JSON object"),
-        (b"[]", "it is not a JSON object"),
-        (b"\xff", "it is not a JSON object"),
-        (b"{}", "'kind' is missing"),
+        (b"{", "Expecting property name"),
+        (b"[]", "it should hold a JSON object"),
+        (b"\xff", ".*decode"),
+        (b"{}", "it has no 'kind'"),
     ],
 )
 def test_a_broken_json_is_an_error(path, content, message):
     path.with_name(path.name + ".json").write_bytes(content)
-    with pytest.raises(LabelFileError, match=f"{path.name}.json does not describe labels: {message}"):
+    with pytest.raises(LabelFileError, match=f"{path.name}.json cannot be used: {message}"):
         read_labels(path)
 
 
@@ -133,28 +133,26 @@ def test_a_column_is_found_by_its_name(tmp_path, header):
 def test_columns_of_npy_files(tmp_path):
     np.save(tmp_path / "two.npy", np.array([[1, 2], [3, 4]], np.int32))
     assert read_labels(tmp_path / "two.npy", "1").tolist() == [2, 4]
-    np.save(tmp_path / "fields.npy", np.array([(1, 0.5), (2, 0.5)], [("label", "i4"), ("weight", "f4")]))
-    assert read_labels(tmp_path / "fields.npy", "label").tolist() == [1, 2]
-    for name, column in (("two.npy", "2"), ("two.npy", "x"), ("fields.npy", "x")):
-        with pytest.raises(LabelFileError, match=f"{name} has no column {column}; it has "):
-            read_labels(tmp_path / name, column)
+    for column in ("2", "x"):
+        with pytest.raises(LabelFileError, match=rf"two\.npy has no column {column}: its shape is 2x2"):
+            read_labels(tmp_path / "two.npy", column)
     with pytest.raises(LabelFileError, match=r"should contain a 1-D array of integers\. Found 2x2 of int32"):
         read_labels(tmp_path / "two.npy")
     np.save(tmp_path / "one.npy", np.array([1, 2]))
-    with pytest.raises(LabelFileError, match=r"has no columns, so `column` should be left out\. Found x"):
+    with pytest.raises(LabelFileError, match=r"has no column x: its shape is 2"):
         read_labels(tmp_path / "one.npy", "x")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is empty"),
-        (b"a,b\n1,2\n", "has no column given_label or label or noisy_label; it has a, b"),
-        (b"label\n1\ncat\n", "line 3: column label should be an integer, found 'cat'"),
-        (b"label\n1.5\n", "line 2: column label should be an integer, found '1.5'"),
-        (b"a,label\n1,2\n3\n", "line 3: column label should be an integer, found nothing"),
+        (b"", "should have one column given_label or label or noisy_label. Found nothing"),
+        (b"a,b\n1,2\n", "should have one column given_label or label or noisy_label. Found a, b"),
+        (b"label\n1\ncat\n", "line 3: label should be a 64-bit integer, found 'cat'"),
+        (b"label\n1.5\n", "line 2: label should be a 64-bit integer, found '1.5'"),
+        (b"a,label\n1,2\n3\n", "line 3: label should be a 64-bit integer, found None"),
         (b"index,given_label\n0,1\n2,1\n", "line 3: the index should be 1, found 2"),
-        (b"label\n99999999999999999999\n", "too large for a label"),
+        (b"label\n99999999999999999999\n", "line 2: label should be a 64-bit integer"),
         (b"label\n\xff\n", "is not a CSV file in UTF-8"),
         (b"label\n1\x00\n", "a.csv"),
     ],
@@ -246,7 +244,7 @@ def test_a_damaged_header_is_one_sentence(tmp_path):
 def test_a_doubled_column_is_refused_and_blank_lines_at_the_end_are_not(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("label,label\n1,2\n")
-    with pytest.raises(LabelFileError, match="more than once"):
+    with pytest.raises(LabelFileError, match="should have one column label"):
         read_labels(path)
     path.write_text("label\n1\n0\n\n\n")
     assert read_labels(path).tolist() == [1, 0]

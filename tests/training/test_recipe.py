@@ -120,7 +120,7 @@ def test_a_recipe_is_called_what_it_is_found_by(name):
         ({"noise": "symetric:0.5"}, "Found `kind = 'symetric'`. Did you mean symmetric or asymmetric?"),
         (
             {"noise": "symmetric:1.5"},
-            "Parameter `noise` cannot be 'symmetric:1.5'. Parameter `rate` should be in [0, 1].",
+            "Parameter `rate` should be in [0, 1]. Found `rate = 1.5`.",
         ),
         ({"noise": "symmetric"}, "Parameter `rate` should be given with symmetric"),
         ({"noise": "symmetric:half"}, "Parameter `noise` should be KIND:RATE, as in symmetric:0.5"),
@@ -156,17 +156,6 @@ def test_it_is_frozen():
     with pytest.raises(ValidationError, match="frozen"):
         PAPER.lr = 1.0
     recipe = override(PAPER, {"lr": 0.05})
-    for change in (
-        lambda numbers: numbers.update(every=1),
-        lambda numbers: numbers.pop("every"),
-        lambda numbers: numbers.setdefault("other", 1),
-        lambda numbers: numbers.clear(),
-        lambda numbers: numbers.__setitem__("every", 1),
-        lambda numbers: numbers.__delitem__("every"),
-        lambda numbers: numbers.__ior__({"every": 1}),
-    ):
-        with pytest.raises(TypeError, match="A recipe is frozen"):
-            change(recipe.parameters)
     assert pickle.loads(pickle.dumps(recipe)) == copy.deepcopy(recipe) == recipe
     assert recipe.parameters == PAPER.parameters
 

@@ -143,12 +143,12 @@ def test_what_came_from_python_goes_on_from_python(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        *((content, "is damaged: ") for content in ("", "{", "[]", "null", "\x00\xff")),
-        ("{}", "cannot be used: it has no checksum. It is damaged, or another version wrote it"),
+        *((content, "cannot be used: ") for content in ("", "{", "[]", "null", "\x00\xff")),
+        ("{}", "cannot be used: it has no checksum. Restore it from a backup"),
         ('{"recipe": 3, "source": null, "facts": null}', "cannot be used: it has no checksum. "),
         (
             json.dumps(sealed({"recipe": {}, "source": None})),
-            "was not written by this version of ogc: it has no 'facts'.",
+            "cannot be used: it has no 'facts'.",
         ),
     ],
 )

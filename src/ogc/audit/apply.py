@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .._csv import csv
 from .._files import write_whole
 from .._require import require
-from ..data.folder import training_folder
-from ..data.paths import inside
+from ..data.folder import inside, training_folder
 from ..noise.files import SUFFIXES as LABEL_FILES
 from ..noise.files import LabelInfo, labels_sha256, npy, write_labels
 from ..training.digests import file_sha256

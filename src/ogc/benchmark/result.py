@@ -13,16 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from .._files import (
-    CHECKSUM,
-    DamageOrVersionError,
-    VersionError,
-    parse_json,
-    sealed,
-    unsealed,
-    unusable,
-    write_whole,
-)
+from .._files import CHECKSUM, parse_json, sealed, unsealed, unusable, write_whole
 from .._require import require
 from ..report.table import counted
 from ..training.history import Epoch, summary
@@ -201,7 +192,7 @@ def read(path: Path) -> Result:
     try:
         found = parse_json(path.read_bytes(), finite=True)
         if found.get("version") not in (1, 2):
-            raise VersionError(f"expected version 1 or 2 of a result, found {found.get('version')}.")
+            raise ValueError(f"expected version 1 or 2 of a result, found {found.get('version')}.")
         if found["version"] == 2 or CHECKSUM in found:  # version 1 had no checksum
             found = unsealed(found)
     except ValueError as error:
@@ -213,7 +204,7 @@ def read(path: Path) -> Result:
             for name in raw.keys() - {"recipe"}:  # compared field by field: older recipes have fewer fields
                 require(raw[name] == parsed[name], place + name, "in canonical form", reprlib.repr(raw[name]))
     except (ValueError, TypeError) as error:
-        raise ValueError(unusable(path, DamageOrVersionError(error), again)) from error
+        raise ValueError(unusable(path, error, again)) from error
     named = path_of(path.parent, result.key, result.seed).name
     if path.name != named:
         raise ValueError(f"{path} has the name of another run. Rename it to {named}.")

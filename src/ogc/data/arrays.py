@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .._extras import extra
-from .dataset import Dataset, Loaded
-from .paths import few
+from .._require import few
+from .dataset import Dataset, Loaded, class_indices
 from .split import stratified_split
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FEATURES = ("X", "features", "embeddings")
 LABELS = ("y", "labels")
 TRUE_LABELS = ("true", "true_labels", "y_true")
+UNNAMED = ""  # the array of a .npy file
 
 
 def arrays(
@@ -42,33 +43,25 @@ def arrays(
     """
     path = Path(features)
     found = _load(path)
-    named: dict[str, NDArray[Any]] = found if isinstance(found, dict) else {}
-    inputs = to_inputs(_pick(named, FEATURES, features_name, path) if isinstance(found, dict) else found, path)
-    if labels is not None:
-        raw = single(Path(labels), labels_name, LABELS)
-    elif isinstance(found, dict):
-        raw = _pick(named, LABELS, labels_name, path)
-    else:
+    inputs = to_inputs(_pick(found, FEATURES, features_name, path), path)
+    if labels is None and UNNAMED in found:
         raise ValueError(f"`{path}` holds only features. Pass the file of labels too.")
-    known = None
-    if true is not None:
-        known = single(Path(true), true_name, TRUE_LABELS)
-    elif true_name is not None or any(name in named for name in TRUE_LABELS):
-        known = _pick(named, TRUE_LABELS, true_name, path)
-
-    class_names = _class_names(raw, labels or path)
-    given = _indices(raw, class_names, len(inputs), "labels")
-    truth = None if known is None else _indices(known, class_names, len(inputs), "true labels")
+    raw = _pick(found, LABELS, labels_name, path) if labels is None else single(Path(labels), labels_name, LABELS)
+    names = _names(raw, labels or path)
+    class_names = tuple(str(value) for value in sorted(set(raw.tolist())))
+    given, truth = class_indices(names, class_names, "the labels"), None
+    if true is not None or true_name is not None or found.keys() & {*TRUE_LABELS}:
+        known = (
+            _pick(found, TRUE_LABELS, true_name, path) if true is None else single(Path(true), true_name, TRUE_LABELS)
+        )
+        truth = class_indices(_names(known, true or path), class_names, "the true labels")
+    whole = Dataset(inputs, given, class_names, [str(i) for i in range(len(inputs))], truth)
     keep, held_out = stratified_split(given, class_names, val=val, seed=seed)
-
-    def subset(index: Tensor) -> Dataset:
-        ids = [str(i) for i in index.tolist()]
-        return Dataset(inputs[index], given[index], class_names, ids, None if truth is None else truth[index])
-
-    return subset(keep), {"val": subset(held_out)} if val else {}
+    return whole.subset(keep), {"val": whole.subset(held_out)} if val else {}
 
 
-def _load(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
+def _load(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays by name. That of a .npy file has none."""
     with extra("cli", "Arrays need NumPy", "numpy"):
         import numpy as np
     if not path.is_file():
@@ -78,13 +71,13 @@ def _load(path: Path) -> dict[str, NDArray[Any]] | NDArray[Any]:
             found = np.load(file, allow_pickle=False)
             if isinstance(found, np.lib.npyio.NpzFile):
                 return {name: found[name] for name in found.files}
-            return np.asarray(found)
+            return {UNNAMED: np.asarray(found)}
     except Exception as error:  # a damaged file fails in many ways: BadZipFile, TokenError, MemoryError, ...
         raise ValueError(f"`{path}` is not a .npy or .npz file of plain arrays, or is truncated.") from error
 
 
 def _pick(found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | None, path: Path) -> NDArray[Any]:
-    for name in usual if asked is None else (asked,):
+    for name in (UNNAMED, *usual) if asked is None else (UNNAMED, asked):
         if name in found:
             return found[name]
     wanted = few(usual) if asked is None else f"`{asked}`"
@@ -92,8 +85,8 @@ def _pick(found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | Non
 
 
 def single(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
-    found = _load(path)
-    return _pick(found, usual, asked, path) if isinstance(found, dict) else found
+    """Return the array of a file that is named ``asked``, or else like one of ``usual``."""
+    return _pick(_load(path), usual, asked, path)
 
 
 def to_inputs(values: NDArray[Any], path: object) -> Tensor:
@@ -113,19 +106,9 @@ def to_inputs(values: NDArray[Any], path: object) -> Tensor:
     return features
 
 
-def _class_names(labels: NDArray[Any], path: object) -> tuple[str, ...]:
+def _names(labels: NDArray[Any], path: object) -> list[str]:
     if labels.ndim != 1 or labels.dtype.kind not in "iubU":
         raise ValueError(
             f"The labels in `{path}` should be integers or text, (N,). Found {labels.dtype}, {labels.shape}."
         )
-    return tuple(str(value) for value in sorted(set(labels.tolist())))
-
-
-def _indices(labels: NDArray[Any], class_names: Sequence[str], samples: int, what: str) -> Tensor:
-    if labels.shape != (samples,):
-        raise ValueError(f"The {what} should be ({samples},), one for each sample. Found {labels.shape}.")
-    index = {name: i for i, name in enumerate(class_names)}
-    names = [str(value) for value in labels.tolist()]
-    if unknown := [name for name in names if name not in index]:
-        raise ValueError(f"The {what} hold {few(sorted(set(unknown)))}, which do not occur among the given labels.")
-    return torch.tensor([index[name] for name in names], dtype=torch.int64)
+    return [str(value) for value in labels.tolist()]

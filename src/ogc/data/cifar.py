@@ -119,49 +119,41 @@ def cifar100(root: str | Path, *, download: bool = False, progress: Progress | N
 
 
 def load(cifar: Cifar, root: Path, *, fetch: bool = False, progress: Progress | None = None) -> Loaded:
-    found = _find(cifar, root)
-    incomplete = found is None or (found[1].is_dir() and not found[0].is_in(found[1]))
-    if incomplete and fetch and not root.is_file():
-        archive = cifar.binary.archive
-        found = cifar.binary, download(SITE + archive, root / archive, md5=cifar.binary.md5, progress=progress)
-    version, path = found or look_for(cifar, root)
-    files = _from_archive(version, path) if path.is_file() else _from_folder(cifar, version, path)
+    try:
+        version, path = look_for(cifar, root)
+    except FileNotFoundError:
+        if not fetch or root.is_file():
+            raise
+        version = cifar.binary
+        path = download(SITE + version.archive, root / version.archive, md5=version.md5, progress=progress)
+    files = _from_archive(version, path) if path.is_file() else {n: (path / n).read_bytes() for n in version.files}
     names = _class_names(cifar, version, files.pop(version.names))
     train, test = (_dataset(cifar, version, split, files, names) for split in ("train", "test"))
     return train, {"test": test}
 
 
 def look_for(cifar: Cifar, root: Path) -> tuple[Version, Path]:
-    """Find the files without reading them. Raise ``FileNotFoundError`` if they are missing."""
-    found = _find(cifar, root)
-    if found is None:
-        looked = [name for version in (cifar.binary, cifar.python) for name in (version.folder, version.archive)]
-        raise FileNotFoundError(
-            f"{cifar.title} was not found in `{root}`. Expected one of {', '.join(looked[:-1])} and {looked[-1]}. "
-            f"Get one of the archives from {SITE}cifar.html, or use --download (download=True in Python)."
-        )
-    return found
+    """Find the files without reading them: the first version, and its folder or archive.
 
-
-def _find(cifar: Cifar, root: Path) -> tuple[Version, Path] | None:
-    """Return the first version found and its path. ``root`` may be the folder, its parent, or the archive."""
+    ``root`` may be the folder, its parent, or the archive. Raises ``FileNotFoundError`` if files are missing.
+    """
     versions = (cifar.binary, cifar.python)
-    for version in versions:
-        if root.is_dir() and (root.name == version.folder or version.is_in(root)):
-            return version, root
-        if root.is_file() and root.name == version.archive:
-            return version, root
-    folders = [(version, root / version.folder) for version in versions if (root / version.folder).is_dir()]
-    whole = [(version, folder) for version, folder in folders if version.is_in(folder)]
-    archives = [(version, root / version.archive) for version in versions if (root / version.archive).is_file()]
-    return next(iter(whole + archives + folders), None)  # an incomplete folder comes last, to report the missing file
-
-
-def _from_folder(cifar: Cifar, version: Version, folder: Path) -> dict[str, bytes]:
-    for name in version.files:
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{cifar.title}: the file `{folder / name}` is missing.")
-    return {name: (folder / name).read_bytes() for name in version.files}
+    folders = [(version, folder) for version in versions for folder in (root, root / version.folder)]
+    archives = [(version, path) for version in versions for path in (root, root / version.archive)]
+    for version, folder in folders:
+        if version.is_in(folder):
+            return version, folder
+    for version, path in archives:
+        if path.name == version.archive and path.is_file():
+            return version, path
+    begun = [folder / file for version, folder in folders if folder.name == version.folder for file in version.files]
+    missing = [path for path in begun if path.parent.is_dir() and not path.is_file()]
+    looked = [name for version in versions for name in (version.folder, version.archive)]
+    raise FileNotFoundError(
+        f"{cifar.title} was not found in `{root}`. Expected one of {', '.join(looked[:-1])} and {looked[-1]}. "
+        + (f"The file `{missing[0]}` is missing. " if missing else "")
+        + f"Get one of the archives from {SITE}cifar.html, or use --download (download=True in Python)."
+    )
 
 
 def _from_archive(version: Version, archive: Path) -> dict[str, bytes]:
@@ -173,15 +165,11 @@ def _from_archive(version: Version, archive: Path) -> dict[str, bytes]:
 
 
 def _class_names(cifar: Cifar, version: Version, content: bytes) -> tuple[str, ...]:
-    if version.pickled:
-        found = read_pickle(content, version.names).get(cifar.names, [])
-        names = found if isinstance(found, list) else []
-        listed = [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names]
-    else:
-        listed = content.decode("utf-8", "replace").split()
-    if not len(listed) == len(set(listed)) == cifar.classes:
-        raise ValueError(f"`{version.names}` should name {cifar.classes} different classes. Found {len(set(listed))}.")
-    return tuple(listed)
+    found = read_pickle(content, version.names).get(cifar.names) if version.pickled else content.split()
+    names = [name.decode() if isinstance(name, bytes) else str(name) for name in cast(Any, found) or ()]
+    if not len(names) == len(set(names)) == cifar.classes:
+        raise ValueError(f"`{version.names}` should name {cifar.classes} different classes. Found {len(set(names))}.")
+    return tuple(names)
 
 
 def _dataset(cifar: Cifar, version: Version, split: str, files: dict[str, bytes], names: tuple[str, ...]) -> Dataset:
@@ -198,20 +186,12 @@ def _binary(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tens
     if len(content) != size:
         raise ValueError(f"`{name}` should have {size:,} bytes. Found {len(content):,}. Download it again.")
     rows = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(records, -1)
-    return rows[:, cifar.coarse + 1 :], _checked(cifar, name, rows[:, cifar.coarse].long())
+    return rows[:, cifar.coarse + 1 :], rows[:, cifar.coarse].long()
 
 
 def _unpickled(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
     found = read_pickle(content, name)
     images, labels = found.get("data"), found.get(cifar.labels)
-    if not isinstance(images, Tensor) or images.shape != (records, PIXELS):
-        raise ValueError(f"`{name}` should have `data` of shape ({records}, {PIXELS}).")
-    if not isinstance(labels, list) or len(labels) != records or not all(type(label) is int for label in labels):
-        raise ValueError(f"`{name}` should have `{cifar.labels}`, a list of {records} integers.")
-    return images, _checked(cifar, name, torch.tensor(labels))
-
-
-def _checked(cifar: Cifar, name: str, labels: Tensor) -> Tensor:
-    if len(outside := labels[(labels < 0) | (labels >= cifar.classes)]):
-        raise ValueError(f"Labels in `{name}` should be in [0, {cifar.classes}). Found {int(outside[0])}.")
-    return labels
+    if not isinstance(images, Tensor) or images.shape != (records, PIXELS) or not isinstance(labels, list):
+        raise ValueError(f"`{name}` should have `data` of shape ({records}, {PIXELS}) and `{cifar.labels}`, a list.")
+    return images, torch.tensor(labels)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from .._require import require
+from .._require import few, require
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -63,6 +63,11 @@ class Dataset:
         """True where the given label is not the true one, or ``None`` if that is unknown: (N,) bool."""
         return None if self.true is None else self.given != self.true
 
+    def subset(self, index: Tensor) -> Dataset:
+        """Return the samples at some indices, (n,) int64. The inputs must be in memory."""
+        ids, true = [self.ids[i] for i in index.tolist()], None if self.true is None else self.true[index]
+        return replace(self, inputs=self.inputs[index], given=self.given[index], ids=ids, true=true)
+
     def with_given(self, given: ArrayLike) -> Dataset:
         """Return the same samples with other given labels. The old ones become the true labels, if those are unknown.
 
@@ -70,6 +75,22 @@ class Dataset:
         """
         true = self.given.clone() if self.true is None else self.true
         return replace(self, given=torch.as_tensor(given, dtype=torch.int64), true=true)
+
+
+def class_indices(
+    labels: Sequence[str | None], class_names: Sequence[str], where: str, rows: Sequence[int] | None = None
+) -> Tensor:
+    """Return the index of each label among the classes, (N,) int64.
+
+    :param where: the place of the labels, for an error message.
+    :param rows: their numbers there; from 1 on by default.
+    """
+    index = {name: i for i, name in enumerate(class_names)}
+    for number, label in zip(rows or range(1, len(labels) + 1), labels, strict=True):
+        if label not in index:
+            known = few(class_names, 20)
+            raise ValueError(f"The label `{label or ''}` in row {number} of {where} is not one of the classes {known}.")
+    return torch.tensor([index[label] for label in labels if label is not None], dtype=torch.int64)
 
 
 Loaded = tuple[Dataset, dict[str, Dataset]]

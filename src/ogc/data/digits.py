@@ -31,15 +31,10 @@ def load_digits() -> Loaded:
 
     with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
         rows = np.loadtxt(file, delimiter=",", dtype=np.int64)
-    pixels, labels = rows[:, :-1], rows[:, -1]
-
-    def dataset(index: np.ndarray) -> Dataset:
-        inputs = torch.tensor(pixels[index], dtype=torch.float32) / BRIGHTEST
-        given = torch.tensor(labels[index], dtype=torch.int64)
-        return Dataset(inputs, given, CLASS_NAMES, [f"digits/{i:04}" for i in index], true=given.clone())
-
-    train, test = _split(labels)
-    return dataset(train), {"test": dataset(test)}
+    inputs, labels = torch.tensor(rows[:, :-1], dtype=torch.float32) / BRIGHTEST, torch.tensor(rows[:, -1])
+    whole = Dataset(inputs, labels, CLASS_NAMES, [f"digits/{i:04}" for i in range(len(rows))], true=labels)
+    train, test = (whole.subset(torch.from_numpy(index)) for index in _split(rows[:, -1]))
+    return train, {"test": test}
 
 
 def _split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from .._require import require
 
 CHUNK = 1 << 18
 TIMEOUT = 30.0  # seconds
@@ -22,7 +18,6 @@ Progress = Callable[[int, int | None], None]
 
 def download(url: str, destination: Path, *, md5: str, progress: Progress | None = None) -> Path:
     """Download ``url``. An interrupted download is kept as ``.part``, and the next call resumes it."""
-    require(url.startswith(("http://", "https://")), "url", "http:// or https://", url)
     if destination.exists():
         check_md5(destination, md5, "Move it away to download it again.")
         return destination
@@ -64,20 +59,16 @@ def _fetch(url: str, part: Path, progress: Progress | None) -> None:
     try:
         response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        with error:
-            if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not there:
-                raise
-            length = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", ""))
-        if length is None or int(length[1]) != there:  # not the end of the file: this part belongs to another one
-            part.unlink()
-            _fetch(url, part, progress)
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not there:
+            raise
+        error.close()  # nothing is left to send: the part is complete, or of another file, as its checksum will show
         return
     with response:
-        continues = _start(response) == there
-        there = there if continues else 0
+        if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+            there = 0
         remaining = response.headers.get("Content-Length", "")
         total = there + int(remaining) if remaining.isdecimal() else None
-        with part.open("ab" if continues and there else "wb") as file:
+        with part.open("ab" if there else "wb") as file:
             while chunk := response.read(CHUNK):
                 file.write(chunk)
                 there += len(chunk)
@@ -85,12 +76,6 @@ def _fetch(url: str, part: Path, progress: Progress | None) -> None:
                     progress(there, total)
     if total is not None and there != total:
         raise ConnectionError(f"{there:,} of {total:,} bytes received")
-
-
-def _start(response: Any) -> int:
-    """Return the first byte of the response within the file."""
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(found[1]) if response.status == http.HTTPStatus.PARTIAL_CONTENT and found else 0
 
 
 def _reason(error: Exception) -> str:

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from .dataset import Dataset, Loaded
+from .._require import few
+from .dataset import Dataset, Loaded, class_indices
 from .images import SUFFIXES, ImageFiles
-from .paths import few, inside
 from .split import stratified_split
 
 Sample = tuple[str, str]  # the path from the root, and the class
@@ -61,7 +60,8 @@ def folder(
     if empty := sorted(set(class_names) - {label for _, label in samples}):
         raise ValueError(f"The classes {few(empty)} in `{root}` have no training images.")
     if len(parts) == 1 and val:
-        keep, held_out = stratified_split(_indices(samples, class_names), class_names, val=val, seed=seed)
+        labels = class_indices([label for _, label in samples], class_names, f"`{root}`")
+        keep, held_out = stratified_split(labels, class_names, val=val, seed=seed)
         parts = {"train": [samples[i] for i in keep.tolist()], "val": [samples[i] for i in held_out.tolist()]}
 
     truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
@@ -70,12 +70,17 @@ def folder(
         paths = [path for path, _ in part]
         if truth is not None and (missing := [path for path in paths if path not in truth]):
             raise ValueError(f"The true labels have no row for {few(missing)}.")
-        true = None if truth is None else _indices([(path, truth[path]) for path in paths], class_names)
-        files = ImageFiles([root / path for path in paths], size)
-        return Dataset(files, _indices(part, class_names), class_names, paths, true)
+        true = None if truth is None else torch.tensor([truth[path] for path in paths], dtype=torch.int64)
+        given = class_indices([label for _, label in part], class_names, f"`{root}`")
+        return Dataset(ImageFiles([root / path for path in paths], size), given, class_names, paths, true)
 
     sets = {name: dataset(part) for name, part in parts.items()}
     return sets.pop("train"), sets
+
+
+def inside(root: Path, path: Path) -> bool:
+    """Return True if a path is inside a folder after resolving every link and ``..``."""
+    return path.resolve().is_relative_to(root.resolve())
 
 
 def training_folder(root: Path) -> Path:
@@ -119,23 +124,12 @@ def _unreadable(root: Path, paths: Sequence[str]) -> list[str]:
     return [path for path in paths if path not in readable]
 
 
-def _indices(samples: Sequence[Sample], class_names: Sequence[str]) -> Tensor:
-    index = {name: i for i, name in enumerate(class_names)}
-    return torch.tensor([index[label] for _, label in samples], dtype=torch.int64)
-
-
-def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, str]:
-    """Read the true label of each image by its path."""
-    known = set(class_names)
+def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:
+    """Read the true class of each image by its path."""
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.DictReader(file)
         if not {"path", "label"} <= set(reader.fieldnames or ()):
             raise ValueError(f"`{path}` should have the columns path and label. Found {reader.fieldnames}.")
-        truth = {}
-        for number, row in enumerate(reader, 1):
-            if row["label"] not in known:
-                raise ValueError(
-                    f"The label `{row['label']}` in row {number} of `{path}` is not a class of the folder."
-                )
-            truth[row["path"]] = row["label"]
-        return truth
+        rows = list(reader)
+    labels = class_indices([row["label"] for row in rows], class_names, f"`{path}`").tolist()
+    return dict(zip((row["path"] for row in rows), labels, strict=True))

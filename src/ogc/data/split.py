@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .._require import require
-from .paths import few
+from .._require import few, require
 
 
 def stratified_split(labels: Tensor, class_names: Sequence[str], *, val: float, seed: int) -> tuple[Tensor, Tensor]:

@@ -14,14 +14,12 @@ from math import isnan
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
 from torch import Tensor
 
 from .._extras import extra
-from .._require import did_you_mean
+from .._require import did_you_mean, few
 from .columns import Cell, Encoder, finite, is_missing
-from .dataset import Dataset, Loaded
-from .paths import few
+from .dataset import Dataset, Loaded, class_indices
 from .split import stratified_split
 
 Table = dict[str, list[Cell]]  # by column
@@ -65,8 +63,12 @@ def table(
     rows, numbers = _labelled(rows, label, path, skip_bad)
     ids = _ids(rows, id, numbers)
     class_names = _class_names(rows[label], label, path)
-    given = _labels(rows, label, class_names, numbers, path)
-    truth = None if true is None else _labels(rows, true, class_names, numbers, path)
+
+    def indices(part: Table, column: str, numbers: Sequence[int], file: Path) -> Tensor:
+        return class_indices(part[column], class_names, f"`{file}`, column `{column}`,", numbers)
+
+    given = indices(rows, label, numbers, path)
+    truth = None if true is None else indices(rows, true, numbers, path)
 
     share, val_file = (val, None) if isinstance(val, float | int) else (0.0, val)
     keep, held_out = stratified_split(given, class_names, val=share, seed=seed)
@@ -79,23 +81,19 @@ def table(
             f"Found {encoder.use or 'no other column'}."
         )
 
-    def subset(index: Tensor, inputs: Tensor) -> Dataset:
-        known = None if truth is None else truth[index]
-        return Dataset(inputs[index], given[index], class_names, [ids[i] for i in index.tolist()], known)
-
     def other(file: Path) -> Dataset:
         part = read(file, as_found=aside)
         if absent := [name for name in (label, *encoder.columns) if name not in part]:
             raise ValueError(f"`{file}` has no column {few(absent)}, which `{path}` has.")
         part, numbers = _labelled(part, label, file, skip_bad)
-        given, ids = _labels(part, label, class_names, numbers, file), _ids(part, id, numbers)
-        known = None if true is None or true not in part else _labels(part, true, class_names, numbers, file)
+        given, ids = indices(part, label, numbers, file), _ids(part, id, numbers)
+        known = None if true is None or true not in part else indices(part, true, numbers, file)
         return Dataset(encoder.features(part), given, class_names, ids, known)
 
-    inputs = encoder.features(rows)
-    sets = {"val": subset(held_out, inputs)} if share else {}
+    whole = Dataset(encoder.features(rows), given, class_names, ids, truth)
+    sets = {"val": whole.subset(held_out)} if share else {}
     sets |= {name: other(Path(file)) for name, file in (("val", val_file), ("test", test)) if file is not None}
-    return replace(subset(keep, inputs), encoder=encoder), sets
+    return replace(whole.subset(keep), encoder=encoder), sets
 
 
 def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, list[int]]:
@@ -119,20 +117,6 @@ def _class_names(cells: Sequence[Cell], label: str, path: Path) -> tuple[str, ..
         raise ValueError(f"The column `{label}` of `{path}` should have two classes or more. Found {len(names)}.")
     numbers = {name: finite(name) for name in sorted(names)}
     return tuple(sorted(numbers, key=lambda name: numbers[name]) if not any(map(isnan, numbers.values())) else numbers)
-
-
-def _labels(rows: Table, column: str, class_names: Sequence[str], numbers: Sequence[int], path: Path) -> Tensor:
-    """Return the class indices, (N,) int64. ``numbers`` are those of the rows in the file."""
-    index = {name: i for i, name in enumerate(class_names)}
-    for number, cell in zip(numbers, rows[column], strict=True):
-        if cell is None:
-            raise ValueError(f"Row {number} of `{path}` has no value in the column `{column}`.")
-        if cell not in index:
-            raise ValueError(
-                f"The label `{cell}` in row {number} of `{path}`, column `{column}`, is not a class of the training "
-                f"labels. Expected one of {few(class_names, 20)}."
-            )
-    return torch.tensor([index[cell] for cell in rows[column] if cell is not None], dtype=torch.int64)
 
 
 def _ids(rows: Table, id: str | None, numbers: Sequence[int]) -> list[str]:

@@ -6,18 +6,16 @@ have the same 1000 classes, ordered by WordNet id.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import torch
 
-from .._require import require
+from .._require import few, require
 from .dataset import Dataset, Loaded
 from .images import SUFFIXES, ImageFiles
-from .paths import few
 
-Sample = tuple[str, int]  # a path from the root, and the class
+Sample = tuple[str, str]  # a path from the root, and the class: its number, from 0, or its WordNet id
 
 
 def webvision(root: str | Path, *, classes: int = 50, size: int = 224, ilsvrc: str | Path | None = None) -> Loaded:
@@ -31,54 +29,55 @@ def webvision(root: str | Path, *, classes: int = 50, size: int = 224, ilsvrc: s
     require(1 <= classes <= 1000, "classes", "in [1, 1000]", classes)
     root = Path(root)
     info = root / "info"
-    synsets = _synsets(info / "synsets.txt") if (info / "synsets.txt").is_file() else []
-    if synsets and len(synsets) < classes:
-        raise ValueError(f"`{info / 'synsets.txt'}` should name {classes} classes or more. Found {len(synsets)}.")
-    names = tuple(name for _, name in synsets[:classes]) if synsets else tuple(str(i) for i in range(classes))
+    wnids, names = _synsets(info / "synsets.txt", classes)
+    known = {wnid: label for label, wnid in enumerate(wnids)} | {str(label): label for label in range(1000)}
 
-    def dataset(folder: Path, samples: Sequence[Sample], clean: bool) -> Dataset:
-        _check(folder, [path for path, _ in samples])
-        files = ImageFiles([folder / path for path, _ in samples], size)
-        given = torch.tensor([label for _, label in samples], dtype=torch.int64)
-        return Dataset(files, given, names, [path for path, _ in samples], given.clone() if clean else None)
+    def dataset(folder: Path, samples: Iterable[Sample], clean: bool) -> Dataset:
+        labels: dict[str, int] = {}
+        for path, label in samples:
+            if label not in known:
+                raise ValueError(f"The class `{label}` of `{path}` in `{folder}` is not one of the 1000 classes.")
+            if known[label] < classes:
+                labels[path] = known[label]
+        _check(folder, list(labels))
+        given = torch.tensor(list(labels.values()), dtype=torch.int64)
+        files = ImageFiles([folder / path for path in labels], size)
+        return Dataset(files, given, names, list(labels), given.clone() if clean else None)
 
     listed = info / "train_filelist_google.txt"
-    train = list(_listed(listed, classes) if listed.is_file() else _tree(root, classes))
-    val = [(f"val_images_256/{path}", label) for path, label in _listed(info / "val_filelist.txt", classes)]
+    train = _pairs(listed) if listed.is_file() else _tree(root, classes)
+    val = ((f"val_images_256/{path}", label) for path, label in _pairs(info / "val_filelist.txt"))
     sets = {"val": dataset(root, val, True)}
     if ilsvrc is not None:
-        folder = Path(ilsvrc)
-        sets["ilsvrc"] = dataset(folder, list(_ilsvrc(folder, [wnid for wnid, _ in synsets], classes)), True)
+        sets["ilsvrc"] = dataset(Path(ilsvrc), _ilsvrc(Path(ilsvrc), wnids[:classes]), True)
     return dataset(root, train, False), sets
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not empty, numbered from 1."""
+def _lines(path: Path) -> list[str]:
+    """Read the lines that are not empty."""
     if not path.is_file():
         raise FileNotFoundError(f"The file `{path}` is missing: it is part of WebVision's info.tar.")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            yield number, line.strip()
+    return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def _synsets(path: Path) -> list[tuple[str, str]]:
-    """Read WordNet ids and unique names in the order of the classes, from "n01440764 tench, Tinca tinca"."""
-    found = [line.partition(" ") for _, line in _lines(path)]
+def _pairs(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield both parts of each line of a list, "google/q0001/abc.jpg 0"."""
+    for line in _lines(path):
+        name, space, label = line.rpartition(" ")
+        if not space:
+            raise ValueError(f"Each line of `{path}` should be a name and a class. Found `{line[:80]}`.")
+        yield name.strip(), label
+
+
+def _synsets(path: Path, classes: int) -> tuple[list[str], tuple[str, ...]]:
+    """Read all WordNet ids and the unique names of the first classes, from "n01440764 tench, Tinca tinca"."""
+    found = [line.partition(" ") for line in _lines(path)]
+    if len(found) < classes:
+        raise ValueError(f"`{path}` should name {classes} classes or more. Found {len(found)}.")
+    wnids = [wnid for wnid, _, _ in found]
     names = [name.split(",")[0].strip() or wnid for wnid, _, name in found]
-    return [
-        (wnid, name if names.count(name) == 1 else f"{name} ({wnid})")
-        for (wnid, _, _), name in zip(found, names, strict=True)
-    ]
-
-
-def _listed(path: Path, classes: int) -> Iterator[Sample]:
-    """Yield the samples of the first classes from a list, "google/q0001/abc.jpg 0"."""
-    for number, line in _lines(path):
-        name, _, label = line.rpartition(" ")
-        if not name or not label.isdecimal():
-            raise ValueError(f"Line {number} of `{path}` should be a path and a class. Found `{line[:80]}`.")
-        if int(label) < classes:
-            yield name.strip(), int(label)
+    unique = [f"{name} ({wnid})" if names.count(name) > 1 else name for wnid, name in zip(wnids, names, strict=True)]
+    return wnids, tuple(unique[:classes])
 
 
 def _tree(root: Path, classes: int) -> Iterator[Sample]:
@@ -88,53 +87,35 @@ def _tree(root: Path, classes: int) -> Iterator[Sample]:
         raise FileNotFoundError(
             f"Neither `{root / 'info' / 'train_filelist_google.txt'}` nor `{path}` exists. They are part of info.tar."
         )
-    for number, line in _lines(path):
-        cells = line.split()
-        if len(cells) != 2 or not all(cell.isdecimal() for cell in cells):
-            raise ValueError(f"Line {number} of `{path}` should be a query and a class. Found `{line[:80]}`.")
-        query, synset = int(cells[0]), int(cells[1])
-        if 1 <= synset <= classes:
-            folder = root / "google" / f"q{query:04}"
-            if not folder.is_dir():
-                raise FileNotFoundError(f"The folder `{folder}` is missing: it is part of WebVision's google images.")
-            for image in _images(folder):
-                yield image.relative_to(root).as_posix(), synset - 1
+    wanted = {str(label + 1): str(label) for label in range(classes)}
+    for query, label in _pairs(path):
+        if label in wanted:
+            for image in _images(root, f"google/q{query:0>4}"):
+                yield image, wanted[label]
 
 
-def _images(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+def _images(root: Path, folder: str) -> list[str]:
+    if not (root / folder).is_dir():
+        raise FileNotFoundError(f"The folder `{root / folder}` is missing.")
+    return [f"{folder}/{path.name}" for path in sorted((root / folder).iterdir()) if path.suffix.lower() in SUFFIXES]
 
 
-def _ilsvrc(folder: Path, wnids: Sequence[str], classes: int) -> Iterator[Sample]:
-    """Yield the validation images of ILSVRC-12 of the first classes."""
+def _ilsvrc(folder: Path, wnids: Sequence[str]) -> Iterator[Sample]:
+    """Yield the validation images of ILSVRC-12, in the folders of these classes or by a list of all."""
     solution, listed = folder / "LOC_val_solution.csv", folder / "val.txt"
     if solution.is_file():
-        with solution.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-        if bad := [row for row in rows if not (row.get("ImageId") and (row.get("PredictionString") or "").split())]:
-            raise ValueError(f"`{solution}` should have an ImageId and a PredictionString in each row. Found {bad[0]}.")
-        pairs = [(f"{row['ImageId']}.JPEG", row["PredictionString"].split()[0]) for row in rows]
+        for line in _lines(solution)[1:]:  # below the header: ILSVRC2012_val_00048981,n03995372 85 1 499 272
+            name, _, boxes = line.partition(",")
+            yield f"{name}.JPEG", boxes.partition(" ")[0]
     elif listed.is_file():
-        columns = (line.split(maxsplit=1) for _, line in _lines(listed))
-        pairs = [(name, "".join(label)) for name, *label in columns]  # no label is "", which is refused below
+        yield from _pairs(listed)
+    elif not (folder / wnids[0]).is_dir():
+        raise FileNotFoundError(
+            f"`{folder}` has neither val.txt nor LOC_val_solution.csv nor the folder `{wnids[0]}` of a class. "
+            "(The ground-truth list of the devkit does not work, because its classes are in a different order.)"
+        )
     else:
-        if not wnids:
-            raise FileNotFoundError("`info/synsets.txt` is missing. It maps the folders of ILSVRC-12 to classes.")
-        for label, wnid in enumerate(wnids[:classes]):
-            if not (folder / wnid).is_dir():
-                raise FileNotFoundError(
-                    f"`{folder}` has neither val.txt nor LOC_val_solution.csv nor the folder `{wnid}` of a class. "
-                    "(The ground-truth list of the devkit does not work, because its classes are in a different order.)"
-                )
-            for image in _images(folder / wnid):
-                yield image.relative_to(folder).as_posix(), label
-        return
-    index = {wnid: label for label, wnid in enumerate(wnids)} | {str(label): label for label in range(1000)}
-    for name, text in pairs:
-        if text.strip() not in index:
-            raise ValueError(f"The class `{text.strip()}` of `{name}` in `{folder}` is not one of the 1000 classes.")
-        if (label := index[text.strip()]) < classes:
-            yield name, label
+        yield from ((image, wnid) for wnid in wnids for image in _images(folder, wnid))
 
 
 def _check(folder: Path, paths: Sequence[str]) -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
 
-from .._require import require
+from .._require import did_you_mean, require, require_known
 from ..engine.norm_act import NormAct
 from .mlp import mlp
 from .resnet import ResNet, resnet18, resnet18_cifar, resnet20_cifar, resnet34_cifar, resnet50
@@ -57,18 +56,14 @@ def build(name: str, *, inputs: tuple[int, ...], classes: int, hidden: Sequence[
 
 
 def check_name(name: str) -> None:
-    """Raise ``ValueError`` for an unknown name, with the known names, similar ones first."""
+    """Raise ``ValueError`` for an unknown name, with similar ones."""
     if name.startswith(TIMM):
         timm, wanted = _timm(), name.removeprefix(TIMM)
         if not timm.is_model(wanted):
-            near = get_close_matches(wanted, timm.list_models(), n=5, cutoff=0.5)
-            names = f"Did you mean {', '.join(near)}?" if near else "timm.list_models() lists all names."
-            raise ValueError(f"timm has no network named {wanted!r}. {names}")
-    elif name not in NETWORKS:
-        begun = [known for known in NETWORKS if known.startswith(name)]
-        near = get_close_matches(name, NETWORKS, n=len(NETWORKS), cutoff=0.5)
-        known = ", ".join(dict.fromkeys([*begun, *near, *NETWORKS]))
-        raise ValueError(f"There is no network named {name!r}. Choose from {known} and {TIMM}NAME.")
+            near = did_you_mean(wanted, timm.list_models())
+            raise ValueError(f"timm has no network named {wanted!r}.{near} timm.list_models() lists all names.")
+    else:
+        require_known("network named", name, (*NETWORKS, f"{TIMM}NAME"))
 
 
 def _timm() -> Any:

@@ -8,17 +8,15 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__
-from .._files import json_lines, write_whole
+from .._files import checked_fields, json_lines, parse_json, write_whole
 from .._require import require
 
 SUFFIXES = (".npy", ".csv")
@@ -107,8 +105,8 @@ def read_labels(path: str | Path, column: str | None = None) -> NDArray[np.int64
 
     If there is a JSON file from ``write_labels``, the labels must match its checksum.
 
-    :param column: name of a column of a .csv file or of a field of a .npy file, or index of a column of a .npy file,
-        from 0. By default the first of given_label, label and noisy_label in the header.
+    :param column: name of a column of a .csv file, or index of a column of a .npy file, from 0. By default the first of
+        given_label, label and noisy_label in the header.
     """
     path = Path(path)
     require(path.suffix in SUFFIXES, "path", "a .npy or .csv file", str(path))
@@ -126,19 +124,9 @@ def read_labels(path: str | Path, column: str | None = None) -> NDArray[np.int64
 def read_info(path: str | Path) -> LabelInfo:
     """Read the info of a label file."""
     beside = info_path(path)
-    try:
-        record = json.loads(beside.read_bytes())
-        if not isinstance(record, dict):
-            raise ValueError
-        info = LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
-        for name, kinds in (("num_classes", int), ("rate_got", (int, float, NoneType)), ("sha256", str)):
-            if not isinstance(getattr(info, name), kinds):
-                raise TypeError(name)
-        return info
-    except (ValueError, TypeError, KeyError) as error:  # not JSON, not a dict, or a field is missing
-        reasons = {KeyError: f"{error} is missing", TypeError: f"{error} has the wrong type"}
-        reason = reasons.get(type(error), "it is not a JSON object")
-        raise LabelFileError(f"{beside} does not describe labels: {reason}.") from None
+    with checked_fields(beside, error=LabelFileError, again="remove it to use labels of unknown origin"):
+        record = parse_json(beside.read_bytes())
+        return LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
 
 
 def npy(labels: NDArray[Any]) -> bytes:
@@ -158,53 +146,36 @@ def _from_npy(path: Path, content: bytes, column: str | None) -> NDArray[np.int6
         array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     except Exception:  # a damaged header fails in many ways: TokenError, SyntaxError, MemoryError, ...
         raise LabelFileError(f"{path} is damaged, or is not a .npy file of numbers.") from None
-    if column is not None and array.dtype.names:
-        _has(path, column, array.dtype.names)
-        array = array[column]
-    elif column is not None and array.ndim == 2:
-        _has(path, column, [str(i) for i in range(array.shape[1])])
+    shape = "x".join(map(str, array.shape))
+    if column is not None:
+        if array.ndim != 2 or not column.isdecimal() or int(column) >= array.shape[1]:
+            raise LabelFileError(f"{path} has no column {column}: its shape is {shape}, and columns count from 0.")
         array = array[:, int(column)]
-    elif column is not None:
-        raise LabelFileError(f"{path} has no columns, so `column` should be left out. Found {column}.")
-    if array.ndim != 1 or array.dtype.names or not np.issubdtype(array.dtype, np.integer):
-        shape = "x".join(map(str, array.shape))
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise LabelFileError(f"{path} should contain a 1-D array of integers. Found {shape} of {array.dtype}.")
     return array.astype(np.int64)
 
 
 def _from_csv(path: Path, content: bytes, column: str | None) -> NDArray[np.int64]:
     try:
-        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))
+        reader.fieldnames = header = [name.strip() for name in reader.fieldnames or ()]
+        rows = [(reader.line_num, row) for row in reader]
     except (UnicodeDecodeError, csv.Error):
         raise LabelFileError(f"{path} is damaged, or is not a CSV file in UTF-8.") from None
-    if not rows:
-        raise LabelFileError(f"{path} is empty.")
-    header = [name.strip() for name in rows[0]]
-    if doubled := [name for name in header if header.count(name) > 1]:
-        raise LabelFileError(f"{path} has the column {doubled[0]!r} more than once.")
-    while not rows[-1]:  # blank lines at the end
-        rows.pop()
-    if column is None:
-        column = next((name for name in COLUMNS if name in header), None)
-        if column is None:
-            raise LabelFileError(f"{path} has no column {' or '.join(COLUMNS)}; it has {', '.join(header)}.")
-    _has(path, column, header)
+    column = column or next((name for name in COLUMNS if name in header), " or ".join(COLUMNS))
+    if header.count(column) != 1:
+        raise LabelFileError(f"{path} should have one column {column}. Found {', '.join(header) or 'nothing'}.")
     ours = header == ["index", COLUMNS[0]]  # then the order can be checked
-    at, labels = header.index(column), []
-    for line, row in enumerate(rows[1:], 2):
+    labels = np.empty(len(rows), dtype=np.int64)
+    for i, (line, row) in enumerate(rows):
         try:
-            labels.append(int(row[at]))
-        except (ValueError, IndexError):
-            found = repr(row[at]) if at < len(row) else "nothing"
-            raise LabelFileError(f"{path}, line {line}: column {column} should be an integer, found {found}.") from None
-        if ours and row[0] != str(line - 2):
-            raise LabelFileError(f"{path}, line {line}: the index should be {line - 2}, found {row[0]}.")
-    try:
-        return np.array(labels, dtype=np.int64)
-    except OverflowError:
-        raise LabelFileError(f"{path}: column {column} has a number too large for a label.") from None
-
-
-def _has(path: Path, column: str, there: Any) -> None:
-    if column not in there:
-        raise LabelFileError(f"{path} has no column {column}; it has {', '.join(there)}.")
+            labels[i] = int(row[column])
+        except (ValueError, TypeError, OverflowError):
+            found = row[column]
+            raise LabelFileError(
+                f"{path}, line {line}: {column} should be a 64-bit integer, found {found!r}."
+            ) from None
+        if ours and row["index"] != str(i):
+            raise LabelFileError(f"{path}, line {line}: the index should be {i}, found {row['index']}.")
+    return labels

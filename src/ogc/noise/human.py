@@ -24,11 +24,10 @@ SITE = "https://github.com/UCSC-REAL/cifar-10-100n"
 
 @dataclass(frozen=True)
 class Published:
-    """A published file: its name, checksum and classes, and the key of each kind of labels in it."""
+    """A published file: its name and checksum, and the key of each kind of labels in it."""
 
     name: str
     sha256: str
-    num_classes: int
     keys: dict[str, str]
 
 
@@ -36,7 +35,6 @@ PUBLISHED = (
     Published(
         "CIFAR-10_human.pt",
         "873e69c39cb9b5e97fb6bae2d60bb59b38a5cbc31d2b868f7903dcb2b9dd2310",
-        10,
         {
             "clean": "clean_label",
             "aggregate": "aggre_label",
@@ -49,7 +47,6 @@ PUBLISHED = (
     Published(
         "CIFAR-100_human.pt",
         "bd2d80409754d420292d622e15e25248ba21e37d27429efac49c8da723f44394",
-        100,
         {"clean": "clean_label", "noisy": "noisy_label"},
     ),
 )

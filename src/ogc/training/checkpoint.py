@@ -5,7 +5,7 @@ One file is one state. It is written under another name, synced and renamed, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._files import VersionError, first_line, unusable
+from .._files import first_line
 from .._tensors import part_of
 from ..noise.files import labels_sha256
 from .history import Epoch
 from .ranks import Ranks
 from .run import Run, get_rng
-from .run_folder import BEST, LAST, SAMPLES, CheckpointError, append_metrics, read_tensors, write_tensors
+from .run_folder import BEST, LAST, METRICS, SAMPLES, CheckpointError, read_tensors, write_tensors
 
 
 def save(run: Run, ranks: Ranks) -> None:
@@ -69,9 +69,8 @@ def load(run: Run, ranks: Ranks) -> None:
     try:
         for name, here in _fingerprint(run, ranks).items():
             there = facts["belongs_to"].get(name)
-            there = there.rpartition("/")[2] if name == "method" and isinstance(there, str) else there
-            if there != here and name not in facts["belongs_to"]:
-                raise KeyError(name)
+            if name == "method":
+                there = there.rpartition("/")[2]  # earlier versions recorded the path of a loss from a file
             if there != here:
                 raise CheckpointError(f"{path} belongs to another run: {name} is {there!r} there and {here!r} here.")
         for what, there in facts.get("sha256", {}).items():  # surveys of samples in different orders cannot be added
@@ -82,13 +81,10 @@ def load(run: Run, ranks: Ranks) -> None:
         _restore(run, tensors, facts, ranks)
     except CheckpointError:
         raise
-    except KeyError as lost:
-        raise CheckpointError(unusable(path, VersionError(f"it has no {lost}."), "train again")) from lost
-    except (TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{path} does not fit this run: {first_line(error)} Use the network and the version of ogc that wrote it, "
-            "or train again."
-        ) from error
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
+        why = f"it has no {error}." if isinstance(error, KeyError) else first_line(error)
+        fix = "Use the network and the version of ogc that wrote it, or train again."
+        raise CheckpointError(f"{path} does not fit this run: {why} {fix}") from error
 
 
 def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], ranks: Ranks) -> None:
@@ -118,9 +114,23 @@ def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], 
 
 
 def write_metrics(run: Run) -> None:
-    """Append the last epoch to ``metrics.jsonl``."""
+    """Append the last epoch to ``metrics.jsonl``, and to TensorBoard's events."""
+    epoch = run.history[-1]
     if run.job.out is not None:
-        append_metrics(run.job.out, run.history[-1])
+        with (run.job.out / METRICS).open("ab", buffering=0) as file:  # one write: a line is whole or missing
+            file.write((epoch.to_json() + "\n").encode())
+    if run.events is not None:
+        for name, value in scalars(asdict(epoch)):
+            run.events.add_scalar(name, value, epoch.epoch)
+
+
+def scalars(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers in nested dictionaries by path: {"a": {"b": 1}} -> ("a/b", 1)."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from scalars(value, f"{prefix}{name}/")
+        elif value is not None:
+            yield prefix + name, value
 
 
 def write_samples(run: Run) -> None:

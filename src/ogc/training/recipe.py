@@ -8,9 +8,9 @@ import tomllib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from .._require import did_you_mean, require, require_known
 from ..clipping.default_rule import FEWEST, period
@@ -74,18 +74,6 @@ Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Frozen(dict[str, methods.Value]):
-    """An immutable dict of numbers, which works with JSON and pickle."""
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("A recipe is frozen. Use override(recipe, changes) to make another one.")
-
-    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Frozen, (dict(self),)
-
-
 class Recipe(Checked):
     """Settings of a training run. Numbers may be given as strings, and ``None`` as "none".
 
@@ -98,8 +86,7 @@ class Recipe(Checked):
     hidden: Counts = ()  # widths of the mlp's layers
     method: str = "ce+ogc"
     method_sha256: str | None = None  # checksum of the file of a custom loss when the recipe was made
-    parameters: Annotated[dict[str, methods.Value], AfterValidator(lambda given: Frozen(given))] = {}
-    # of the method; by default the paper's for ``name``, or those of the loss
+    parameters: methods.Parameters = {}  # of the method; by default the paper's for ``name``, or those of the loss
     noise: Annotated[str | None, Nothing] = None  # added to the training labels: KIND:RATE or human:KIND
     noise_seed: Seed = 0
     seed: Seed = 0  # of the initial weights, the batches and the augmentation
@@ -135,7 +122,6 @@ class Recipe(Checked):
         own = methods.own_loss(method)
         if own is not None and values.get("method_sha256") is not None:  # recorded: reading a recipe must not run code
             return values
-        methods.check(method, given)
         given = {name: _number(name, value) for name, value in given.items()}
         whole = methods.complete(method, given, str(values.get("name")))
         methods.build(method, whole)
@@ -147,7 +133,7 @@ class Recipe(Checked):
         if self.network != "auto" and not self.network.startswith(TIMM):  # timm need not be installed here
             check_name(self.network)
         if self.noise is not None:
-            _check_noise(self.noise)
+            Kind.parse(self.noise)
         steps = self.schedule == "steps"
         require(steps or not self.milestones, "milestones", "left out unless schedule = steps", self.milestones)
         rising = all(first < second for first, second in pairwise((*self.milestones, self.epochs)))
@@ -190,7 +176,7 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     Unless given, milestones move in proportion to the epochs and are removed with another schedule, and parameters
     return to their defaults with another method.
     """
-    values: dict[str, Any] = {name: value for name, value in recipe if name != "parameters"}
+    values: dict[str, Any] = {name: value for name, value in recipe if name not in ("parameters", "milestones")}
     fields = {name: value for name, value in changes.items() if name in Recipe.model_fields}
     method = methods.with_absolute_path(str(fields.get("method", recipe.method)))
     if method != recipe.method:
@@ -202,9 +188,9 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
         alias = ALIASES.get(unknown[0])
         near = f" Did you mean {alias}?" if alias else did_you_mean(unknown[0], there)
         raise ValueError(f"There is no parameter {unknown[0]!r}.{near} Choose from {', '.join(there)}.")
-    inner = fields.pop("parameters", {})
-    require(isinstance(inner, Mapping), "parameters", "numbers by name", inner)
-    given = {**inner, **given}  # type: ignore[dict-item]
+    listed = fields.pop("parameters", {})
+    require(isinstance(listed, Mapping), "parameters", "numbers by name", listed)
+    given = {**listed, **given}  # type: ignore[dict-item]
     same = method == recipe.method and fields.get("name", recipe.name) == recipe.name
     kept = dict(recipe.parameters) if same else {}
     if given or not same:
@@ -212,33 +198,12 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     for one, other in (("epsilon", "epsilon0"), ("epsilon0", "epsilon")):
         if one in given:
             kept.pop(other, None)
-    if "milestones" not in fields:
-        values["milestones"] = _milestones(recipe, fields)
-    return Recipe(**{**values, **fields, "parameters": kept | given})
-
-
-def _milestones(recipe: Recipe, fields: Mapping[str, object]) -> tuple[int, ...]:
-    """Scale the milestones to the new epochs. Drop duplicates and those at the start or the end."""
-    if fields.get("schedule", recipe.schedule) != "steps":
-        return ()
-    epochs = fields.get("epochs", recipe.epochs)
-    try:
-        new = float(epochs)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        new = math.nan
-    if not math.isfinite(new):
-        return recipe.milestones  # Recipe will report the error in the epochs
-    moved = (round(milestone * new / recipe.epochs) for milestone in recipe.milestones)
-    return tuple(dict.fromkeys(milestone for milestone in moved if 0 < milestone < new))
-
-
-def _check_noise(text: str) -> None:
-    """Raise ``ValueError`` for an unknown noise, with the text as typed."""
-    try:
-        Kind.parse(text)
-    except ValueError as error:
-        known = str(error).startswith("Parameter `noise`")
-        raise ValueError(str(error) if known else f"Parameter `noise` cannot be {text!r}. {error}") from None
+    changed = Recipe(**{**values, **fields, "parameters": kept | given})
+    if "milestones" in fields or changed.schedule != "steps":
+        return changed
+    moved = (round(milestone * changed.epochs / recipe.epochs) for milestone in recipe.milestones)
+    inner = dict.fromkeys(milestone for milestone in moved if 0 < milestone < changed.epochs)  # each once
+    return changed.model_copy(update={"milestones": tuple(inner)})
 
 
 def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str | None:

@@ -176,6 +176,7 @@ class Run:
             self.digests = digests(job.source, {name: surveyed[name] for name in parts})
         self.best: dict[str, Tensor] | None = None  # weights of the best epoch, until they are written
         self.saved = False  # True if there is a checkpoint
+        self.events: Any = None  # TensorBoard's SummaryWriter, if it is wanted
         self.broken: NonFinite | None = None
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -351,12 +352,12 @@ class Run:
 @contextmanager
 def random_numbers(run: Run) -> Iterator[None]:
     """Use the run's random numbers, and restore the caller's at the end."""
-    before = get_rng(run.device)
-    set_rng(run.device, run.rng)
-    try:
+    with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
+        size = torch.get_rng_state().numel()
+        torch.set_rng_state(run.rng[:size])
+        if run.device.type == "cuda":
+            torch.cuda.set_rng_state(run.rng[size:], run.device)
         yield
-    finally:
-        set_rng(run.device, before)
 
 
 def new_rng(device: torch.device, seed: int) -> Tensor:
@@ -369,13 +370,6 @@ def get_rng(device: torch.device) -> Tensor:
     """Return the current state of the global random generators, in the format of :func:`new_rng`."""
     own = torch.get_rng_state()
     return torch.cat([own, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else own
-
-
-def set_rng(device: torch.device, state: Tensor) -> None:
-    size = torch.get_rng_state().numel()
-    torch.set_rng_state(state[:size])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state[size:], device)
 
 
 def decay_at(decay: float, step: int) -> float:

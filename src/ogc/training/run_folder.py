@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
+from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from .. import _tensors
-from .._files import Again, checked_fields, read_json, remove_leftovers, write_json, write_whole
+from .._files import checked_fields, read_json, remove_leftovers, write_json, write_whole
 from .._require import require
 from .history import Epoch, summary
 from .method import own_loss
@@ -90,15 +90,11 @@ def write_metrics(folder: Path, epochs: Sequence[Epoch]) -> None:
     write_whole(folder / METRICS, "".join(epoch.to_json() + "\n" for epoch in epochs).encode())
 
 
-def append_metrics(folder: Path, epoch: Epoch) -> None:
-    with (folder / METRICS).open("ab", buffering=0) as file:  # one write: a line is whole or missing
-        file.write((epoch.to_json() + "\n").encode())
-
-
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-class Description(NamedTuple):
+@dataclass(frozen=True)
+class Description:
     """``run.json``: what is trained in a folder."""
 
     id: str
@@ -114,14 +110,12 @@ class Description(NamedTuple):
         return list(self.facts["from_python"])
 
 
-class StoredRun(NamedTuple):
+@dataclass(frozen=True)
+class StoredRun(Description):
     """Everything that a folder holds for reports and audits."""
 
-    folder: Path
-    id: str
-    recipe: Recipe
-    source: Source | None
     facts: dict[str, Any]
+    folder: Path
     epochs: list[Epoch]
     samples: dict[str, Tensor]
     digests: dict[str, str]  # of the data, as when they were trained on
@@ -164,9 +158,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a safetensors file of a run: its tensors, and the facts in its header."""
     if not path.is_file():
         raise FileNotFoundError(f"There is no checkpoint at {path}.")
-    again = partial(_again, path)
-    tensors, facts = _tensors.read_tensors(path, error=CheckpointError, again=again, format=FORMAT)
-    _require_own(path, facts, again)
+    tensors, facts = _tensors.read_tensors(path, error=CheckpointError, again=_again(path), format=FORMAT)
+    _require_own(path, facts, _again(path))
     return tensors, facts
 
 
@@ -175,9 +168,9 @@ def read_part(path: Path, *, again: str = "") -> dict[str, Any]:
 
     :param again: how to do without it; by default, by resuming the run.
     """
-    without = again or partial(_again, path)
-    content = read_json(path, error=CheckpointError, again=without)
-    _require_own(path, content, without)
+    again = again or _again(path)
+    content = read_json(path, error=CheckpointError, again=again)
+    _require_own(path, content, again)
     del content["run"]
     return content
 
@@ -199,42 +192,28 @@ def read(folder: Path) -> StoredRun:
         content = read_tensors(path)[1] if is_saved(folder) else {"history": []}
     with checked(path):
         epochs = [Epoch(**epoch) for epoch in content[key]]
-    return StoredRun(
-        folder=folder,
-        id=described.id,
-        recipe=described.recipe,
-        source=described.source,
-        facts=NOT_BEGUN | (described.facts or {"from_python": described.from_python}),
-        epochs=epochs,
-        samples=samples,
-        digests=digests,
-        summary=summary(epochs, described.recipe.report_epochs),
-        finished=finished,
-        broken=broken,
-    )
+    facts = NOT_BEGUN | (described.facts or {"from_python": described.from_python})
+    totals = summary(epochs, described.recipe.report_epochs)
+    who = described.id, described.recipe, described.source
+    return StoredRun(*who, facts, folder, epochs, samples, digests, totals, finished, broken)
 
 
 def checked(path: Path) -> AbstractContextManager[None]:
     """Raise ``CheckpointError`` for missing or unexpected fields of a file."""
-    return checked_fields(path, error=CheckpointError, again=partial(_again, path))
+    return checked_fields(path, error=CheckpointError, again=_again(path))
 
 
-def _require_own(path: Path, content: Mapping[str, Any], again: Again) -> None:
+def _require_own(path: Path, content: Mapping[str, Any], again: str) -> None:
     """Refuse a file that belongs to a different run than ``run.json`` next to it."""
     beside = path.with_name(RUN)
     if beside.is_file():
         known = read_json(beside, error=CheckpointError, again=_again(beside)).get("id")
         if content.get("run") != known:
-            raise CheckpointError(
-                f"{path} belongs to a different run than {RUN} next to it. Restore it from a backup, or "
-                f"{again if isinstance(again, str) else again()}."
-            )
+            why = f"belongs to a different run than {RUN} next to it"
+            raise CheckpointError(f"{path} {why}. Restore it from a backup, or {again}.")
 
 
 def _again(path: Path) -> str:
     """Return how to do without a file that cannot be used."""
-    if path.name in (LAST, RUN, PREPROCESSING):
-        return "train again"
-    if path.name == BEST:
-        return "use the last weights"
-    return f"resume the run to write it again ({how_to_resume(path.parent)})"
+    known = {RUN: "train again", LAST: "train again", PREPROCESSING: "train again", BEST: "use the last weights"}
+    return known.get(path.name) or f"resume the run to write it again ({how_to_resume(path.parent)})"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from .._tensors import part_of
 from .._threads import one_thread
 from ..models import build
 from . import checkpoint, loop, run_folder, source
-from .history import Epoch, SilentWatch, Watch
+from .history import SilentWatch, Watch
 from .method import allow_loss, confirmed, own_loss
 from .preprocessing import Preprocessing
 from .ranks import Ranks, ranks
@@ -65,13 +64,15 @@ def train(
         len(set(folders)) == len(folders), "out", "a different folder for each job", [str(path) for path in folders]
     )
     handled = stopping() if stop is None else nullcontext(stop)
-    with ranks(chosen) as world, handled as stop, _watch(watch, jobs, tensorboard, world) as watch:
+    with ranks(chosen) as world, handled as stop, ExitStack() as opened:
+        watch = SilentWatch() if watch is None or not world.first else watch
+        events = _tensorboard(opened) if tensorboard and world.first else None
         reason = "the loop was chosen" if engine == "loop" else graphs.unsupported_reason(jobs, chosen, world)
         if engine == "graph" and reason is not None:
             raise ValueError(f"The engine cannot train these jobs: {reason}. Use --engine loop or auto.")
         if engine == "auto" and reason is not None and chosen.type == "cuda":
             watch.said(f"Training with the plain loop instead of the engine: {reason}.")
-        context = Context(chosen, world, watch, stop, save_every, resume, engine == "graph")
+        context = Context(chosen, world, watch, stop, save_every, resume, engine == "graph", events)
         for job in jobs:
             check(job, world.size)
         for job in jobs:
@@ -89,6 +90,7 @@ class Context(NamedTuple):
     save_every: float
     resume: bool
     must_use_engine: bool
+    events: Callable[[Run], Any] | None  # opens TensorBoard's event file of a run
 
 
 def _one_by_one(jobs: Sequence[Job], context: Context) -> list[Result]:
@@ -175,6 +177,7 @@ def _begin(job: Job, number: int, like: Run | None, context: Context) -> Run:
         run_folder.write_run(job.out, run.id, described(job), run.facts())
         preprocessing.write(job.out, run.id)
         run_folder.write_metrics(job.out, run.history)
+        run.events = None if context.events is None else context.events(run)
     why = never_clips(job.recipe, samples=run.feed.samples, batch=run.feed.batch, steps=run.feed.steps)
     if why is not None and not run.done:
         context.watch.said(why)
@@ -301,43 +304,9 @@ def resolve(recipe: Recipe, device: torch.device) -> Recipe:
     return recipe.model_copy(update=changes)
 
 
-@contextmanager
-def _watch(watch: Watch | None, jobs: Sequence[Job], tensorboard: bool, world: Ranks) -> Iterator[Watch]:
-    """Return the watch of the first process, and a silent one in the others, with TensorBoard if wanted."""
-    used: Watch = SilentWatch() if watch is None or not world.first else watch
-    if not tensorboard or not world.first:
-        yield used
-        return
+def _tensorboard(opened: ExitStack) -> Callable[[Run], Any]:
+    """Return a function that opens the event file of a run. ``opened`` closes it."""
     with extra("tensorboard", "Events for TensorBoard need tensorboard", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    with ExitStack() as opened:
-        yield TensorBoardWatch(used, SummaryWriter, opened, [job.out for job in jobs])
-
-
-class TensorBoardWatch:
-    """A watch that also writes scalars for TensorBoard."""
-
-    def __init__(self, watch: Watch, writer: Any, opened: ExitStack, folders: Sequence[Path | None]) -> None:
-        self.watch, self.writer, self.opened, self.folders = watch, writer, opened, folders
-        self.moved, self.said = watch.moved, watch.said
-        self.writers: dict[int, Any] = {}
-
-    def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
-        self.watch.began(run, epoch=epoch, epochs=epochs, steps=steps)
-        if (folder := self.folders[run]) is not None:  # purge_step removes what was written after the checkpoint
-            self.writers[run] = self.opened.enter_context(self.writer(str(folder), purge_step=epoch + 1))
-
-    def ended_epoch(self, run: int, epoch: Epoch) -> None:
-        self.watch.ended_epoch(run, epoch)
-        if run in self.writers:
-            for name, value in scalars(asdict(epoch)):
-                self.writers[run].add_scalar(name, value, epoch.epoch)
-
-
-def scalars(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers in nested dictionaries by path: {"a": {"b": 1}} -> ("a/b", 1)."""
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from scalars(value, f"{prefix}{name}/")
-        elif value is not None:
-            yield prefix + name, value
+    # purge_step removes what was written after the checkpoint
+    return lambda run: opened.enter_context(SummaryWriter(str(run.job.out), purge_step=run.epoch + 1))
