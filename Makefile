@@ -51,7 +51,7 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
 
 # pip is told not to compile: half of its time, for files of which few are ever imported. The pip that comes with
-# Python 3.11 takes twice as long to search an index as its successors.
+# Python 3.11 takes longer to search an index than its successors.
 .venv/cli .venv/dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Setting up .venv (a minute or two the first time) ..."
