@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three workers keep two cores busy: one of them often waits, for Ray, a browser or a process that it has started.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 0
 SEED ?=
 unexport PYTHONDONTWRITEBYTECODE  # pip does not compile: without bytecode every process would compile torch again
@@ -22,7 +23,7 @@ check: lint .venv/aside  ## lint, types and the fast tests
 	$(PYTEST) -m "not slow and not kill"
 
 ready: .venv/dev
-	@$(MAKE) --no-print-directory -j 2 lint .venv/aside browser
+	@$(MAKE) --no-print-directory -j 2 lint .venv/aside browser .venv/compiled
 
 fuzz: .venv/dev  ## property tests with fresh seeds until Ctrl-C; MINUTES=10 to limit, SEED=7 to reproduce
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(MINUTES) $(SEED)
@@ -49,11 +50,18 @@ bench: .venv/dev  ## time per training step with and without OGC
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
 
-# pip is told not to compile: half of its time, for files of which few are ever imported.
+# pip is told not to compile: half of its time, for files of which few are ever imported. The pip that comes with
+# Python 3.11 takes longer to search an index than its successors.
 .venv/cli .venv/dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Setting up .venv (a minute or two the first time) ..."
+	-$(PIP) --upgrade pip
 	$(PIP) -e ".[$(notdir $@)]"
+	touch $@
+
+# Compiles what the tests import, beside mypy. Otherwise each worker of pytest would do it, all of them the same files.
+.venv/compiled: .venv/dev
+	$(BIN)/python -m pytest --collect-only -qq > /dev/null || true  # a failure is reported by the tests
 	touch $@
 
 # timm is kept apart: it needs torchvision, and other libraries change what they do when torchvision is installed.

@@ -1,7 +1,7 @@
 """Processes that tests start, hold at a step and end. None outlives its test.
 
-Most are forks of a process that has imported torch and matplotlib: importing them takes longer than what
-the tests then do.
+Most are forks of a process that has imported torch, matplotlib, scikit-learn and ogc: importing them takes longer
+than what the tests then do.
 """
 
 import json
@@ -20,6 +20,7 @@ from pathlib import Path
 LIMIT = 900  # seconds; reached only if something hangs
 LIBRARIES = ("torch", "torch._dynamo", "matplotlib.figure", "typer")
 LIBRARIES += ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "pydantic", "rich.live")
+LIBRARIES += ("sklearn.datasets", "ogc.cli.app", "ogc.training", "ogc.report.report", "ogc.benchmark.run")
 STARTED = []
 
 

@@ -151,7 +151,7 @@ def timeless(facts):
 # --- every method, in one process or in two --------------------------------------------------------------------------
 
 SOME = ("ce", "nce_nnce", "ce+ogc", "fl+ogc", "ce+linear", "gce+ema")
-STOPS = ((1, 2), (2, None), (3, 3))  # before the first update, at an epoch's end, after some updates
+STOPS = ((1, 2), (1, None), (2, 3))  # before the first update, at an epoch's end, after some updates
 
 
 def variants():
@@ -179,9 +179,10 @@ def some_of_the_variants():
 def resume_matrix(folder, variants=variants):
     """Each variant as a whole and in pieces, under ``folder``: whole/NAME and pieces/NAME."""
     for name, options in variants():
+        options = options | {"epochs": 2}
         train([job(folder / "whole" / name, net=network(), **options)])
         _, stood = train_in_pieces(lambda: job(folder / "pieces" / name, net=network(), **options), STOPS)  # noqa: B023
-        assert stood == [(0, 2), (2, 0), (2, 3)]
+        assert stood == [(0, 2), (1, 0), (1, 3)]
 
 
 def assert_matrix(folder, variants=variants):

@@ -69,6 +69,7 @@ def test_piped_output_is_plain_and_says_what_matters(finished):
     assert max(map(len, demo.PASTE.splitlines())) <= 80
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_terminal_output_has_a_row_per_run(tmp_path):
     text = io.StringIO()
     demo.demo(tmp_path, Console(file=text, width=100, force_terminal=True), epochs=2, hidden=(8,))

@@ -1,8 +1,6 @@
 """Pictures of a criterion: real files, the criterion's own numbers, and a sentence for what cannot be drawn."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -10,6 +8,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import ogc
+from children import output_of
 from ogc import OGC, plot
 from ogc.clipping import EMA
 
@@ -160,16 +159,18 @@ def test_a_failed_write_names_the_file_and_keeps_the_old_one(trained, tmp_path):
         plot.history(trained[1], path=tmp_path / "missing" / "history.png")
 
 
-def test_without_matplotlib_the_extra_is_named_and_records_are_kept():
+def test_without_matplotlib_the_extra_is_named_and_records_are_kept(tmp_path):
     code = (
-        "import sys; sys.modules['matplotlib'] = None\n"
+        "import sys\n"
+        "for name in [name for name in sys.modules if name.partition('.')[0] == 'matplotlib']: del sys.modules[name]\n"
+        "sys.modules['matplotlib'] = None\n"
         "import ogc\n"
         "recorder = ogc.plot.Recorder(ogc.OGC('ce', follow_lr=False)); recorder.record()\n"
         "try: ogc.plot.history(recorder)\n"
         "except ImportError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == 'ogc.plot needs matplotlib, which is missing: pip install "torch-ogc[plot]"', done
+    missing = 'ogc.plot needs matplotlib, which is missing: pip install "torch-ogc[plot]"'
+    assert output_of(code, tmp_path).strip() == missing
 
 
 def test_it_is_public():

@@ -5,6 +5,7 @@ import hashlib
 import html
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,20 @@ def ogc(*words):
     return found.exit_code, found.output
 
 
-@pytest.fixture(params=["with its checksum", "without a checksum"])
-def received(request, tmp_path, monkeypatch):
-    """A finished run, audited, whose ``run.json`` names a file beside it; every checksum is in order."""
-    folder = tmp_path / "received"
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run, audited."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
     assert ogc("train", "digits", *TRAIN, "--method", "ce", "--out", folder)[0] == 0
     assert ogc("audit", folder)[0] == 0
+    return folder
+
+
+@pytest.fixture(params=["with its checksum", "without a checksum"])
+def received(request, finished, tmp_path, monkeypatch):
+    """A finished run, audited, whose ``run.json`` names a file beside it; every checksum is in order."""
+    folder = tmp_path / "received"
+    shutil.copytree(finished, folder)
     (folder / "evil.py").write_text(LOSS)
     sha256 = hashlib.sha256(LOSS.encode()).hexdigest() if request.param == "with its checksum" else None
     method = {"method": f"{folder / 'evil.py'}:Evil", "method_sha256": sha256, "parameters": {}}

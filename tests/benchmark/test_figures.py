@@ -255,6 +255,7 @@ def test_ctrl_c_leaves_no_half_file(tmp_path, tiny, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_disk_that_fails_leaves_the_old_picture(tmp_path, tiny, monkeypatch):
     (tmp_path / "motivation.png").write_bytes(b"old")
 
@@ -278,6 +279,7 @@ def test_a_folder_that_cannot_be_is_found_before_the_work(tmp_path, monkeypatch)
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("no_pictures")
 def test_what_ogc_warns_of_is_a_note(tmp_path, monkeypatch):
     import warnings
 
@@ -489,6 +491,7 @@ def test_who_runs_digits_is_not_sent_to_cifar(tmp_path):
     assert result.output.split() == [str(tmp_path / "out" / "tau-digits.png")]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_all_draws_what_it_can(tmp_path, tiny):
     write(tmp_path, made_up(find("cifar10", ["ce+ogc"], ["symmetric:0.5"])[0]))
     result = figures_of("all", "--results", tmp_path, "--out", tmp_path / "out")

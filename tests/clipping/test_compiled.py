@@ -20,15 +20,15 @@ pytestmark = [
 
 
 def train(backend: str, base, **arguments) -> None:
-    """200 steps, the learning rate another one at each, uneven batches, forward and backward."""
+    """100 steps, the learning rate another one at each, uneven batches, forward and backward."""
     optimizer = optimizer_with(0.1)
     eager, twin = (OGC(base, optimizer, every=8, queue_size=512, **arguments) for _ in range(2))
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(twin, fullgraph=True, backend=counter)
-    for step in range(200):
-        optimizer.param_groups[0]["lr"] = 0.1 * (0.51 + 0.5 * math.cos(math.pi * step / 200))
+    for step in range(100):
+        optimizer.param_groups[0]["lr"] = 0.1 * (0.51 + 0.5 * math.cos(math.pi * step / 100))
         n = 64 if step % 10 < 9 else 20 + step % 7
-        logits, labels = noisy_batch(n, seed=step, margin=2 + 5 * step / 200)
+        logits, labels = noisy_batch(n, seed=step, margin=2 + 5 * step / 100)
         labels[: step % 4] = -100
         expected, expected_gradient = value_and_gradient(eager, logits, labels)
         value, gradient = value_and_gradient(compiled, logits, labels)
@@ -40,16 +40,16 @@ def train(backend: str, base, **arguments) -> None:
     assert counter.frame_count <= 5
 
 
-def test_200_steps_equal_eager_ones():
+def test_100_steps_equal_eager_ones():
     train("inductor", "ce")
 
 
 @pytest.mark.parametrize("base", [losses.Focal(), losses.GCE(q=0.7)], ids=repr)
-def test_200_steps_of_other_losses_in_the_traced_graph(base):
+def test_100_steps_of_other_losses_in_the_traced_graph(base):
     train("aot_eager", base)
 
 
-def test_200_steps_of_a_schedule_in_the_traced_graph():
+def test_100_steps_of_a_schedule_in_the_traced_graph():
     train("aot_eager", "ce", threshold=EMA(0.99))
 
 

@@ -119,5 +119,5 @@ def train(name: str, seed: int, passes: int = 60) -> float:
 
 def test_two_classes_and_few_samples():
     """The promise: one line, nothing to tune, on data that nobody tuned it for."""
-    ce, ogc = (sum(train(name, seed) for seed in range(3)) / 3 for name in ("ce", "ogc"))
+    ce, ogc = (sum(train(name, seed) for seed in range(2)) / 2 for name in ("ce", "ogc"))
     assert ogc > ce + 0.08, (ce, ogc)

@@ -52,7 +52,7 @@ def as_tensors(numbers) -> Mixture:
 @pytest.mark.parametrize("name", BASES)
 def test_equals_the_reference(name):
     clipped = 0
-    for seed in range(40):
+    for seed in range(12):
         for target in (1.01, 1.5, 3.0):
             numbers = draw(seed)
             expected = reference.solve_threshold(TWINS[name].slope, reference.Mixture(*numbers), target)
@@ -60,7 +60,7 @@ def test_equals_the_reference(name):
             assert found.dtype == torch.float64
             assert found.item() == pytest.approx(expected, abs=1e-5), (numbers, target)
             clipped += expected > P_MIN
-    assert clipped > 50
+    assert clipped > 15
 
 
 @pytest.mark.parametrize("name", BASES)

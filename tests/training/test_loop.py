@@ -84,7 +84,7 @@ def test_images_on_the_disk_train_alike(tmp_path, monkeypatch):
 
 
 def test_it_learns():
-    [result] = train([job(None, "ce+ogc", n=400, epochs=30, lr=0.1)])
+    [result] = train([job(None, "ce+ogc", n=400, epochs=8, lr=0.1)])
     assert result["summary"]["best"] > 0.9
     last = result["epochs"][-1]
     assert last["mixture"] is not None

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -153,9 +154,12 @@ def torchrun(folder, *arguments, **more):
 
 def test_torchrun(tmp_path):
     """From the command line: stopped by a signal to torchrun, and gone on with."""
-    out = tmp_path / "run"
-    hold = held(tmp_path / "hold", after=15)  # of 11 steps per epoch
-    started = torchrun(tmp_path, "digits", "--noise", "symmetric:0.5", "--epochs", "10", "--out", str(out), **hold)
+    out, draw = tmp_path / "run", np.random.default_rng(0)
+    y = np.arange(200) % 2
+    np.savez(tmp_path / "rows.npz", X=draw.normal(size=(200, 3)) + 3 * y[:, None], y=y)
+    hold = held(tmp_path / "hold", after=15)  # of 10 steps per epoch
+    options = ["--noise", "symmetric:0.3", "--epochs", "10", "--set", "batch_size=16", "--out", str(out)]
+    started = torchrun(tmp_path, str(tmp_path / "rows.npz"), *options, **hold)
     wait_for((tmp_path / "hold").exists, "the second epoch", started)
     started.send_signal(signal.SIGTERM)
     _, complaint = started.communicate()
