@@ -15,7 +15,7 @@ For a sample x with given label y:
     issue         predicted is not y
     noise rate    share of issues
 
-``docs/audit.md`` compares this with other choices.
+``docs/audit_measurements.md`` compares this with other choices.
 """
 
 from __future__ import annotations
