@@ -468,7 +468,7 @@ def test_the_page_lists_what_differs_from_the_paper_once():
         "| `cifar10-gce-symmetric-0.5` | [1](../results/cifar10-gce-symmetric-0.5-1.json), "
         "[2](../results/cifar10-gce-symmetric-0.5-2.json) | 80.10 ± 0.14 | 85.36 ± 0.20 | -5.26 |"
     )
-    assert "6 runs on a device, torch 2.6.0, commit abc, 2026-01-02" in text
+    assert "- 6 runs on a device, torch 2.6.0, 2026-01-02\n" in text
     evil = made_up(find("cifar10", ["gce"])[0], provenance=MADE.model_copy(update={"device": "<script>"}))
     assert "<script>" not in page([evil], folder=Path("a/results"), beside=Path("a/docs"))
     assert "## CIFAR-10, test accuracy" in text
