@@ -86,7 +86,7 @@ def write_tensors(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Ma
 
 
 def write_metrics(folder: Path, epochs: Sequence[Epoch]) -> None:
-    """Begin ``metrics.jsonl``, a log that is never read back, with the epochs so far."""
+    """Begin ``metrics.jsonl``, a log that training never reads back, with the epochs so far."""
     write_whole(folder / METRICS, "".join(epoch.to_json() + "\n" for epoch in epochs).encode())
 
 
