@@ -1,5 +1,5 @@
-// Run the search worker in an iframe if the site is opened from disk: browsers start no Worker from file://.
-// mkdocs.yml names this file in extra.polyfills. "iframe-worker" in its name keeps out the one from the network.
+// Run the search worker in an iframe if the site is opened from disk: browsers do not start a Worker from file://.
+// mkdocs.yml names this file in extra.polyfills. Because its name contains "iframe-worker", the default polyfill is not loaded from the network.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
@@ -32,7 +32,7 @@ if (location.protocol === "file:") {
     }
   }
 
-  // A worker receives a copy, and not before the caller has returned.
+  // Like a real worker, deliver a copy of the data, after the caller has returned.
   function deliver(data, receiver, send) {
     const copy = receiver.structuredClone(data)
     setTimeout(() => send(new receiver.MessageEvent("message", {data: copy})))
