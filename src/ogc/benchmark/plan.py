@@ -371,7 +371,7 @@ TABLES: dict[str, Table] = {
                 Row("default", "ce+ogc", {}, (None,) * 6),
             ),
             heading="rule",
-            note="the row default was run with an earlier version of the rule, which had an epsilon of 2 and did not "
+            note="the default row was run with an earlier version of the rule, which had an epsilon of 2 and did not "
             "limit p* to 1/C",
         ),
         _plus(
