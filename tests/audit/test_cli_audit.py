@@ -521,17 +521,17 @@ def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
     [
         ([], 2, "Parameter `RUN|DATA` should be the only input, also as --folder or --table. Found `RUN|DATA = None`."),
         (["t.csv", "--folder", "x"], 2, "should be the only input"),
-        (["nowhere"], 2, "There is no `nowhere`."),
+        (["nowhere"], 2, "or the folder of a finished run of ogc train. Found `RUN|DATA = 'nowhere'`."),
         (
             ["digits"],
             2,
-            "Parameter `RUN|DATA` should be a folder of images, a table or an .npz file, or the folder of a",
+            "Parameter `RUN|DATA` should be an existing folder of images, table or .npz file, or the folder of a",
         ),
         (["empty"], 1, "empty` should have one sub-folder of images for each class."),
         (
             ["x.npy"],
             2,
-            "Parameter `RUN|DATA` should be a folder of images, a table or an .npz file, or the folder of a",
+            "Parameter `RUN|DATA` should be an existing folder of images, table or .npz file, or the folder of a",
         ),
         (["t.csv"], 2, "Parameter `label` should be given"),
         (["t.csv", "--label", "kind", "--method", "cee"], 2, "There is no method named 'cee'. Did you mean ce"),

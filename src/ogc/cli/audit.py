@@ -67,9 +67,9 @@ class AuditOptions:
                     raise ValueError(f"Parameter `{name}` cannot be combined with a run, which is already trained.")
             return None
         if self.source is not None:
-            known = self.source.exists() or str(self.source) not in NAMED
-            rule = "a folder of images, a table or an .npz file, or the folder of a finished run of ogc train"
-            require(known and self.source.suffix.lower() != ".npy", "RUN|DATA", rule, str(self.source))
+            rule = "an existing folder of images, table or .npz file, or the folder of a finished run of ogc train"
+            known = self.source.exists() and self.source.suffix.lower() != ".npy"
+            require(known, "RUN|DATA", rule, str(self.source))
         if self.folder is not None and not self.folder.is_dir():
             raise FileNotFoundError(f"There is no folder `{self.folder}`.")
         if self.table is not None:
