@@ -206,7 +206,9 @@ def test_runs_of_another_kind_of_device_need_another_folder(tmp_path):
     jobs = small_jobs(tmp_path / "c", methods=("ce", "gce"), seeds=(1,))
     compare([job._replace(recipe=override(job.recipe, {"precision": "bf16"})) for job in jobs], device="cpu")
     shutil.rmtree(tmp_path / "c" / "ce-1")
-    with pytest.raises(ValueError, match=r"c/gce-1 has a run with precision = 'bf16', but 'float32' was .*another --out"):
+    with pytest.raises(
+        ValueError, match=r"c/gce-1 has a run with precision = 'bf16', but 'float32' was .*another --out"
+    ):
         compare(jobs, device="cpu")
     assert not (tmp_path / "c" / "ce-1").exists()
 

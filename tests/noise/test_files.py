@@ -127,7 +127,9 @@ def test_a_broken_json_is_an_error(path, content, message):
 def test_a_json_with_text_for_a_number_is_an_error(path, name):
     beside = path.with_name(path.name + ".json")
     beside.write_text(json.dumps(json.loads(beside.read_text()) | {name: "three"}))
-    with pytest.raises(LabelFileError, match=rf"cannot be used: Parameter `{name}` should be .*'three'.*, or remove it"):
+    with pytest.raises(
+        LabelFileError, match=rf"cannot be used: Parameter `{name}` should be .*'three'.*, or remove it"
+    ):
         read_info(path)
 
 
