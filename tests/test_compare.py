@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import signal
 from contextlib import nullcontext
 from pathlib import Path
@@ -198,6 +199,18 @@ def test_other_settings_need_another_folder(tmp_path):
     other = [job._replace(recipe=override(job.recipe, {"epochs": 5})) for job in jobs]
     with pytest.raises(ValueError, match=r"c/ce-1 has a run with epochs = 4, but 5 was requested\. To fix this, "):
         compare(other, device="cpu")
+
+
+def test_runs_of_another_kind_of_device_need_another_folder(tmp_path):
+    """What was trained in bf16 on a GPU cannot be continued on a CPU. Nothing is trained before that is found."""
+    jobs = small_jobs(tmp_path / "c", methods=("ce", "gce"), seeds=(1,))
+    compare([job._replace(recipe=override(job.recipe, {"precision": "bf16"})) for job in jobs], device="cpu")
+    shutil.rmtree(tmp_path / "c" / "ce-1")
+    with pytest.raises(
+        ValueError, match=r"c/gce-1 has a run with precision = 'bf16', but 'float32' was .*another --out"
+    ):
+        compare(jobs, device="cpu")
+    assert not (tmp_path / "c" / "ce-1").exists()
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

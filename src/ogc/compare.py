@@ -43,7 +43,7 @@ from .training.history import Watch
 from .training.recipe import Recipe, override
 from .training.run import Job
 from .training.run_folder import CheckpointError, is_saved, read_description
-from .training.session import pick_device, train
+from .training.session import pick_device, resolve, train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -143,16 +143,18 @@ def compare(
     :param progress: makes a watch of the jobs that train together.
     """
     require(side_by_side >= 1, "side_by_side", "at least 1", side_by_side)
-    check_folders(jobs)
     if engine == "ray":
         from rich.console import Console
 
         from .benchmark.cluster import train_jobs
 
+        check_folders(jobs)
         console = Console(highlight=False)
         results = train_jobs(jobs, device=device, side_by_side=side_by_side, address=address, console=console)
         return judge(jobs, results)
-    size = side_by_side if pick_device(device).type == "cuda" else len(jobs)
+    chosen = pick_device(device)
+    check_folders([job._replace(recipe=resolve(job.recipe, chosen)) for job in jobs])
+    size = side_by_side if chosen.type == "cuda" else len(jobs)
     results = []
     for start in range(0, len(jobs), size):
         group = jobs[start : start + size]
@@ -168,7 +170,7 @@ def check_folders(jobs: Sequence[Job]) -> None:
             continue
         found, fix = read_description(job.out), "To fix this, choose another --out, or remove that folder."
         recorded, wanted = found.recipe.model_dump(), job.recipe.model_dump()
-        # the device decides what "auto" is
+        # the nodes of a cluster decide what "auto" is
         if changed := [name for name, value in wanted.items() if value not in ("auto", recorded[name])]:
             name = changed[0]
             raise CheckpointError(

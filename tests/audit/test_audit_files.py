@@ -250,6 +250,8 @@ def test_a_bad_decision_is_named_with_its_line(audited, index):
         assert len(str(error.value)) < 500
     with pytest.raises(AuditError, match="has no column id; it has id;decision"):
         decided(audit, decisions(audited, header="id;decision;given_label;suggested_label"))
+    with pytest.raises(AuditError, match=r"has no column id; it has none\."):
+        decided(audit, decisions(audited, header=""))
 
 
 def test_an_audit_that_breaks_off_leaves_no_summary_of_another(audited, monkeypatch):

@@ -440,6 +440,30 @@ def test_what_fails_once_the_time_is_over_waits_and_is_not_submitted_again(run, 
     assert {task.name for task in queue.waiting} == {task.name for task in tasks}
 
 
+def test_what_its_node_was_told_to_stop_is_submitted_again(run):
+    """A node that is shut down signals its workers, which save and return without a result."""
+    [task] = small([1])
+    answers = iter([[Outcome()], None])
+    fake = FakeRay({"CPU": 1.0}, lambda *_: next(answers))
+    queue, _ = run(fake, [task])
+    assert fake.given == [[task.name]] * 2
+    assert (queue.done, queue.waiting) == ([task], [])
+
+
+def test_the_last_node_with_a_device_is_lost(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(over_ray, "TIMEOUT", 0.05)
+
+    class Lost(FakeRay):
+        def wait(self, replies, *, timeout):
+            self.resources = {"CPU": 1.0}
+            return [], replies
+
+    [task] = small([1])
+    with pytest.raises(ConnectionError, match="The cluster has no node with a GPU any more"):
+        run(Lost({"CPU": 1.0, "GPU": 1.0}), [task])
+    assert Lock.take(task.lock(tmp_path))
+
+
 def test_what_another_process_has_locked_is_left_to_it(run, tmp_path):
     tasks = small([1, 2])
     lock = Lock.take(tasks[0].lock(tmp_path))

@@ -476,6 +476,14 @@ def test_the_page_lists_what_differs_from_the_paper_once():
     assert "- `cifar100`: CIFAR-100, test accuracy" in text.split("## Not run")[1]
 
 
+def test_the_page_names_the_set_if_it_is_not_the_test_set():
+    text = page([made_up(find("webvision", ["ce"])[0])], folder=Path("a/results"), beside=Path("a/docs"))
+    verdicts = text.split("## Comparison with the paper")[1].split("## ")[0]
+    names = re.findall(r"^\| `(.*?)` \|", verdicts, re.MULTILINE)
+    assert names
+    assert all(name.endswith((", val", ", ilsvrc")) for name in names), names
+
+
 def ogc(*arguments):
     return CliRunner().invoke(build(), ["tables", *map(str, arguments)])
 

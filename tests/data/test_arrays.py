@@ -76,7 +76,7 @@ def test_images_stay_bytes(tmp_path, shape):
         ({"X": X[:, 0], "y": Y}, r"should be numbers, \(N, F\)"),
         ({"X": X.astype(str), "y": Y}, r"should be numbers"),
         ({"X": np.where(X == 6, np.nan, X), "y": Y}, r"should be finite\. Sample 3 is not"),
-        ({"X": X, "y": Y, "true": Y + 1}, r"label `4` in row 1 of the true labels is not one of the classes `3`, `7`"),
+        ({"X": X, "y": Y, "true": Y + 1}, r"label `4` in row 0 of the true labels is not one of the classes `3`, `7`"),
         ({"X": X}, r"named `y`, `labels`"),
     ],
 )

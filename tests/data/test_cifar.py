@@ -196,7 +196,7 @@ def test_a_missing_class_name_is_counted(files, kind):
 def test_a_label_out_of_range_is_named(files, kind):
     files.labels[0] = files.cifar.classes
     files.write_folder(getattr(files.cifar, kind))
-    with pytest.raises(ValueError, match=rf"should be in \[0, {files.cifar.classes}\)"):
+    with pytest.raises(ValueError, match=rf"Labels in `.*` should be in \[0, {files.cifar.classes}\)"):
         load(files.cifar, files.folder)
 
 

@@ -70,7 +70,8 @@ def test_ilsvrc_is_cut_to_the_same_classes(root, tmp_path, form):
         (folder / form).write_text("\n".join(["ImageId,PredictionString", *rows]))
     elif form != "folders":
         classes = [str(i % 4) if form.endswith("number") else f"n0{i % 4 + 1}" for i in range(8)]
-        (folder / "val.txt").write_text("".join(f"{n} {c}\n" for n, c in zip(names, classes, strict=True)))
+        between = " " if form.endswith("number") else "\t"
+        (folder / "val.txt").write_text("".join(f"{n}{between}{c}\n" for n, c in zip(names, classes, strict=True)))
     found = webvision(root, classes=2, ilsvrc=folder)[1]["ilsvrc"]
     assert {(id.split("/")[-1], label) for id, label in zip(found.ids, found.given.tolist(), strict=True)} == {
         (names[0], 0),

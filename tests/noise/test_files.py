@@ -123,6 +123,16 @@ def test_a_broken_json_is_an_error(path, content, message):
         read_labels(path)
 
 
+@pytest.mark.parametrize("name", ["num_classes", "rate_got"])
+def test_a_json_with_text_for_a_number_is_an_error(path, name):
+    beside = path.with_name(path.name + ".json")
+    beside.write_text(json.dumps(json.loads(beside.read_text()) | {name: "three"}))
+    with pytest.raises(
+        LabelFileError, match=rf"cannot be used: Parameter `{name}` should be .*'three'.*, or remove it"
+    ):
+        read_info(path)
+
+
 @pytest.mark.parametrize("header", ["given_label", "label", "noisy_label", " label "])
 def test_a_column_is_found_by_its_name(tmp_path, header):
     (tmp_path / "a.csv").write_text(f"file,{header},other\na.png,3,9\nb.png, 1,9\n", encoding="utf-8-sig")
@@ -150,7 +160,8 @@ def test_columns_of_npy_files(tmp_path):
         (b"a,b\n1,2\n", "should have one column given_label or label or noisy_label. Found a, b"),
         (b"label\n1\ncat\n", "line 3: label should be a 64-bit integer, found 'cat'"),
         (b"label\n1.5\n", "line 2: label should be a 64-bit integer, found '1.5'"),
-        (b"a,label\n1,2\n3\n", "line 3: label should be a 64-bit integer, found None"),
+        (b"a,label\n1,2\n3\n", "line 3: label should be a 64-bit integer, found nothing"),
+        (b"label\n1\n\n2\n", "line 3: label should be a 64-bit integer, found nothing"),
         (b"index,given_label\n0,1\n2,1\n", "line 3: the index should be 1, found 2"),
         (b"label\n99999999999999999999\n", "line 2: label should be a 64-bit integer"),
         (b"label\n\xff\n", "is not a CSV file in UTF-8"),

@@ -209,7 +209,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[st
     _, header = next(rows, (1, []))
     header = [name.strip() for name in header]
     if missing := [name for name in columns if name not in header]:
-        raise AuditError(f"{path} has no column {missing[0]}; it has {', '.join(header)[:200]}.")
+        raise AuditError(f"{path} has no column {missing[0]}; it has {', '.join(header)[:200] or 'none'}.")
     at = [header.index(name) for name in columns]
     for line, cells in rows:
         if len(cells) != len(header):

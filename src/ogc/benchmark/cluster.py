@@ -190,7 +190,7 @@ def train(
     images = {job.recipe.data: job.data for job in jobs}
     stored: dict[str, Any] = {}  # in Ray's object store, by data set
     busy: dict[Any, list[Job]] = {}  # by the reply that is pending
-    give_up = math.inf
+    give_up, last_device = math.inf, time.monotonic()
     while (waiting and not stop) or busy:
         while waiting and not stop and not (alone and busy):
             batch = waiting.pop(0)
@@ -205,12 +205,16 @@ def train(
                 ray.cancel(reply)  # an interrupt: the runs save and stop
         if time.monotonic() > give_up:
             return
+        if ray.cluster_resources().get(DEVICES[device]):
+            last_device = time.monotonic()
+        elif time.monotonic() - last_device > TIMEOUT:  # Ray would wait for another one forever
+            raise ConnectionError(f"The cluster has no node with a {DEVICES[device]} any more.")
         for reply in ray.wait(list(busy), timeout=POLL)[0] if busy else []:
             batch = busy.pop(reply)
             try:
                 outcomes = ray.get(reply)
             except TaskCancelledError:
-                continue
+                outcomes = [Outcome()] * len(batch)
             except RayError as error:
                 if stop:
                     continue
@@ -221,7 +225,11 @@ def train(
                     waiting += [[job] for job in batch]
                     continue
                 outcomes = [Outcome(error=f"Failed {TRIES} times on the cluster: {reason}")]
-            yield from zip(batch, outcomes, strict=True)
+            for job, outcome in zip(batch, outcomes, strict=True):
+                if outcome == Outcome() and not stop:  # its node was told to stop
+                    waiting.append([job])
+                else:
+                    yield job, outcome
 
 
 # --- on the nodes -----------------------------------------------------------------------------------------------------

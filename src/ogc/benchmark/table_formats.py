@@ -201,12 +201,13 @@ def _comparison(tables: Sequence[Filled], results: Sequence[Result], place: str)
         if entry.key and entry.verdict:
             entries.setdefault((entry.key, entry.measure), entry)
     rows = [["run", "seeds", "ours", "paper", "difference"], ["---"] * 2 + ["---:"] * 3]
-    for (key, _), entry in sorted(entries.items()):
+    for (key, measure), entry in sorted(entries.items()):
         if entry.verdict != "agrees":
             seeds = sorted(result.seed for result in results if result.key == key)
             links = ", ".join(f"[{seed}]({path_of(Path(place), key, seed).as_posix()})" for seed in seeds)
             numbers = [entry.show(entry.ours), paper(entry).text, difference(entry).text.removesuffix(" !")]
-            rows.append([f"`{key}`", links, *(number.replace("±", " ± ") for number in numbers)])
+            name = key if measure == "test" else f"{key}, {measure}"
+            rows.append([f"`{name}`", links, *(number.replace("±", " ± ") for number in numbers)])
     verdicts = Counter(entry.verdict for entry in entries.values())
     text = (
         f"Of {counted(verdicts.total(), 'number')}, {verdicts['agrees']} agree with the paper, {verdicts['above']} are "

@@ -54,7 +54,7 @@ def arrays(
         known = (
             _pick(found, TRUE_LABELS, true_name, path) if true is None else single(Path(true), true_name, TRUE_LABELS)
         )
-        truth = class_indices(_names(known, true or path), class_names, "the true labels")
+        truth = class_indices(_names(known, true or path), class_names, "the true labels", range(len(known)))
     whole = Dataset(inputs, given, class_names, [str(i) for i in range(len(inputs))], truth)
     keep, held_out = stratified_split(given, class_names, val=val, seed=seed)
     return whole.subset(keep), {"val": whole.subset(held_out)} if val else {}

@@ -176,6 +176,9 @@ def _dataset(cifar: Cifar, version: Version, split: str, files: dict[str, bytes]
     parts, size = (version.train, cifar.train_size) if split == "train" else ((version.test,), cifar.test_size)
     decode = _unpickled if version.pickled else _binary
     images, labels = zip(*(decode(cifar, part, files.pop(part), size // len(parts)) for part in parts), strict=True)
+    for part, found in zip(parts, labels, strict=True):
+        if len(outside := found[(found < 0) | (found >= cifar.classes)]):
+            raise ValueError(f"Labels in `{part}` should be in [0, {cifar.classes}). Found {int(outside[0])}.")
     given = torch.cat(labels)
     ids = [f"{split}/{i:05}" for i in range(len(given))]
     return Dataset(torch.cat(images).view(-1, 3, 32, 32), given, names, ids, true=given.clone())
@@ -192,6 +195,8 @@ def _binary(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tens
 def _unpickled(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
     found = read_pickle(content, name)
     images, labels = found.get("data"), found.get(cifar.labels)
-    if not isinstance(images, Tensor) or images.shape != (records, PIXELS) or not isinstance(labels, list):
-        raise ValueError(f"`{name}` should have `data` of shape ({records}, {PIXELS}) and `{cifar.labels}`, a list.")
+    there = isinstance(labels, list) and len(labels) == records
+    if not isinstance(images, Tensor) or images.shape != (records, PIXELS) or not there:
+        rule = f"`data` of shape ({records}, {PIXELS}), and `{cifar.labels}`, a list of {records} labels"
+        raise ValueError(f"`{name}` should have {rule}.")
     return images, torch.tensor(labels)

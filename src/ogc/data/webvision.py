@@ -63,10 +63,10 @@ def _lines(path: Path) -> list[str]:
 def _pairs(path: Path) -> Iterator[tuple[str, str]]:
     """Yield both parts of each line of a list, "google/q0001/abc.jpg 0"."""
     for line in _lines(path):
-        name, space, label = line.rpartition(" ")
-        if not space:
+        name, *label = line.rsplit(maxsplit=1)
+        if not label:
             raise ValueError(f"Each line of `{path}` should be a name and a class. Found `{line[:80]}`.")
-        yield name.strip(), label
+        yield name, label[0]
 
 
 def _synsets(path: Path, classes: int) -> tuple[list[str], tuple[str, ...]]:

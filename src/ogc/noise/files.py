@@ -126,7 +126,10 @@ def read_info(path: str | Path) -> LabelInfo:
     beside = info_path(path)
     with checked_fields(beside, error=LabelFileError, again="remove it to use labels of unknown origin"):
         record = parse_json(beside.read_bytes())
-        return LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
+        info = LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
+        require(isinstance(info.num_classes, int), "num_classes", "a whole number", info.num_classes)
+        require(isinstance(info.rate_got, float | int | None), "rate_got", "a number or null", info.rate_got)
+        return info
 
 
 def npy(labels: NDArray[Any]) -> bytes:
@@ -158,24 +161,24 @@ def _from_npy(path: Path, content: bytes, column: str | None) -> NDArray[np.int6
 
 def _from_csv(path: Path, content: bytes, column: str | None) -> NDArray[np.int64]:
     try:
-        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))
-        reader.fieldnames = header = [name.strip() for name in reader.fieldnames or ()]
+        reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
+        header = [name.strip() for name in next(reader, ())]
         rows = [(reader.line_num, row) for row in reader]
     except (UnicodeDecodeError, csv.Error):
         raise LabelFileError(f"{path} is damaged, or is not a CSV file in UTF-8.") from None
     column = column or next((name for name in COLUMNS if name in header), " or ".join(COLUMNS))
     if header.count(column) != 1:
         raise LabelFileError(f"{path} should have one column {column}. Found {', '.join(header) or 'nothing'}.")
+    while rows and not rows[-1][1]:  # blank lines at the end; elsewhere, a label is missing
+        rows.pop()
     ours = header == ["index", COLUMNS[0]]  # then the order can be checked
-    labels = np.empty(len(rows), dtype=np.int64)
+    labels, at = np.empty(len(rows), dtype=np.int64), header.index(column)
     for i, (line, row) in enumerate(rows):
         try:
-            labels[i] = int(row[column])
-        except (ValueError, TypeError, OverflowError):
-            found = row[column]
-            raise LabelFileError(
-                f"{path}, line {line}: {column} should be a 64-bit integer, found {found!r}."
-            ) from None
-        if ours and row["index"] != str(i):
-            raise LabelFileError(f"{path}, line {line}: the index should be {i}, found {row['index']}.")
+            labels[i] = int(row[at])
+        except (ValueError, IndexError, OverflowError):
+            found = repr(row[at]) if at < len(row) else "nothing"
+            raise LabelFileError(f"{path}, line {line}: {column} should be a 64-bit integer, found {found}.") from None
+        if ours and row[0] != str(i):
+            raise LabelFileError(f"{path}, line {line}: the index should be {i}, found {row[0]}.")
     return labels
