@@ -432,6 +432,7 @@ def test_what_is_too_large_is_not_trained_on(photos, monkeypatch):
         photos,
         *FOLDER,
     )
+    fails(2, "t.csv has 240 samples and 3 classes", "audit", "--table", "t.csv", *TABLE)
     np.savez("a.npz", X=np.zeros((90, 2)), y=np.arange(90) % 3)
     fails(2, "a.npz has 90 samples and 3 classes", "audit", "a.npz", "--epochs", "1")
     assert not Path("runs").exists()

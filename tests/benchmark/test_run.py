@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -559,6 +560,9 @@ def test_an_estimate_is_by_results_of_this_device_and_network():
     assert seconds([each._replace(epochs=60) for each in left], [made]) == pytest.approx(100)
     assert seconds(left, [four]) == pytest.approx(100)
     assert seconds(left, [made, four]) == pytest.approx(150)
+    alone = [each._replace(task=replace(each.task, cell=replace(each.task.cell, alone=True))) for each in left]
+    assert seconds(alone, [made, four]) == pytest.approx(200), "by runs that shared their device with no other"
+    assert seconds(alone, [four]) == pytest.approx(100)
     other = [Status(task, "missing") for task in tasks("ce", table="cifar10", changes={})]
     assert seconds([*left, *other], [made, four]) is None
     assert estimate(left, [made, four], device="a device", kind="cpu").by == 2

@@ -116,7 +116,7 @@ def _finished(folder: Path) -> StoredRun:
 
 
 def check_size(source: Source) -> None:
-    """Refuse a folder or arrays with too many samples and classes for surveys, before training on them."""
+    """Refuse data with too many samples and classes for surveys, before training on it."""
     assert source.path is not None
     if source.kind == "folder":
         names = class_folders(training_folder(source.path))
@@ -125,7 +125,11 @@ def check_size(source: Source) -> None:
         found = single(source.labels or source.path, source.label, LABELS)
         classes, samples = len(set(found.ravel().tolist())), found.size
     else:
-        return
+        try:
+            labels = rows_of(source).columns[source.label or ""]
+        except (ValueError, OSError, KeyError, ImportError):  # reported by the training
+            return
+        classes, samples = len(set(labels)), len(labels)
     if samples * classes > LARGEST:
         raise ValueError(
             f"{source.path} has {samples:,} samples and {classes:,} classes. An audit is limited to a product of "

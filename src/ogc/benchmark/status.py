@@ -82,6 +82,8 @@ def estimate(left: Sequence[Status], results: Sequence[Result], *, device: str, 
         similar = [result for result in same_data if recipe.network in ("auto", result.recipe.network)]
         if not similar:
             return None
+        if status.task.cell.alone:  # faster than one that shares its device, but the device does less in all
+            similar = [result for result in similar if result.side_by_side == 1] or similar
         used |= {f"{result.key}-{result.seed}" for result in similar}
         epoch = statistics.median(each.wall_seconds / each.side_by_side / len(each.epochs) for each in similar)
         seconds += (recipe.epochs - status.epochs) * epoch
