@@ -73,7 +73,7 @@ def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
             yield found_row(f"cleanlab, {folds_of(kind)}", [run["cleanlab"][kind] for run in runs])
         right = over([100 * run["ours"]["suggestions_right"] for run in runs], 1)
         yield SUGGESTIONS.format(right)
-        yield "\nOther scores. All but the last are computed from the same run:"
+        yield "\nOther scores, of which all but the last are computed from the same run:"
         yield from head("score", *MEASURES.values())
         for choice, what in CHOICES.items():
             yield row(what, [run["ours"]["scores"][choice] for run in runs])

@@ -123,9 +123,9 @@ class Filled:
         far = f"{POINTS:g} point and by more than {DEVIATIONS:g} of its standard deviations (where printed)"
         misprinted = any(entry.misprinted for entry in entries)
         marked = any(entry.verdict in ("above", "below") for entry in entries)
-        second = ", underlined: the second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
+        second = "; underlined: second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
         apart = "; our numbers and the paper's are ranked separately" if any(e.paper_rank for e in entries) else ""
-        earlier = "labels from our earlier generator: as many wrong labels as the authors', but on other samples"
+        earlier = "labels from our earlier generator, which makes as many labels wrong, but those of different samples"
         over = ", ".join(column.label for column in table.columns[: table.average_over])
         sentences = {
             "; ".join(filter(None, [accuracy, others])): True,
@@ -136,7 +136,7 @@ class Filled:
             "averaged: the same runs, evaluated with averaged weights": self.averaged,
             "paper: the number printed in the paper": any(entry.paper for entry in entries),
             f"!: differs from the paper by more than {far}; averages are not marked": marked,
-            f"bold: the best of its column{second}{apart}": any(entry.rank or entry.paper_rank for entry in entries),
+            f"bold: best in its column{second}{apart}": any(entry.rank or entry.paper_rank for entry in entries),
             "*: the paper's average is not the mean of its row; our difference is relative to that mean": misprinted,
             f"~: trained on {earlier}": any(entry.earlier for entry in entries),
             f"{AVERAGE}: the mean of {over}": table.average_over is not None,
