@@ -266,8 +266,8 @@ def test_the_averages_that_are_not_those_of_their_rows_are_as_told():
     total, bad = (sum(map(len, each.values())) for each in (averages, wrong))
     assert f"tables print {total} averages, of which {bad} are not the mean of their row" in text
     printed, mean = wrong["cifar10"]["JS"]
-    assert f"On CIFAR-10 this is the average of JS (printed {printed:.2f}, mean {mean:.2f})" in text
-    assert "On CIFAR-100 it is every average except those of CE and FL" in text
+    assert f"On CIFAR-10, only the average of JS is affected (printed {printed:.2f}, mean {mean:.2f})" in text
+    assert "On CIFAR-100, every average is, except those of CE and FL" in text
     by_size = sorted(wrong["cifar100"].items(), key=lambda row: abs(row[1][0] - row[1][1]))
     least, most = (
         f"that of {label} (printed {printed:.2f}, mean {mean:.2f})"
