@@ -275,14 +275,14 @@ def summary(cpu: dict[str, Any], eager: dict[str, Any], gpu: dict[str, Any]) -> 
         "",
         f"A whole training step of a small MLP takes {100 * (mlp['ogc'] / mlp['ce'] - 1):.0f} % longer with CE+OGC "
         f"(`epsilon={EPSILON:g}`) than with CE. A straightforward",
-        f"implementation with scikit-learn's `GaussianMixture` and a deque needs {_times(cheaper)} as long for an update "
-        "of tau, and",
+        f"implementation with scikit-learn's `GaussianMixture` and a deque needs {_times(cheaper)} as long for an "
+        "update of tau, and",
         f"{min(plain):.1f} to {max(plain):.1f} times as long for a forward and backward pass (10 to 1,000 classes).",
         "",
         f"On an {gpu['device']} (torch {gpu['torch']}), a forward and backward pass takes {on_gpu['10']:.1f} times as "
         "long as `F.cross_entropy` with 10 classes,",
-        f"and {on_gpu['10000']:.1f} times with 10,000. In a CUDA graph this hardly matters: ResNet-18 trains on CIFAR-10 "
-        f"at {rates['ce']:,} images/s with",
+        f"and {on_gpu['10000']:.1f} times with 10,000. In a CUDA graph this hardly matters: ResNet-18 trains on "
+        f"CIFAR-10 at {rates['ce']:,} images/s with",
         f"CE, and at {rates['ce+ogc']:,} images/s with CE+OGC ([throughput](docs/training.md#the-engine)).",
     )
     return "\n".join(lines)
