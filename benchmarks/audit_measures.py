@@ -29,7 +29,7 @@ CHOICES = {
     "margin_in_class": "mean log margin, standardised within each class",
     "last_averaged": "probability that the final network assigns to the given label, with averaged weights",
     "last": "probability that the final network assigns to the given label",
-    "training_H": "H of the last training step with this sample",
+    "training_H": "H at the last training step on this sample",
 }
 SCORES = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")  # cleanlab's
 

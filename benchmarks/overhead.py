@@ -274,10 +274,11 @@ def summary(cpu: dict[str, Any], eager: dict[str, Any], gpu: dict[str, Any]) -> 
         f"| CE+OGC, default rule, later steps (an update every 32 steps) | {later:.1f} | - |",
         "",
         f"A whole training step of a small MLP takes {100 * (mlp['ogc'] / mlp['ce'] - 1):.0f} % longer with CE+OGC "
-        f"(`epsilon={EPSILON:g}`) than with CE. A straightforward",
-        f"implementation with scikit-learn's `GaussianMixture` and a deque needs {_times(cheaper)} as long for an "
-        "update of tau, and",
-        f"{min(plain):.1f} to {max(plain):.1f} times as long for a forward and backward pass (10 to 1,000 classes).",
+        f"(`epsilon={EPSILON:g}`) than with CE. Compared",
+        "with ogc, a straightforward implementation with scikit-learn's `GaussianMixture` and a deque takes "
+        f"{_times(cheaper)} as long to update",
+        f"tau, and {min(plain):.1f} to {max(plain):.1f} times as long for a forward and backward pass "
+        "(10 to 1,000 classes).",
         "",
         f"On an {gpu['device']} (torch {gpu['torch']}), a forward and backward pass takes {on_gpu['10']:.1f} times as "
         "long as `F.cross_entropy` with 10 classes,",

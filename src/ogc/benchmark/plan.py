@@ -244,7 +244,7 @@ def _sweep(method: str, name: str, values: Sequence[float], columns: int, **fixe
 
 
 GCE_NOTE = (
-    "under instance-dependent noise GCE has q = 0.7. With 0.9, which the paper's parameter table lists for all noise "
+    "under instance-dependent noise GCE uses q = 0.7. With 0.9, which the paper's parameter table lists for all noise "
     "types, its accuracy is far below the paper's number"
 )
 PLUS_NOTE = (

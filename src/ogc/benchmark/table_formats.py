@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 RANKS = {0: "", 1: "bold", 2: "underline"}
 COLUMNS = (
     "The columns are named as in the paper. *Sym* is symmetric noise. *Asymmetric* and *Dependent* are asymmetric and "
-    "instance-dependent noise at a rate of 40 %. *Real* stands for human labels: *worse* of CIFAR-10N, or *noisy* of "
-    "CIFAR-100N."
+    "instance-dependent noise at a rate of 40 %. *Real* stands for human labels: the *worse* labels of CIFAR-10N, or "
+    "the *noisy* labels of CIFAR-100N."
 )
 
 
