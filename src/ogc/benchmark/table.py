@@ -125,9 +125,7 @@ class Filled:
         marked = any(entry.verdict in ("above", "below") for entry in entries)
         second = "; underlined: second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
         apart = "; our numbers and the paper's are ranked separately" if any(e.paper_rank for e in entries) else ""
-        earlier = (
-            "labels from our earlier generator, which corrupts the same number of labels, but for different samples"
-        )
+        earlier = "labels from our earlier generator, which corrupts different samples, but the same number"
         over = ", ".join(column.label for column in table.columns[: table.average_over])
         sentences = {
             "; ".join(filter(None, [accuracy, others])): True,
