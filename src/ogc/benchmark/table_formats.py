@@ -212,7 +212,7 @@ def _comparison(tables: Sequence[Filled], results: Sequence[Result], place: str)
     text = (
         f"Of {counted(verdicts.total(), 'number')}, {verdicts['agrees']} agree with the paper, {verdicts['above']} are "
         f"above it and {verdicts['below']} are below it. A number agrees if it is within {POINTS:g} point of the "
-        f"paper's, or within {DEVIATIONS:g} of the paper's standard deviations. [The log](log.md) discusses most of the others:"
+        f"paper's, or within {DEVIATIONS:g} of the paper's standard deviations. [The log](log.md) discusses the others:"
     )
     return "\n".join([text, "", *_lines(rows)])
 
