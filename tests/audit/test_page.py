@@ -593,10 +593,8 @@ def test_no_issues_and_no_samples(visit):
 def test_narrow_screen_and_dark_mode(visit, kind):
     images = {"image": lambda i: solid_image(i, (16 + i % 5 * 90, 16 + i % 3 * 90))}
     shown = {"pictures": images, "rows": {"columns": {"a" * 99: ["b" * 999] * 300}}, "bare": {}}[kind]
-    text, backgrounds = (
-        page(make_findings(300, **shown, names=tuple("abcdefghijklmnopqrstuvwxyz"[c] * 60 for c in range(5)))),
-        {},
-    )
+    text = page(make_findings(300, **shown, names=tuple("abcdefghijklmnopqrstuvwxyz"[c] * 60 for c in range(5))))
+    backgrounds = {}
     for width, scheme in ((320, "light"), (1280, "dark")):
         tab = visit(text, width=width, scheme=scheme)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
