@@ -1,4 +1,4 @@
-"""JSON files that were edited on purpose, with a checksum that fits again."""
+"""Edit JSON files that have a checksum."""
 
 import json
 
@@ -6,7 +6,7 @@ from ogc._files import write_json
 
 
 def edited(path, change=None, **fields):
-    """Change the object in a file: by a function of it, by new values of its fields, or both."""
+    """Apply a function to the object in a file, set its fields, or both, and update the checksum."""
     content = json.loads(path.read_text())
     content.pop("checksum", None)
     if change is not None:

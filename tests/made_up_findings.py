@@ -1,4 +1,4 @@
-"""Findings of samples that are nowhere, with names that are as bad as they get."""
+"""Synthetic findings with awkward ids and class names."""
 
 import torch
 
@@ -9,7 +9,7 @@ NAMES = ("plain", 'a "b", c', "=cmd|' /C calc'!A0", "two\r\nlines", "<script>ale
 IDS = ("=1+1", "-5", "a,b", 'q"q', "x\ny", "x\ry", " blank ", "ü\u2028", "", "@me", "y" * 200_000, "</script>")
 
 
-def findings(*, seed=0, true=True, ids=IDS):
+def make_findings(*, seed=0, true=True, ids=IDS):
     draw = torch.Generator().manual_seed(seed)
     N, C = len(ids), len(NAMES)
     given = torch.randint(C, (N,), generator=draw)

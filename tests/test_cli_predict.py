@@ -25,7 +25,7 @@ def trained(tmp_path_factory):
     labels = np.arange(60) % 2
     X = np.random.default_rng(0).normal(size=(60, 3)).astype("float32") + labels[:, None]
     np.savez(folder / "x.npz", X=X, y=labels)
-    said = works(
+    output = works(
         "train",
         folder / "tickets.csv",
         "--label",
@@ -39,39 +39,39 @@ def trained(tmp_path_factory):
         folder / "run",
     )
     works("train", folder / "x.npz", *SMALL, "--out", folder / "arrays")
-    return folder, said
+    return folder, output
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch, trained):
-    """An empty folder to work in, with links to the runs and the data."""
+def working_directory(tmp_path, monkeypatch, trained):
+    """Work in an empty folder with links to the runs and the data."""
     for path in trained[0].iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
 
 
-def test_training_says_how_each_column_is_used(trained):
-    said = trained[1]
-    assert "Columns: opened: date (year, month, weekday); city: 4 categories; age: number; comment: text, " in said
-    assert "customer: dropped, unique." in said
+def test_training_reports_how_each_column_is_used(trained):
+    output = trained[1]
+    assert "Columns: opened: date (year, month, weekday); city: 4 categories; age: number; comment: text, " in output
+    assert "customer: dropped, unique." in output
 
 
-def test_new_rows():
-    said = works("predict", "run", "new.csv")
+def test_predict_writes_predictions():
+    output = works("predict", "run", "new.csv")
     expected = Predictor.load("run").predict("new.csv")
     with open("predictions.csv", newline="") as file:
         header, *rows = csv.reader(file)
     assert header == ["ticket", "predicted", "probability", "p(billing)", "p(delivery)", "p(quality)"]
     assert rows == expected.rows()
-    assert said.startswith("40 rows: ")
-    assert said.endswith("\nPredictions: predictions.csv\n")
+    assert output.startswith("40 rows: ")
+    assert output.endswith("\nPredictions: predictions.csv\n")
     counts = dict.fromkeys(expected.predicted, 0)
     for name in expected.predicted:
         counts[name] += 1
-    assert all(f"{count} {name}" in said for name, count in counts.items())
+    assert all(f"{count} {name}" in output for name, count in counts.items())
 
 
-def test_options():
+def test_predict_options():
     works("predict", "run", "new.csv", "--id", "customer", "--weights", "last", "--out", "mine.csv", "--device", "cpu")
     expected = Predictor.load("run", which="last").predict("new.csv", id="customer")
     with open("mine.csv", newline="") as file:
@@ -80,14 +80,14 @@ def test_options():
 
 
 @pytest.mark.filterwarnings("default")
-def test_what_is_unusual_is_a_note():
+def test_extra_column_is_noted():
     lines = Path("new.csv").read_text().splitlines()
     Path("odd.csv").write_text("\n".join([lines[0] + ",weather", *(line + ",sun" for line in lines[1:])]))
-    said = works("predict", "run", "odd.csv")
-    assert "Note: Ignored columns that the run was not trained on: `weather`.\n" in said
+    output = works("predict", "run", "odd.csv")
+    assert "Note: Ignored columns that the run was not trained on: `weather`.\n" in output
 
 
-def without(column):
+def write_without(column):
     with open("new.csv", newline="") as file:
         rows = [{name: row[name] for name in row if name != column} for row in csv.DictReader(file)]
     with open("less.csv", "w", newline="") as file:
@@ -97,7 +97,7 @@ def without(column):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
+    ("arguments", "code", "message"),
     [
         (["nowhere", "new.csv"], 1, "nowhere is not a run folder: it has no run.json."),
         (["run", "nowhere.csv"], 1, "There is no `nowhere.csv`. Expected a table (.csv, .tsv, .parquet, .pq)"),
@@ -126,8 +126,8 @@ def without(column):
         (["run", "new.csv", "--device", "tpu"], 2, "Parameter `device` should be auto, cpu, cuda or cuda:N."),
     ],
 )
-def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, sentence):
-    without("city")
+def test_invalid_input_gives_one_line_error_and_writes_nothing(arguments, code, message):
+    write_without("city")
     Path("empty.csv").write_text("city,age\n")
     Path("latin.csv").write_bytes(b"city\nZ\xfcrich\n")
     np.save("wide.npy", np.zeros((4, 9), "float32"))
@@ -137,18 +137,18 @@ def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, senten
     before = {path.name for path in Path().iterdir()}
     result = ogc("predict", *arguments)
     assert result.exit_code == code, result.output
-    assert result.stderr.startswith(sentence)
+    assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
     assert {path.name for path in Path().iterdir()} == before
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
+    ("arguments", "code", "message"),
     [
         (["nowhere", "--onnx", "x.onnx"], 1, "nowhere is not a run folder"),
         (["run"], 2, "Parameter `onnx` should be the file to write, as in --onnx classifier.onnx."),
         (["run", "--onnx", "x.pt"], 2, "Parameter `onnx` should be a .onnx file."),
-        (["run", "--onnx", "there.onnx"], 2, "Parameter `onnx` should be a new file: nothing is overwritten."),
+        (["run", "--onnx", "existing.onnx"], 2, "Parameter `onnx` should be a new file: nothing is overwritten."),
         (["run", "--onnx", "x.onnx", "--weights", "first"], 2, "Parameter `weights` should be one of"),
         (["new.csv", "--onnx", "x.onnx"], 1, "new.csv is not a run folder"),
         (["run", "--onnx", "no/such/x.onnx"], 1, "There is no folder no/such for x.onnx."),
@@ -158,8 +158,8 @@ def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, senten
         (["cut", "--onnx", "x.onnx"], 1, "cut/last.safetensors cannot be used"),
     ],
 )
-def test_what_cannot_be_exported(arguments, code, sentence):
-    Path("there.onnx").touch()
+def test_invalid_export_gives_one_line_error_and_writes_nothing(arguments, code, message):
+    Path("existing.onnx").touch()
     if arguments[0] in ("damaged", "older", "cut"):
         copy = shutil.copytree("run", arguments[0])
         if arguments[0] == "older":
@@ -171,26 +171,26 @@ def test_what_cannot_be_exported(arguments, code, sentence):
             Path(copy, "last.safetensors").write_bytes(weights[:1000])
     result = ogc("export", *arguments)
     assert result.exit_code == code, result.output
-    assert result.stderr.startswith(sentence)
+    assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
     assert not Path("x.onnx").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("onnxscript") is None, reason='needs pip install "torch-ogc[onnx]"')
-def test_a_run_is_exported():
-    said = works("export", "arrays", "--onnx", "arrays.onnx")
-    assert "arrays.onnx: inputs float32 (N, 3) -> probabilities float32 (N, 2)\n" in said
+def test_export_writes_onnx():
+    output = works("export", "arrays", "--onnx", "arrays.onnx")
+    assert "arrays.onnx: inputs float32 (N, 3) -> probabilities float32 (N, 2)\n" in output
     assert Path("arrays.onnx").stat().st_size > 100
 
 
 @pytest.mark.parametrize("command", ["predict", "export"])
 def test_help_has_examples(command):
-    said = works(command, "--help")
-    assert f"ogc {command} runs/photos-ce+ogc-0" in said
+    output = works(command, "--help")
+    assert f"ogc {command} runs/photos-ce+ogc-0" in output
 
 
-def test_ctrl_c_is_one_line_and_nothing_is_written(monkeypatch):
+def test_ctrl_c_prints_one_line_and_writes_nothing(monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 

@@ -27,38 +27,38 @@ from ogc.training.run_folder import RESULT
 from small_runs import StopAt, features, job, python_path
 from tickets import write_tickets
 
-pytestmark = pytest.mark.pictures  # one that is small is drawn for each comparison
+pytestmark = pytest.mark.pictures  # each comparison draws a small picture
 
 TABLE = ("tickets.csv", "--label", "kind", "--id", "ticket")
 SMALL = ("--epochs", "6", "--set", "hidden=16", "--set", "batch_size=16", "--device", "cpu")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_tickets("tickets.csv", 200, seed=0)
 
 
-def made(right, **more):
-    """A comparison by what was predicted right: (M, S, N), or a dictionary of them by column."""
+def make_comparison(right, **more):
+    """Make a comparison from correct predictions: (M, S, N), or a dictionary of such tensors by column."""
     right = right if isinstance(right, dict) else {GIVEN: right}
     methods, seeds, _ = next(iter(right.values())).shape
     values = {"methods": ["ce", "gce", "ce+ogc"][:methods], "seeds": list(range(seeds))}
     return Comparison(**values, right=right, results=[[]] * methods, folders=[[]] * methods, **more)
 
 
-def drawn(*rates, seeds=3, samples=400):
-    """Where methods with these accuracies are right, independently of each other."""
+def draw_correct(*rates, seeds=3, samples=400):
+    """Draw correct predictions of independent methods with these accuracies: (M, S, N)."""
     draw = torch.Generator().manual_seed(0)
     return torch.stack([torch.rand(seeds, samples, generator=draw) < rate for rate in rates])
 
 
-# --- the judgement ---------------------------------------------------------------------------------------------------
+# --- the recommendation ----------------------------------------------------------------------------------------------
 
 
-def test_the_lead_by_loops():
-    right = drawn(0.6, 0.7, seeds=3, samples=50)
-    lead = made(right).lead(1, 0)
+def test_lead_matches_loop_reference():
+    right = draw_correct(0.6, 0.7, seeds=3, samples=50)
+    lead = make_comparison(right).lead(1, 0)
     difference = [[float(right[1, s, n]) - float(right[0, s, n]) for n in range(50)] for s in range(3)]
     by_seed = [sum(row) / 50 for row in difference]
     by_sample = [sum(row[n] for row in difference) / 3 for n in range(50)]
@@ -68,43 +68,43 @@ def test_the_lead_by_loops():
 
 
 def test_a_clear_winner_and_the_next_best():
-    comparison = made(drawn(0.5, 0.9, 0.7))
+    comparison = make_comparison(draw_correct(0.5, 0.9, 0.7))
     assert comparison.ranking == [1, 2, 0]
-    said = comparison.sentence()
-    assert said.startswith("Use gce: it predicts ")
-    assert "more than the next best, ce+ogc, and the difference exceeds two standard errors over 3 seeds" in said
+    sentence = comparison.sentence()
+    assert sentence.startswith("Use gce: it predicts ")
+    assert "more than the next best, ce+ogc, and the difference exceeds two standard errors over 3 seeds" in sentence
 
 
 def test_a_lead_that_may_be_chance_is_reported_as_such():
-    comparison = made(drawn(0.5, 0.71, 0.7))
+    comparison = make_comparison(draw_correct(0.5, 0.71, 0.7))
     other = {"gce": "ce+ogc", "ce+ogc": "gce"}[comparison.best]
-    said = comparison.sentence()
-    assert said.startswith(f"Use {comparison.best}, which predicts ")
-    assert f"but {other} may do as well: the difference of " in said
-    assert "is within two standard errors over 3 seeds and 400 samples (" in said
-    assert " or " not in said  # ce is clearly behind
+    sentence = comparison.sentence()
+    assert sentence.startswith(f"Use {comparison.best}, which predicts ")
+    assert f"but {other} may do as well: the difference of " in sentence
+    assert "is within two standard errors over 3 seeds and 400 samples (" in sentence
+    assert " or " not in sentence  # ce is clearly behind
 
 
-def test_equal_methods_are_no_clear_win():
-    same = drawn(0.8).expand(3, 3, 400)
-    comparison = made(same)
+def test_equal_methods_have_no_clear_winner():
+    same = draw_correct(0.8).expand(3, 3, 400)
+    comparison = make_comparison(same)
     assert comparison.best == "ce"
     assert "but gce or ce+ogc may do as well: a difference of up to 0.0 points is within" in comparison.sentence()
 
 
-def test_one_seed_does_not_show_the_spread():
-    said = made(drawn(0.5, 0.9, seeds=1)).sentence()
-    assert "two standard errors over 1 seed and 400 samples" in said
-    assert said.endswith(" One seed does not show the spread: use --seeds 1,2,3.")
+def test_sentence_warns_about_a_single_seed():
+    sentence = make_comparison(draw_correct(0.5, 0.9, seeds=1)).sentence()
+    assert "two standard errors over 1 seed and 400 samples" in sentence
+    assert sentence.endswith(" One seed does not show the spread: use --seeds 1,2,3.")
 
 
-def test_correct_labels_decide_where_there_are_any():
-    given, true, test = drawn(0.9, 0.5), drawn(0.5, 0.9), drawn(0.9, 0.5)
-    assert made({GIVEN: given}).best == "ce"
-    assert made({GIVEN: given, TRUE: true}).best == "gce"
-    assert made({GIVEN: given, TRUE: true, "test": test}).judged_by == "test"
-    assert "of the true held-out labels" in made({GIVEN: given, TRUE: true}).sentence()
-    assert "of the test labels" in made({GIVEN: given, "test": test}).sentence()
+def test_methods_are_judged_by_the_most_reliable_labels():
+    given, true, test = draw_correct(0.9, 0.5), draw_correct(0.5, 0.9), draw_correct(0.9, 0.5)
+    assert make_comparison({GIVEN: given}).best == "ce"
+    assert make_comparison({GIVEN: given, TRUE: true}).best == "gce"
+    assert make_comparison({GIVEN: given, TRUE: true, "test": test}).judged_by == "test"
+    assert "of the true held-out labels" in make_comparison({GIVEN: given, TRUE: true}).sentence()
+    assert "of the test labels" in make_comparison({GIVEN: given, "test": test}).sentence()
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_correct_labels_decide_where_there_are_any():
         ("my.py:Mine:q=1", Method("my.py:Mine", {"q": "1"}), "my.py:Mine-q-1"),
     ],
 )
-def test_methods_with_settings_of_their_own(text, method, label):
+def test_parse_method_with_settings(text, method, label):
     assert Method.parse(text) == method
     assert method.label == label
 
@@ -130,7 +130,7 @@ def small_jobs(out, **options):
     return jobs_of(recipe, (features(80), {"val": features(60, seed=1)}), out, **{"seeds": (1, 2)} | options)
 
 
-def test_accuracies_are_those_of_the_runs_predictions(tmp_path):
+def test_accuracies_match_predictions_of_the_runs(tmp_path):
     jobs = small_jobs(tmp_path / "c", methods=("ce", "ce+ogc"))
     comparison = compare(jobs, device="cpu")
     val = jobs[0].data[1]["val"]
@@ -148,10 +148,10 @@ def test_accuracies_are_those_of_the_runs_predictions(tmp_path):
             assert comparison.results[m][s]["summary"] == result["summary"]
 
 
-def test_after_a_stop_the_same_call_continues_and_ends_alike(tmp_path):
-    whole = compare(small_jobs(tmp_path / "whole"), device="cpu")
+def test_same_call_resumes_after_interrupt_with_same_result(tmp_path):
+    uninterrupted = compare(small_jobs(tmp_path / "uninterrupted"), device="cpu")
 
-    def stopped(group):
+    def interrupting_progress(group):
         class Stopping(StopAt):
             def __enter__(self):
                 return self
@@ -162,38 +162,38 @@ def test_after_a_stop_the_same_call_continues_and_ends_alike(tmp_path):
         return Stopping(3, 2, signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        compare(small_jobs(tmp_path / "pieces"), device="cpu", progress=stopped)
-    assert not (tmp_path / "pieces" / "ce-1" / RESULT).exists()
-    pieces = compare(small_jobs(tmp_path / "pieces"), device="cpu")
-    for column, right in whole.right.items():
-        assert pieces.right[column].equal(right)
+        compare(small_jobs(tmp_path / "resumed"), device="cpu", progress=interrupting_progress)
+    assert not (tmp_path / "resumed" / "ce-1" / RESULT).exists()
+    resumed = compare(small_jobs(tmp_path / "resumed"), device="cpu")
+    for column, right in uninterrupted.right.items():
+        assert resumed.right[column].equal(right)
 
-    # Whatever is finished is not trained again: more seeds and methods are added to what there is.
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "pieces").glob("*/last.safetensors")}
-    more = compare(small_jobs(tmp_path / "pieces", seeds=(1, 2, 3), methods=("ce", "gce", "ce+ogc", "mae")))
-    assert more.right[TRUE][:3, :2].equal(whole.right[TRUE])
+    # Finished runs are not trained again when seeds and methods are added.
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "resumed").glob("*/last.safetensors")}
+    more = compare(small_jobs(tmp_path / "resumed", seeds=(1, 2, 3), methods=("ce", "gce", "ce+ogc", "mae")))
+    assert more.right[TRUE][:3, :2].equal(uninterrupted.right[TRUE])
     assert len(before) == 6
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def on_a_cluster(train, monkeypatch):
-    """Train there by ``train``, without Ray."""
+def mock_cluster(train, monkeypatch):
+    """Replace training on the cluster with ``train``, without Ray."""
     ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 1.0})
     monkeypatch.setattr(cluster, "connected", lambda address: nullcontext(ray))
     monkeypatch.setattr(cluster, "train", train)
 
 
-def test_a_stop_on_a_cluster_with_data_from_python_names_no_command(tmp_path, monkeypatch):
+def test_cluster_interrupt_with_python_data_names_python_call(tmp_path, monkeypatch):
     def interrupted(ray, jobs, device, most, stop, console):
         stop.signal = signal.SIGINT
         return []
 
-    on_a_cluster(interrupted, monkeypatch)
+    mock_cluster(interrupted, monkeypatch)
     with pytest.raises(Interrupted, match=r"Resume with: ogc\.training\.train\(jobs, resume=True\)$"):
         cluster.train_jobs([job(tmp_path / "run")], device="cpu", side_by_side=1, address=None, console=None)
 
 
-def test_other_settings_need_another_folder(tmp_path):
+def test_folder_with_other_settings_is_rejected(tmp_path):
     jobs = small_jobs(tmp_path / "c", methods=("ce", "gce"), seeds=(1,))
     compare(jobs, device="cpu")
     other = [job._replace(recipe=override(job.recipe, {"epochs": 5})) for job in jobs]
@@ -201,8 +201,8 @@ def test_other_settings_need_another_folder(tmp_path):
         compare(other, device="cpu")
 
 
-def test_runs_of_another_kind_of_device_need_another_folder(tmp_path):
-    """What was trained in bf16 on a GPU cannot be continued on a CPU. Nothing is trained before that is found."""
+def test_folder_with_other_precision_is_rejected(tmp_path):
+    """A run in bf16, as on a GPU, cannot be resumed on a CPU. This is detected before training."""
     jobs = small_jobs(tmp_path / "c", methods=("ce", "gce"), seeds=(1,))
     compare([job._replace(recipe=override(job.recipe, {"precision": "bf16"})) for job in jobs], device="cpu")
     shutil.rmtree(tmp_path / "c" / "ce-1")
@@ -216,19 +216,19 @@ def test_runs_of_another_kind_of_device_need_another_folder(tmp_path):
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_a_table_with_true_labels():
-    said = works("compare", *TABLE, "--true", "true", *SMALL, "--seeds", "1,2", "--method", "gce:q=0.9")
+def test_compare_table_with_true_labels():
+    output = works("compare", *TABLE, "--true", "true", *SMALL, "--seeds", "1,2", "--method", "gce:q=0.9")
     folder = Path("compare/tickets")
     found = json.loads((folder / "compare.json").read_text())
     assert found["methods"] == ["ce", "gce", "ce+ogc", "gce-q-0.9"]
     assert found["samples"] == {GIVEN: 40, TRUE: 40}
     assert found["judged_by"] == TRUE
-    assert found["sentence"] in said.replace("\n", " ")
+    assert found["sentence"] in output.replace("\n", " ")
     with Image.open(folder / "compare.png") as picture:
         assert picture.size == (1600, 440)
     for method in found["methods"]:
-        assert f"\n {method} " in said
-    assert f"To find wrong labels with it: ogc audit {folder}/{found['best']}-1" in said
+        assert f"\n {method} " in output
+    assert f"To find wrong labels with it: ogc audit {folder}/{found['best']}-1" in output
     recorded = json.loads((folder / "gce-q-0.9-1" / "run.json").read_text())["recipe"]
     assert recorded["parameters"] == {"q": 0.9}
     again = works("compare", *TABLE, "--true", "true", *SMALL, "--seeds", "1,2", "--method", "gce:q=0.9")
@@ -236,7 +236,7 @@ def test_a_table_with_true_labels():
     assert "6 epochs of 10 steps, 6 of them done" in again
 
 
-def test_a_table_without_true_labels_and_one_to_test_on():
+def test_compare_table_without_true_labels_and_with_test_table():
     write_tickets("checked.csv", 50, seed=1, wrong=0)
     works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,ce+ogc")
     assert json.loads(Path("compare/tickets/compare.json").read_text())["judged_by"] == GIVEN
@@ -245,7 +245,7 @@ def test_a_table_without_true_labels_and_one_to_test_on():
     assert (found["judged_by"], found["samples"]["test"]) == ("test", 50)
 
 
-def test_added_noise_is_in_the_training_labels_alone():
+def test_noise_is_added_to_training_labels_only():
     works("compare", *TABLE, *SMALL, "--seeds", "1", "--methods", "ce,gce", "--noise", "symmetric:0.4")
     facts = json.loads(Path("compare/tickets-symmetric-0.4/ce-1/run.json").read_text())["facts"]
     assert facts["noise"]["rate_got"] == pytest.approx(0.4, abs=0.02)
@@ -258,7 +258,7 @@ def test_added_noise_is_in_the_training_labels_alone():
     assert 0 < found["accuracy"][GIVEN][0][0] * 40 <= agree
 
 
-def test_arrays_and_a_folder():
+def test_compare_arrays_and_folder():
     rng, labels = np.random.default_rng(0), np.arange(120) % 2
     np.savez("x.npz", X=rng.normal(size=(120, 3)).astype("float32") + labels[:, None], y=labels)
     works("compare", "x.npz", *SMALL, "--seeds", "1", "--methods", "ce,gce")
@@ -274,7 +274,7 @@ def test_arrays_and_a_folder():
         assert max(map(max, accuracy)) > 0.7
 
 
-WRONG = [
+INVALID = [
     ((), 2, "Missing argument"),
     (("nowhere.csv", "--label", "kind"), 1, "There is no `nowhere.csv`."),
     (("tickets.csv",), 2, "Parameter `label` should be given: the column of `tickets.csv` with the labels."),
@@ -302,49 +302,48 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "sentence"), WRONG, ids=range(len(WRONG)))
-def test_wrong_inputs_get_one_sentence_and_write_nothing(arguments, code, sentence):
+@pytest.mark.parametrize(("arguments", "code", "message"), INVALID, ids=range(len(INVALID)))
+def test_invalid_input_gives_one_line_error_and_writes_nothing(arguments, code, message):
     before = sorted(Path().rglob("*"))
     result = ogc("compare", *arguments)
     assert result.exit_code == code, result.output
-    assert sentence in result.stderr
+    assert message in result.stderr
     assert not arguments or result.stderr.count("\n") == 1  # typer's own message has a frame
     assert sorted(Path().rglob("*")) == before
 
 
-def test_a_run_that_fails_on_a_cluster_is_no_bad_argument(monkeypatch):
+def test_failed_run_on_cluster_exits_with_code_1(monkeypatch):
     outcome = Outcome(error="The loss is nan at step 1 of epoch 1.")
-    on_a_cluster(lambda ray, jobs, *_: [(jobs[0], outcome)], monkeypatch)
+    mock_cluster(lambda ray, jobs, *_: [(jobs[0], outcome)], monkeypatch)
     result = ogc("compare", *TABLE, *SMALL, "--engine", "ray")
     assert (result.exit_code, result.stderr) == (1, "The loss is nan at step 1 of epoch 1.\n")
 
 
-def test_a_node_that_does_not_share_the_folder_is_told(monkeypatch):
-    on_a_cluster(lambda ray, jobs, *_: [(jobs[0], Outcome(result={}, session={}))], monkeypatch)
+def test_reports_node_that_does_not_share_the_folder(monkeypatch):
+    mock_cluster(lambda ray, jobs, *_: [(jobs[0], Outcome(result={}, session={}))], monkeypatch)
     result = ogc("compare", *TABLE, *SMALL, "--engine", "ray")
     assert result.exit_code == 1
     assert "ce-1 was trained on a node that does not share" in result.stderr
 
 
 def test_help_has_examples():
-    said = works("compare", "--help")
-    assert "ogc compare customers.csv --label churned --test checked.csv" in said
+    output = works("compare", "--help")
+    assert "ogc compare customers.csv --label churned --test checked.csv" in output
 
 
 @pytest.mark.slow
-def test_after_a_signal_the_same_command_continues():
+def test_same_command_resumes_after_signal():
     command = ["compare", *TABLE, *SMALL, "--methods", "ce,ce+ogc", "--seeds", "1", "--out", "a"]
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         hold = Path(f"hold {code}")
-        process = start(*command, env=held(hold, after=15))  # of 10 steps per epoch
-        wait_for(hold.exists, "the next epoch but one", process)
+        process = start(*command, env=held(hold, after=15))  # 10 steps per epoch
+        wait_for(hold.exists, "step 15", process)
         process.send_signal(number)
-        said, stderr = process.communicate()
+        output, stderr = process.communicate()
         assert process.returncode == code, stderr
         name = signal.Signals(number).name
-        told = f"Stopped by {name}. To continue from the last checkpoints, run the same command again.\n"
-        assert stderr == told
-        assert ("6 epochs of 10 steps, 1 of them done" in said) == (number == signal.SIGTERM), said
+        assert stderr == f"Stopped by {name}. To continue from the last checkpoints, run the same command again.\n"
+        assert ("6 epochs of 10 steps, 1 of them done" in output) == (number == signal.SIGTERM), output
         assert Path("a/ce-1/last.safetensors").exists()
         assert not Path("a/compare.json").exists()
     assert "6 epochs of 10 steps, 3 of them done" in works(*command)
@@ -352,20 +351,20 @@ def test_after_a_signal_the_same_command_continues():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # Ray warns of what it likes
-def test_a_local_ray_trains_the_same_and_what_is_missing():
+@pytest.mark.filterwarnings("ignore")  # Ray's own warnings
+def test_local_ray_trains_missing_runs_with_same_result():
     pytest.importorskip("ray", reason="Ray cannot be imported: pip install 'torch-ogc[ray]'", exc_type=ImportError)
-    two = ("compare", *TABLE, *SMALL, "--methods", "ce,ce+ogc", "--seeds", "1")
-    works(*two, "--out", "here")
-    works(*two, "--methods", "ce,gce", "--out", "there")  # what there is, is not trained again
-    before = Path("there/ce-1/last.safetensors").stat().st_mtime_ns
-    process = start(*two, "--out", "there", "--engine", "ray", env={"PYTHONPATH": python_path()})
-    said, stderr = process.communicate()  # not in this process, where Ray would replace print
+    command = ("compare", *TABLE, *SMALL, "--methods", "ce,ce+ogc", "--seeds", "1")
+    works(*command, "--out", "local")
+    works(*command, "--methods", "ce,gce", "--out", "on-ray")  # its run of ce is not trained again
+    before = Path("on-ray/ce-1/last.safetensors").stat().st_mtime_ns
+    process = start(*command, "--out", "on-ray", "--engine", "ray", env={"PYTHONPATH": python_path()})
+    output, stderr = process.communicate()  # not in this process, where Ray would replace print
     assert process.returncode == 0, stderr
-    assert "ce+ogc-1 is finished." in said
-    assert "ce-1 is finished." not in said
-    assert Path("there/ce-1/last.safetensors").stat().st_mtime_ns == before
-    names = {path.name for path in Path("there").iterdir()}
+    assert "ce+ogc-1 is finished." in output
+    assert "ce-1 is finished." not in output
+    assert Path("on-ray/ce-1/last.safetensors").stat().st_mtime_ns == before
+    names = {path.name for path in Path("on-ray").iterdir()}
     assert names == {"ce-1", "gce-1", "ce+ogc-1", "compare.json", "compare.png"}
-    found, expected = (json.loads(Path(name, "compare.json").read_text()) for name in ("there", "here"))
+    found, expected = (json.loads(Path(name, "compare.json").read_text()) for name in ("on-ray", "local"))
     assert found == expected

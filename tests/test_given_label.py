@@ -1,4 +1,4 @@
-"""H = -log p(y), never in half precision, and quietly where values cannot be looked at."""
+"""H = -log p(y): never in half precision, and NaN for invalid labels where values cannot be read."""
 
 import math
 
@@ -12,7 +12,7 @@ from ogc.given_label import H_MAX, H_MIN, P_MIN, check_input, cross_entropy, pic
 from samples import CRITERIA, batch
 
 
-def test_ends_of_the_range():
+def test_h_limits_match_p_min():
     assert math.exp(-H_MAX) == pytest.approx(P_MIN)
     assert math.exp(-H_MIN) == pytest.approx(1 - P_MIN)
     assert P_MIN == 1e-7
@@ -36,14 +36,14 @@ def test_input_types():
     assert (logits.dtype, labels.dtype) == (torch.float64, torch.int64)
 
 
-def test_the_quiet_way_is_the_same_where_nothing_is_wrong():
+def test_pick_quietly_matches_cross_entropy_for_valid_labels():
     logits, labels = batch()
     labels[3] = -100
     log_p = F.log_softmax(logits, 1)
     assert torch.equal(pick_quietly(log_p, labels, -100), cross_entropy(logits, labels, -100))
 
 
-def test_the_quiet_way_gives_nan_for_labels_out_of_range():
+def test_pick_quietly_returns_nan_for_labels_out_of_range():
     H = pick_quietly(torch.zeros(5, 3), torch.tensor([0, 3, -1, 255, 7]), 255)
     assert H.isnan().tolist() == [False, True, True, False, True]
     assert H[3] == 0
@@ -70,14 +70,14 @@ SINGLE = [
 
 @pytest.mark.parametrize(("logits", "labels", "dtype"), SINGLE, ids=str)
 @pytest.mark.parametrize("name", CRITERIA)
-def test_a_single_logit_is_refused(name, logits, labels, dtype):
+def test_single_logit_is_rejected(name, logits, labels, dtype):
     criterion = CRITERIA[name]()
     with pytest.raises(ValueError, match=r"^Logits should have one column per class, .* use two logits: ") as error:
         criterion(torch.zeros(logits), torch.zeros(labels, dtype=dtype))
     assert f"Found a single logit per sample: logits {logits} and labels {labels} of type {dtype}." in str(error.value)
 
 
-def test_the_code_in_the_message_is_binary_cross_entropy():
+def test_code_in_error_message_computes_binary_cross_entropy():
     logits, labels = torch.linspace(-3, 3, 8)[:, None], torch.tensor([[0.0, 1.0] * 4]).T
     with pytest.raises(ValueError, match="single logit") as error:
         losses.CrossEntropy()(logits, labels)
@@ -88,7 +88,7 @@ def test_the_code_in_the_message_is_binary_cross_entropy():
     assert_close(eval(call, names), F.binary_cross_entropy_with_logits(logits, labels))
 
 
-def test_other_shapes_are_not_taken_for_a_single_logit():
+def test_other_shapes_are_not_reported_as_a_single_logit():
     for logits, labels in (
         (torch.zeros(10), torch.zeros(4)),
         (torch.zeros(8, 1), torch.zeros(3)),

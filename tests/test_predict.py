@@ -24,10 +24,10 @@ from small_runs import StopAt, images, job, network, recipe
 from tickets import write_tickets
 
 
-def trained(folder, source, name, **changes):
+def train_run(folder, source, name, **changes):
     changes = {"epochs": 5, "batch_size": 16, "hidden": "16", "surveys": 0} | changes
-    made = override(RECIPES[name], changes)
-    train([Job(made, source, *load(source, made), folder)], device="cpu")
+    settings = override(RECIPES[name], changes)
+    train([Job(settings, source, *load(source, settings), folder)], device="cpu")
     return folder
 
 
@@ -38,7 +38,7 @@ def tickets(tmp_path_factory):
     write_tickets(folder / "train.csv", 300, seed=0)
     write_tickets(folder / "new.csv", 50, seed=1)
     source = Source.parse(str(folder / "train.csv"), label="kind", true="true", id="ticket")
-    return trained(folder / "run", source, "table", epochs=12), folder
+    return train_run(folder / "run", source, "table", epochs=12), folder
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def photos(tmp_path_factory):
             pixels[:, :, channel] += 120
             Image.fromarray(pixels).save(folder / "train" / label / f"{i}.png")
     source = Source.parse(str(folder / "train"))
-    return trained(folder / "run", source, "folder", network="mlp", augment="none", size=8, epochs=8), folder
+    return train_run(folder / "run", source, "folder", network="mlp", augment="none", size=8, epochs=8), folder
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def numbers(tmp_path_factory):
     labels = np.arange(90) % 3
     X = rng.normal(size=(90, 4)).astype("float32") + 3 * np.eye(3, 4, dtype="float32")[labels]
     np.savez(folder / "train.npz", X=X, y=labels)
-    return trained(folder / "run", Source.parse(str(folder / "train.npz")), "arrays"), folder
+    return train_run(folder / "run", Source.parse(str(folder / "train.npz")), "arrays"), folder
 
 
 def quietly(predictor, *data, **options):
@@ -69,8 +69,8 @@ def quietly(predictor, *data, **options):
         return predictor.predict(*data, **options)
 
 
-def changed(path, out, change):
-    """Copy a CSV file whose rows, dictionaries, go through a function."""
+def copy_csv(path, out, change):
+    """Copy a CSV file and apply a function to each row, a dictionary."""
     with path.open(newline="") as file:
         rows = [change(row) for row in csv.DictReader(file)]
     with out.open("w", newline="") as file:
@@ -80,11 +80,11 @@ def changed(path, out, change):
     return out
 
 
-# --- what comes out --------------------------------------------------------------------------------------------------
+# --- predictions ------------------------------------------------------------------------------------------------------
 
 
-def test_the_training_rows_get_the_predictions_of_the_training(tickets):
-    """By the averaged weights, on the very inputs that the run had."""
+def test_predictions_of_training_rows_match_the_network(tickets):
+    """With the averaged weights, on the same inputs as in training."""
     run, folder = tickets
     source = Source.parse(str(folder / "train.csv"), label="kind", true="true", id="ticket")
     (data, sets), _ = load(source, RECIPES["table"])
@@ -100,7 +100,7 @@ def test_the_training_rows_get_the_predictions_of_the_training(tickets):
         assert not torch.equal(raw, predictions.probabilities)
 
 
-def test_rows_that_were_not_trained_on_are_predicted_well(tickets):
+def test_new_rows_are_predicted_well(tickets):
     run, folder = tickets
     predictions = Predictor.load(run).predict(folder / "new.csv")
     with (folder / "new.csv").open(newline="") as file:
@@ -111,7 +111,7 @@ def test_rows_that_were_not_trained_on_are_predicted_well(tickets):
     assert hits >= 40
 
 
-def test_the_file_that_is_written(tickets, tmp_path):
+def test_written_file(tickets, tmp_path):
     run, folder = tickets
     predictions = Predictor.load(run).predict(folder / "new.csv")
     predictions.write(tmp_path / "predictions.csv")
@@ -127,7 +127,7 @@ def test_the_file_that_is_written(tickets, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["predictions.csv"]
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tickets, tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_file(tickets, tmp_path, monkeypatch):
     run, folder = tickets
     predictions = Predictor.load(run).predict(folder / "new.csv")
     old = tmp_path / "predictions.csv"
@@ -143,9 +143,9 @@ def test_progress_reports_every_batch(numbers, monkeypatch):
     monkeypatch.setattr("ogc.training.evaluate.EVALUATION_BATCH", 40)
     run, folder = numbers
     seen = []
-    whole = Predictor.load(run).predict(folder / "train.npz", progress=lambda *done: seen.append(done))
+    predictions = Predictor.load(run).predict(folder / "train.npz", progress=lambda *done: seen.append(done))
     assert seen == [(40, 90), (80, 90), (90, 90)]
-    assert len(whole) == 90
+    assert len(predictions) == 90
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_other_column_order_extra_columns_and_no_labels(tickets, tmp_path):
         return {"weather": "sunny", **kept}
 
     with pytest.warns(UserWarning, match=r"Ignored columns that the run was not trained on: `weather`\."):
-        found = predictor.predict(changed(folder / "new.csv", tmp_path / "other.csv", other))
+        found = predictor.predict(copy_csv(folder / "new.csv", tmp_path / "other.csv", other))
     assert torch.equal(found.probabilities, expected)
     assert (found.id_name, found.ids[:2]) == ("row", ["1", "2"])
 
@@ -179,15 +179,15 @@ def test_semicolons_decimal_commas_and_columns_from_python(tickets, tmp_path):
     assert torch.equal(predictor.predict(columns).probabilities, expected)
 
 
-def test_categories_never_seen_and_missing_cells_are_handled(tickets, tmp_path):
+def test_unseen_categories_and_missing_cells_are_handled(tickets, tmp_path):
     run, folder = tickets
     predictor = Predictor.load(run)
-    unseen = changed(folder / "new.csv", tmp_path / "unseen.csv", lambda row: {**row, "city": "Atlantis"})
-    empty = changed(folder / "new.csv", tmp_path / "empty.csv", lambda row: {**row, "city": ""})
+    unseen = copy_csv(folder / "new.csv", tmp_path / "unseen.csv", lambda row: {**row, "city": "Atlantis"})
+    empty = copy_csv(folder / "new.csv", tmp_path / "empty.csv", lambda row: {**row, "city": ""})
     with pytest.warns(UserWarning, match=r"`city`: 50 of 50 values are not among the training categories, like `Atla"):
         found = predictor.predict(unseen)
     assert torch.equal(found.probabilities, predictor.predict(empty).probabilities)
-    blank = changed(
+    blank = copy_csv(
         folder / "new.csv", tmp_path / "blank.csv", lambda row: {**dict.fromkeys(row, ""), "ticket": row["ticket"]}
     )
     assert bool(predictor.predict(blank).probabilities.isfinite().all())
@@ -200,14 +200,14 @@ def test_a_word_among_numbers_counts_as_missing_and_is_reported(tickets, tmp_pat
     def with_age(age):
         return lambda row: {**row, "age": age if row["ticket"].endswith("7") else row["age"]}
 
-    word = changed(folder / "new.csv", tmp_path / "word.csv", with_age("old"))
-    empty = changed(folder / "new.csv", tmp_path / "empty.csv", with_age(""))
+    word = copy_csv(folder / "new.csv", tmp_path / "word.csv", with_age("old"))
+    empty = copy_csv(folder / "new.csv", tmp_path / "empty.csv", with_age(""))
     with pytest.warns(UserWarning, match=r"Column `age`: 5 of 50 values are not numbers, like `old` in row 8"):
         found = predictor.predict(word)
     assert torch.equal(found.probabilities, predictor.predict(empty).probabilities)
 
 
-def test_an_id_of_ones_own(tickets):
+def test_custom_id_column(tickets):
     run, folder = tickets
     found = Predictor.load(run).predict(folder / "new.csv", id="customer")
     assert found.header[0] == "customer"
@@ -215,7 +215,7 @@ def test_an_id_of_ones_own(tickets):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         (
             lambda row: {name: row[name] for name in row if name not in ("age", "comment")},
@@ -235,10 +235,10 @@ def test_an_id_of_ones_own(tickets):
         ),
     ],
 )
-def test_rows_that_cannot_be_predicted(tickets, tmp_path, change, sentence):
+def test_invalid_columns_are_rejected(tickets, tmp_path, change, message):
     run, folder = tickets
-    with pytest.raises(ValueError, match=sentence) as info:
-        Predictor.load(run).predict(changed(folder / "new.csv", tmp_path / "odd.csv", change))
+    with pytest.raises(ValueError, match=message) as info:
+        Predictor.load(run).predict(copy_csv(folder / "new.csv", tmp_path / "odd.csv", change))
     assert "\n" not in str(info.value)
 
 
@@ -258,11 +258,11 @@ def test_images_in_a_folder_and_one_image(photos, tmp_path):
 
 
 def test_images_are_normalised_as_in_training(photos):
-    """By the training set's mean, not by that of the new images."""
+    """With the mean of the training set, not of the new images."""
     run, folder = photos
     source = Source.parse(str(folder / "train"))
-    made = override(RECIPES["folder"], {"size": 8})
-    (data, _), _ = load(source, made)
+    settings = override(RECIPES["folder"], {"size": 8})
+    (data, _), _ = load(source, settings)
     predictor = Predictor.load(run)
     assert predictor.preprocessing.statistics is not None
     together = predictor.predict(data.inputs.numpy())
@@ -271,7 +271,7 @@ def test_images_are_normalised_as_in_training(photos):
     torch.testing.assert_close(predictor.predict(data.inputs.permute(0, 2, 3, 1)).probabilities, together.probabilities)
 
 
-def test_an_image_that_cannot_be_read_is_named_or_left_out(photos, tmp_path):
+def test_unreadable_image_is_reported_or_skipped(photos, tmp_path):
     run, folder = photos
     predictor = Predictor.load(run)
     for name in ("a.png", "b.png"):
@@ -296,17 +296,17 @@ def test_arrays(numbers, tmp_path):
     assert predictor.predict(X[:0]).rows() == []
 
 
-# --- what cannot be --------------------------------------------------------------------------------------------------
+# --- invalid data and runs --------------------------------------------------------------------------------------------
 
 
-def test_data_of_another_kind(tickets, photos, numbers, tmp_path):
+def test_data_of_the_wrong_kind_are_rejected(tickets, photos, numbers, tmp_path):
     table, pictures, features = (Predictor.load(each[0]) for each in (tickets, photos, numbers))
     np.save(tmp_path / "wide.npy", np.zeros((5, 7), "float32"))
     np.save(tmp_path / "nan.npy", np.full((5, 4), np.nan, "float32"))
     (tmp_path / "notes.txt").write_text("nothing")
     (tmp_path / "empty").mkdir()
     (tmp_path / "rows.csv").write_text("a,b\n")
-    for predictor, data, error, sentence in (
+    for predictor, data, error, message in (
         (table, photos[1] / "train", ValueError, r"cannot be predicted by this run\. Expected a table \(\.csv, "),
         (table, numbers[1] / "train.npz", ValueError, r"`data` should be a table"),
         (pictures, tickets[1] / "new.csv", ValueError, "Expected a folder of images, an image"),
@@ -319,7 +319,7 @@ def test_data_of_another_kind(tickets, photos, numbers, tmp_path):
         (table, tmp_path / "nowhere.csv", FileNotFoundError, r"There is no `.*nowhere\.csv`\. Expected a table"),
         (table, tmp_path / "rows.csv", ValueError, "has no rows"),
     ):
-        with pytest.raises(error, match=sentence) as info:
+        with pytest.raises(error, match=message) as info:
             predictor.predict(data)
         assert "\n" not in str(info.value)
     with pytest.raises(ValueError, match=r"`id` should be left out: the run was not trained on a table"):
@@ -328,7 +328,7 @@ def test_data_of_another_kind(tickets, photos, numbers, tmp_path):
         table.predict(tickets[1] / "new.csv", id="tickets")
 
 
-def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
+def test_incomplete_or_corrupt_run_folders_are_rejected(tickets, numbers, tmp_path):
     with pytest.raises(FileNotFoundError, match="is not a run folder"):
         Predictor.load(tmp_path)
     for name in ("run.json", LAST, PREPROCESSING, RESULT):
@@ -337,12 +337,12 @@ def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
     path, id = tmp_path / PREPROCESSING, read_description(tmp_path).id
     stored = read_part(path)
     other = path.read_bytes().replace(b"billing", b"milling")
-    for broken, words in (
+    for broken, reason in (
         *((content, "cannot be used: .* Restore it from a backup") for content in (b"{", b"[]", other)),
         (b"{}", "cannot be used: it has no checksum. Restore it"),
     ):
         path.write_bytes(broken)
-        with pytest.raises(CheckpointError, match=rf"preprocessing\.json {words}.* train again\."):
+        with pytest.raises(CheckpointError, match=rf"preprocessing\.json {reason}.* train again\."):
             Predictor.load(tmp_path)
     for wrong in ({}, {**stored, "encoder": {"columns": {"a": {"kind": "colour"}}}}):
         write_part(path, id, wrong)
@@ -358,7 +358,7 @@ def test_folders_that_hold_no_whole_run(tickets, numbers, tmp_path):
         Predictor.load(tickets[0], which="worst")
 
 
-def test_a_run_that_is_not_finished_predicts_with_a_note(tmp_path):
+def test_unfinished_run_predicts_with_a_warning(tmp_path):
     with pytest.raises(Interrupted):
         train([job(tmp_path)], watch=StopAt(2, 2), device="cpu")
     with pytest.warns(UserWarning, match="is not finished: using its last checkpoint"):
@@ -376,10 +376,10 @@ def test_a_network_from_python(tmp_path):
         Predictor.load(tmp_path)
 
 
-def test_without_averaged_weights_those_of_the_last_epoch_count(tmp_path):
-    made = job(tmp_path)
-    train([made._replace(recipe=recipe(average=None))], device="cpu")
-    inputs = made.data[0].inputs
+def test_averaged_weights_default_to_the_last_ones(tmp_path):
+    unaveraged = job(tmp_path)._replace(recipe=recipe(average=None))
+    train([unaveraged], device="cpu")
+    inputs = unaveraged.data[0].inputs
     found = [Predictor.load(tmp_path, which=which).predict(inputs).probabilities for which in ("averaged", "last")]
     assert torch.equal(*found)
 
@@ -393,7 +393,7 @@ def onnx_session(path):
 
 
 @pytest.mark.slow
-def test_onnx_gives_our_predictions(tickets, photos, numbers, tmp_path):
+def test_onnx_predictions_match(tickets, photos, numbers, tmp_path):
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason='needs pip install "torch-ogc[onnx]"')
     from ogc.export import to_onnx
@@ -413,7 +413,7 @@ def test_onnx_gives_our_predictions(tickets, photos, numbers, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.onnx", "1.onnx", "2.onnx"]
 
 
-def test_export_without_its_packages_names_the_extra(numbers, tmp_path, monkeypatch):
+def test_export_error_names_missing_extra(numbers, tmp_path, monkeypatch):
     from ogc import export
 
     monkeypatch.setattr(export, "find_spec", lambda name: None)

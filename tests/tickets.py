@@ -1,4 +1,4 @@
-"""A made-up table as people have them: an id, a customer, a date, a city, an age, free text; some labels are wrong."""
+"""A synthetic table of support tickets: id, customer, date, city, age and free text. Some labels are wrong."""
 
 import csv
 import random
@@ -9,9 +9,9 @@ KINDS = ("billing", "delivery", "quality")
 
 
 def write_tickets(path, rows, *, seed, wrong=0.2, delimiter=",", decimal=".", telling=4, vocabulary=8):
-    """Write a CSV file. The comment alone tells the kind of a ticket; ages are missing in one row of ten.
+    """Write a CSV file. Only the comment depends on the class. The age is missing in one row of ten.
 
-    ``telling`` words of a comment, of ``vocabulary`` for each kind, tell it.
+    Each comment has ``telling`` words that identify its class, drawn from ``vocabulary`` words per class.
     """
     draw = random.Random(seed)
     words = {kind: [f"{kind}{letter}" for letter in ascii_lowercase[:vocabulary]] for kind in KINDS}

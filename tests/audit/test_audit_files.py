@@ -11,7 +11,7 @@ import torch
 from pyarrow import parquet
 
 from edited import edited
-from made_up_findings import IDS, NAMES, findings
+from made_up_findings import IDS, NAMES, make_findings
 from ogc.audit.files import AuditError, decided, formula_notes, measures, read_audit, summary, write_audit
 from ogc.noise.files import labels_sha256
 
@@ -22,7 +22,7 @@ COLUMNS += ["wrong_probability", "predicted_probability", "true_label"]
 
 @pytest.fixture
 def audited(tmp_path):
-    write_audit(findings(), tmp_path)
+    write_audit(make_findings(), tmp_path)
     return tmp_path
 
 
@@ -35,20 +35,20 @@ def rows(path):
         csv.field_size_limit(limit)
 
 
-def test_all_files_are_there_and_nothing_else(audited):
+def test_writes_exactly_the_expected_files(audited):
     assert sorted(path.name for path in audited.iterdir()) == FILES
 
 
-def test_the_issues_read_back_exactly_the_worst_first(audited):
-    made = findings()
-    issues, order = made.issues, made.issues.worst_first.tolist()
+def test_issues_csv_has_all_columns_worst_first(audited):
+    findings = make_findings()
+    issues, order = findings.issues, findings.issues.worst_first.tolist()
     found = rows(audited / "issues.csv")
     assert list(found[0]) == COLUMNS
     assert [row["id"] for row in found] == [IDS[i] for i in order]
     assert [row["given_label"] for row in found] == [NAMES[issues.given_label[i]] for i in order]
     assert [row["predicted_label"] for row in found] == [NAMES[issues.predicted_label[i]] for i in order]
-    assert [row["true_label"] for row in found] == [NAMES[made.true[i]] for i in order]
-    assert [row["split"] for row in found] == [made.splits[i] for i in order]
+    assert [row["true_label"] for row in found] == [NAMES[findings.true[i]] for i in order]
+    assert [row["split"] for row in found] == [findings.splits[i] for i in order]
     assert [row["is_label_issue"] == "True" for row in found] == issues.is_label_issue[order].tolist()
     for name in ("label_score", "wrong_probability", "predicted_probability"):
         values = [float(row[name]) for row in found]
@@ -56,7 +56,7 @@ def test_the_issues_read_back_exactly_the_worst_first(audited):
     assert [float(row["label_score"]) for row in found] == sorted(float(row["label_score"]) for row in found)
 
 
-def test_parquet_has_the_same_with_types(audited):
+def test_parquet_matches_csv_and_has_types(audited):
     table = parquet.read_table(audited / "issues.parquet")
     assert table.column_names == COLUMNS
     text, number = pa.string(), pa.float64()
@@ -65,65 +65,64 @@ def test_parquet_has_the_same_with_types(audited):
         assert table.column(name).to_pylist() == [row[name] for row in rows(audited / "issues.csv")]
 
 
-def test_without_pyarrow_there_is_a_note_and_no_old_file(audited, monkeypatch):
+def test_missing_pyarrow_is_noted_and_removes_stale_parquet(audited, monkeypatch):
     real = importlib.import_module
-    gone = ModuleNotFoundError("No module named 'pyarrow'")
 
-    def without(name, *rest):
+    def import_without_pyarrow(name, *rest):
         if name.startswith("pyarrow"):
-            raise gone
+            raise ModuleNotFoundError("No module named 'pyarrow'")
         return real(name, *rest)
 
-    monkeypatch.setattr(importlib, "import_module", without)
-    _, notes = write_audit(findings(), audited)
+    monkeypatch.setattr(importlib, "import_module", import_without_pyarrow)
+    _, notes = write_audit(make_findings(), audited)
     assert any('pip install "torch-ogc[parquet]"' in note for note in notes)
     assert not (audited / "issues.parquet").exists()
     assert (audited / "issues.csv").exists()
 
 
-def test_without_true_labels_nothing_is_measured(tmp_path):
-    told, _ = write_audit(findings(true=False), tmp_path)
+def test_no_measures_without_true_labels(tmp_path):
+    result, _ = write_audit(make_findings(true=False), tmp_path)
     assert list(rows(tmp_path / "issues.csv")[0]) == COLUMNS[:-1]
-    assert (told["measures"], told["true_noise_rate"], told["true_confusion"]) == (None, None, None)
+    assert (result["measures"], result["true_noise_rate"], result["true_confusion"]) == (None, None, None)
 
 
-def test_fixed_labels_are_in_the_order_of_the_data(audited):
-    made = findings()
+def test_fixed_labels_keep_the_order_of_the_data(audited):
+    findings = make_findings()
     found = rows(audited / "labels_fixed.csv")
     assert list(found[0]) == ["id", "label", "given_label", "changed", "wrong_probability"]
     assert [row["id"] for row in found] == list(IDS)
-    assert [row["label"] for row in found] == [NAMES[i] for i in made.issues.suggested_label.tolist()]
-    assert [row["given_label"] for row in found] == [NAMES[i] for i in made.issues.given_label.tolist()]
-    assert [row["changed"] == "True" for row in found] == made.issues.is_label_issue.tolist()
+    assert [row["label"] for row in found] == [NAMES[i] for i in findings.issues.suggested_label.tolist()]
+    assert [row["given_label"] for row in found] == [NAMES[i] for i in findings.issues.given_label.tolist()]
+    assert [row["changed"] == "True" for row in found] == findings.issues.is_label_issue.tolist()
     assert any(row["changed"] == "True" for row in found)
     assert any(row["changed"] == "False" for row in found)
 
 
-def test_the_summary_counts(audited):
-    made, told = findings(), json.loads((audited / "audit.json").read_bytes())
-    assert told["samples"] == len(IDS)
-    assert told["splits"] == {"val": 4, "train": 8}
-    assert told["issues"] == int(made.issues.is_label_issue.sum()) > 0
-    assert sum(pair["count"] for pair in told["pairs"]) == told["issues"]
-    counts = [pair["count"] for pair in told["pairs"]]
+def test_summary_counts(audited):
+    findings, result = make_findings(), json.loads((audited / "audit.json").read_bytes())
+    assert result["samples"] == len(IDS)
+    assert result["splits"] == {"val": 4, "train": 8}
+    assert result["issues"] == int(findings.issues.is_label_issue.sum()) > 0
+    assert sum(pair["count"] for pair in result["pairs"]) == result["issues"]
+    counts = [pair["count"] for pair in result["pairs"]]
     assert counts == sorted(counts, reverse=True)
-    for pair in told["pairs"]:
+    for pair in result["pairs"]:
         assert pair["given"] != pair["suggested"]
-        assert told["confusion"][NAMES.index(pair["given"])][NAMES.index(pair["suggested"])] == pair["count"]
-    assert np.sum(told["confusion"]) == np.sum(told["true_confusion"]) == len(IDS)
-    assert told["noise_rate"] == pytest.approx(told["issues"] / told["samples"])
-    assert told["true_noise_rate"] == pytest.approx(3 / 12)
-    assert told["given_sha256"] == labels_sha256(made.issues.given_label.numpy())
+        assert result["confusion"][NAMES.index(pair["given"])][NAMES.index(pair["suggested"])] == pair["count"]
+    assert np.sum(result["confusion"]) == np.sum(result["true_confusion"]) == len(IDS)
+    assert result["noise_rate"] == pytest.approx(result["issues"] / result["samples"])
+    assert result["true_noise_rate"] == pytest.approx(3 / 12)
+    assert result["given_sha256"] == labels_sha256(findings.issues.given_label.numpy())
 
 
-def test_measures_by_hand():
-    made = findings()
-    found, wrong = made.issues.is_label_issue.tolist(), (made.true != made.issues.given_label).tolist()
-    scores = made.issues.label_score.tolist()
-    told = measures(made.issues, made.true)
+def test_measures_match_manual_computation():
+    findings = make_findings()
+    found, wrong = findings.issues.is_label_issue.tolist(), (findings.true != findings.issues.given_label).tolist()
+    scores = findings.issues.label_score.tolist()
+    result = measures(findings.issues, findings.true)
     hits = sum(a and b for a, b in zip(found, wrong, strict=True))
-    assert told["precision"] == hits / sum(found)
-    assert told["recall"] == hits / sum(wrong)
+    assert result["precision"] == hits / sum(found)
+    assert result["recall"] == hits / sum(wrong)
     pairs = [
         (a < b) + (a == b) / 2
         for a, w in zip(scores, wrong, strict=True)
@@ -131,38 +130,38 @@ def test_measures_by_hand():
         for b, v in zip(scores, wrong, strict=True)
         if not v
     ]
-    assert told["auroc"] == pytest.approx(sum(pairs) / len(pairs))
-    assert told["wrong_after"] == float((made.issues.suggested_label != made.true).double().mean())
+    assert result["auroc"] == pytest.approx(sum(pairs) / len(pairs))
+    assert result["wrong_after"] == float((findings.issues.suggested_label != findings.true).double().mean())
 
 
-def test_measures_of_labels_that_are_all_right_are_not_made_up():
-    made = findings()
-    told = measures(made.issues, made.issues.given_label)
-    assert (told["auroc"], told["average_precision"], told["recall"]) == (None, None, None)
-    assert told["precision"] == 0
+def test_undefined_measures_are_none_if_all_labels_are_correct():
+    findings = make_findings()
+    result = measures(findings.issues, findings.issues.given_label)
+    assert (result["auroc"], result["average_precision"], result["recall"]) == (None, None, None)
+    assert result["precision"] == 0
 
 
-def test_ids_like_formulas_are_noted_and_numbers_are_not():
+def test_notes_ids_that_look_like_formulas_but_not_numbers():
     noted = {name for name in IDS if name[:1] in "=@-" and name and name != "-5"}
     [note] = formula_notes(IDS)
     assert note.startswith(f"{len(noted)} ids or classes begin like a formula")
     assert formula_notes(["-5", "+1e3", "a=b", ""]) == []
 
 
-def test_names_that_are_no_text_keep_their_bytes(tmp_path):
+def test_ids_that_are_not_utf8_keep_their_bytes(tmp_path):
     odd = b"caf\xe9.png".decode("utf-8", "surrogateescape")
     ids = (odd, *IDS[1:])
-    write_audit(findings(ids=ids), tmp_path)
+    write_audit(make_findings(ids=ids), tmp_path)
     assert b"caf\xe9.png" in (tmp_path / "labels_fixed.csv").read_bytes()
     assert read_audit(tmp_path).ids == list(ids)
     assert "caf\\udce9.png" in parquet.read_table(tmp_path / "issues.parquet").column("id").to_pylist()
 
 
-def test_classes_that_are_no_text_keep_their_bytes(tmp_path):
+def test_class_names_that_are_not_utf8_keep_their_bytes(tmp_path):
     odd = b"caf\xe9".decode("utf-8", "surrogateescape")
-    made = replace(findings(), class_names=(odd, *NAMES[1:]))
-    write_audit(made, tmp_path)
-    given = [made.class_names[i] for i in made.issues.given_label.tolist()]
+    findings = replace(make_findings(), class_names=(odd, *NAMES[1:]))
+    write_audit(findings, tmp_path)
+    given = [findings.class_names[i] for i in findings.issues.given_label.tolist()]
     assert odd in given
     assert read_audit(tmp_path).given == given
     table = parquet.read_table(tmp_path / "issues.parquet")
@@ -173,15 +172,15 @@ def test_classes_that_are_no_text_keep_their_bytes(tmp_path):
 # --- reading back ----------------------------------------------------------------------------------------------------
 
 
-def test_an_audit_reads_back(audited):
-    made, audit = findings(), read_audit(audited)
+def test_audit_round_trip(audited):
+    findings, audit = make_findings(), read_audit(audited)
     assert audit.ids == list(IDS)
-    assert audit.given == [NAMES[i] for i in made.issues.given_label.tolist()]
-    assert audit.fixed == [NAMES[i] for i in made.issues.suggested_label.tolist()]
-    assert audit.summary["key"] == summary(made)["key"]
+    assert audit.given == [NAMES[i] for i in findings.issues.given_label.tolist()]
+    assert audit.fixed == [NAMES[i] for i in findings.issues.suggested_label.tolist()]
+    assert audit.summary["key"] == summary(findings)["key"]
 
 
-def test_a_changed_or_broken_audit_is_refused(audited):
+def test_modified_or_corrupt_audit_is_rejected(audited):
     path = audited / "labels_fixed.csv"
     before = path.read_bytes()
     path.write_bytes(b"".join(before.splitlines(keepends=True)[:-1]))
@@ -206,7 +205,7 @@ def test_a_changed_or_broken_audit_is_refused(audited):
         read_audit(audited)
 
 
-def decisions(folder, *lines, header="id,decision,given_label,suggested_label", start=""):
+def write_decisions(folder, *lines, header="id,decision,given_label,suggested_label", start=""):
     path = folder.parent / "decisions.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(start + header + "\r\n")
@@ -214,7 +213,7 @@ def decisions(folder, *lines, header="id,decision,given_label,suggested_label", 
     return path
 
 
-def test_accepted_decisions_change_labels_and_no_others(audited):
+def test_only_accepted_decisions_change_labels(audited):
     audit = read_audit(audited)
     other = [next(name for name in NAMES if name != label) for label in audit.given]
     lines = [
@@ -224,19 +223,19 @@ def test_accepted_decisions_change_labels_and_no_others(audited):
         (IDS[11], "skip", audit.given[11], other[11]),
     ]
     for start in ("", "\ufeff"):
-        found = decided(audit, decisions(audited, *lines, start=start))
+        found = decided(audit, write_decisions(audited, *lines, start=start))
         assert found == [other[i] if i in (0, 10) else label for i, label in enumerate(audit.given)]
-    assert decided(audit, decisions(audited)) == audit.given
+    assert decided(audit, write_decisions(audited)) == audit.given
 
 
 @pytest.mark.parametrize("index", [4, 5])
-def test_a_bad_decision_is_named_with_its_line(audited, index):
+def test_invalid_decision_error_names_the_line(audited, index):
     audit = read_audit(audited)
-    good = (IDS[index], "keep", audit.given[index], NAMES[3])  # of several lines
+    good = (IDS[index], "keep", audit.given[index], NAMES[3])  # spans several lines
     lines = 1 + 1 + sum(text.count("\n") + text.count("\r") - text.count("\r\n") for text in good)
     other = next(name for name in NAMES if name != audit.given[1])
     expected = "there should be a sample of "
-    for bad, why in (
+    for bad, reason in (
         (("nobody", "keep", NAMES[0], NAMES[0]), expected),
         ((IDS[1], "keep", other, NAMES[0]), expected),
         ((IDS[1], "Accept", audit.given[1], NAMES[0]), expected),
@@ -245,25 +244,25 @@ def test_a_bad_decision_is_named_with_its_line(audited, index):
         ((IDS[1], "keep", audit.given[1]), "there should be 4 cells, found 3"),
     ):
         with pytest.raises(AuditError, match=rf"decisions\.csv, line {lines + 1}: ") as error:
-            decided(audit, decisions(audited, good, bad))
-        assert why in str(error.value)
+            decided(audit, write_decisions(audited, good, bad))
+        assert reason in str(error.value)
         assert len(str(error.value)) < 500
     with pytest.raises(AuditError, match="has no column id; it has id;decision"):
-        decided(audit, decisions(audited, header="id;decision;given_label;suggested_label"))
+        decided(audit, write_decisions(audited, header="id;decision;given_label;suggested_label"))
     with pytest.raises(AuditError, match=r"has no column id; it has none\."):
-        decided(audit, decisions(audited, header=""))
+        decided(audit, write_decisions(audited, header=""))
 
 
-def test_an_audit_that_breaks_off_leaves_no_summary_of_another(audited, monkeypatch):
+def test_failed_audit_removes_the_previous_summary(audited, monkeypatch):
     monkeypatch.setattr("ogc.audit.files.page", lambda found: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_audit(findings(seed=1), audited)
+        write_audit(make_findings(seed=1), audited)
     assert not (audited / "audit.json").exists()
 
 
-def test_fifty_thousand_samples_read_back(tmp_path):
+def test_round_trip_of_fifty_thousand_samples(tmp_path):
     N = 50_000
-    made = findings(ids=tuple(f"train/{i:05}" for i in range(N)))
-    write_audit(made, tmp_path)
+    findings = make_findings(ids=tuple(f"train/{i:05}" for i in range(N)))
+    write_audit(findings, tmp_path)
     assert len(read_audit(tmp_path).ids) == N
-    assert torch.equal(made.issues.given_label, torch.tensor([NAMES.index(n) for n in read_audit(tmp_path).given]))
+    assert torch.equal(findings.issues.given_label, torch.tensor([NAMES.index(n) for n in read_audit(tmp_path).given]))

@@ -1,4 +1,4 @@
-"""``ogc audit`` and ``ogc audit apply`` as a user types them, on small data of every kind."""
+"""``ogc audit`` and ``ogc audit apply`` on small data of every kind."""
 
 import csv
 import dataclasses
@@ -31,7 +31,7 @@ NAMES = ["plain", "with, comma", '"quoted"']
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
+def working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -47,10 +47,10 @@ def works(*arguments):
     return result.output
 
 
-def fails(code, sentence, *arguments):
+def fails(code, message, *arguments):
     result = ogc(*arguments)
     assert result.exit_code == code, result.output
-    assert sentence in result.stderr
+    assert message in result.stderr
     assert result.stderr.count("\n") == 1
 
 
@@ -59,8 +59,8 @@ def rows(path, delimiter=","):
         return list(csv.DictReader(file, delimiter=delimiter))
 
 
-def a_table(path="t.csv", n=240, seed=0):
-    """Numbers that tell the class, a category, missing cells, cells with commas and quotes; every sixth label wrong."""
+def write_table(path="t.csv", n=240, seed=0):
+    """Write informative numbers, missing cells, and cells with commas and quotes. Every sixth label is wrong."""
     draw = np.random.default_rng(seed)
     true = draw.integers(3, size=n)
     given = np.where(np.arange(n) % 6 == 0, (true + 1) % 3, true)
@@ -91,19 +91,19 @@ def table_run(tmp_path_factory):
     before = Path.cwd()
     os.chdir(folder)
     try:
-        a_table()
-        said = works("audit", "--table", "t.csv", *TABLE)
+        write_table()
+        output = works("audit", "--table", "t.csv", *TABLE)
     finally:
         os.chdir(before)
-    return folder, said
+    return folder, output
 
 
 @pytest.fixture
 def table(table_run, tmp_path):
-    """A copy of it, here."""
+    """A copy of ``table_run`` in the working directory."""
     shutil.copytree(table_run[0], tmp_path, dirs_exist_ok=True)
     run = Path("runs/t-ce+ogc-0")
-    for path in (run / "run.json", run / "audit/audit.json"):  # paths in them are absolute
+    for path in (run / "run.json", run / "audit/audit.json"):  # contain absolute paths
         path.write_text(path.read_text().replace(str(table_run[0]), str(tmp_path)))
         edited(path)
     return run
@@ -124,68 +124,68 @@ def digits(digits_run, tmp_path):
 # --- the audit -------------------------------------------------------------------------------------------------------
 
 
-def test_the_noise_rate_after_a_short_training_is_doubted(tmp_path):
+def test_noise_rate_is_reported_as_too_high_after_short_training(tmp_path):
     works("train", "digits", "--noise", "pairflip:0.2", "--epochs", "2", "--out", tmp_path / "run")
-    said = works("audit", tmp_path / "run")
-    told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
-    assert told["noise_rate"] == told["issues"] / told["samples"]
-    assert told["unsettled"]
-    assert "The estimated rate is probably too high, because training was too short" in " ".join(said.split())
-    assert told["memorised_from"] is None
-    assert "too high" not in " ".join(sentences(told | {"unsettled": False}))
+    output = works("audit", tmp_path / "run")
+    summary = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
+    assert summary["noise_rate"] == summary["issues"] / summary["samples"]
+    assert summary["unsettled"]
+    assert "The estimated rate is probably too high, because training was too short" in " ".join(output.split())
+    assert summary["memorised_from"] is None
+    assert "too high" not in " ".join(sentences(summary | {"unsettled": False}))
 
 
-def test_a_long_training_is_not_called_too_short(tmp_path):
-    """Two classes, a third of the labels wrong and no clipping: nearly all are memorised in the end."""
+def test_long_training_is_not_reported_as_too_short(tmp_path):
+    """Without clipping, nearly all wrong labels are memorised in the end."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(400, 20, generator=draw)
     true = (x[:, 0] > 0).long()
     given = torch.where(torch.rand(400, generator=draw) < 0.3, 1 - true, true)
     np.savez("x.npz", X=x.numpy(), y=given.numpy())
     works("train", "x.npz", "--method", "ce", "--val", "0", "--epochs", "100", "--out", tmp_path / "run")
-    said = " ".join(works("audit", tmp_path / "run").split())
-    told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
-    assert told["surveys"][-1]["disagreement"] < 0.05, "memorised"
-    assert told["memorised_from"] is not None
-    assert not told["unsettled"]
-    assert f"From epoch {told['memorised_from']} on, the network fits labels that it contradicted before" in said
-    assert "Training for more epochs would not help" in said
-    assert "too short" not in said
-    assert 0.15 < told["noise_rate"] < 0.45, "memorisation has not erased the estimate"
+    output = " ".join(works("audit", tmp_path / "run").split())
+    summary = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
+    assert summary["surveys"][-1]["disagreement"] < 0.05, "memorised"
+    assert summary["memorised_from"] is not None
+    assert not summary["unsettled"]
+    assert f"From epoch {summary['memorised_from']} on, the network fits labels that it contradicted before" in output
+    assert "Training for more epochs would not help" in output
+    assert "too short" not in output
+    assert 0.15 < summary["noise_rate"] < 0.45, "memorisation has not erased the estimate"
 
 
-def test_one_noise_rate_everywhere(tmp_path):
+def test_noise_rate_is_the_same_everywhere(tmp_path):
     from ogc.report.report import headline, noise_sentences
     from ogc.training.run_folder import read
 
-    said = works("train", "digits", "--noise", "symmetric:0.4", "--epochs", "8", "--out", tmp_path / "run")
-    audited = " ".join(works("audit", tmp_path / "run").split())
-    told = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
+    output = works("train", "digits", "--noise", "symmetric:0.4", "--epochs", "8", "--out", tmp_path / "run")
+    audit_output = " ".join(works("audit", tmp_path / "run").split())
+    summary = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
     result = json.loads((tmp_path / "run/result.json").read_bytes())
     run = read(tmp_path / "run")
-    assert told["noise_rate"] == result["noise_rate"] == result["surveys"][-1]["noise_rate"]
-    rate = f"{100 * told['noise_rate']:.1f}"
-    assert f"{rate}/" in said, "the table at the end of ogc train"
-    assert f"an estimated noise rate of {rate} %" in audited
+    assert summary["noise_rate"] == result["noise_rate"] == result["surveys"][-1]["noise_rate"]
+    rate = f"{100 * summary['noise_rate']:.1f}"
+    assert f"{rate}/" in output, "the table at the end of ogc train"
+    assert f"an estimated noise rate of {rate} %" in audit_output
     assert (f"{rate} %", "of the labels wrong (estimate)") in headline(run)
     assert f"An estimated {rate} % of the labels are wrong" in noise_sentences(run)[0]
 
 
-def test_a_table_in_one_go(table_run):
-    folder, said = table_run
+def test_trains_on_and_audits_a_table(table_run):
+    folder, output = table_run
     audit = folder / "runs/t-ce+ogc-0/audit"
     assert sorted(path.name for path in audit.iterdir()) == FILES
-    told = json.loads((audit / "audit.json").read_bytes())
-    assert (told["samples"], told["splits"]) == (240, {"train": 240})
-    assert told["true_noise_rate"] == pytest.approx(1 / 6)
-    assert told["measures"]["auroc"] > 0.9
-    assert f"{told['issues']} of 240 labels are probably wrong" in said
-    assert "AUROC 0.9" in said
-    assert "with, comma" in said
-    assert "Note: 240 ids or classes begin like a formula, for example '=c0'." in " ".join(said.split())
-    assert "ogc audit apply runs/t-ce+ogc-0 --out t-fixed.csv" in said
+    summary = json.loads((audit / "audit.json").read_bytes())
+    assert (summary["samples"], summary["splits"]) == (240, {"train": 240})
+    assert summary["true_noise_rate"] == pytest.approx(1 / 6)
+    assert summary["measures"]["auroc"] > 0.9
+    assert f"{summary['issues']} of 240 labels are probably wrong" in output
+    assert "AUROC 0.9" in output
+    assert "with, comma" in output
+    assert "Note: 240 ids or classes begin like a formula, for example '=c0'." in " ".join(output.split())
+    assert "ogc audit apply runs/t-ce+ogc-0 --out t-fixed.csv" in output
     worst = rows(audit / "issues.csv")
-    assert all(name in said for name in [row["id"] for row in worst[:5]])
+    assert all(name in output for name in [row["id"] for row in worst[:5]])
     assert [float(row["label_score"]) for row in worst] == sorted(float(row["label_score"]) for row in worst)
     fixed, original = rows(audit / "labels_fixed.csv"), rows(folder / "t.csv")
     assert [row["id"] for row in fixed] == [row["customer"] for row in original]
@@ -196,15 +196,15 @@ def test_a_table_in_one_go(table_run):
     assert after < before / 2
 
 
-def test_rows_are_shown_as_they_stand(table):
+def test_findings_contain_the_rows_of_the_table(table):
     found = findings_of(table)
     for i, row in enumerate(rows("t.csv")):
         assert {name: cells[i] for name, cells in found.columns.items()} == {n: cell.strip() for n, cell in row.items()}
         assert found.image(i) is None
 
 
-def test_a_split_table_is_put_together_in_its_order():
-    given, true = a_table()
+def test_split_table_is_audited_in_its_original_order():
+    given, true = write_table()
     works("train", "t.csv", *TABLE, "--val", "0.3", "--out", "run")
     found = findings_of(Path("run"))
     assert found.issues.given_label.tolist() == [sorted(NAMES).index(NAMES[i]) for i in given]
@@ -213,45 +213,45 @@ def test_a_split_table_is_put_together_in_its_order():
     assert found.splits.count("val") == 72
     assert found.columns["customer"][17] == "=c17"
     samples, _ = read_tensors(Path("run") / SAMPLES)
-    for name in ("train", "val"):  # what was asked of each part stands at its samples
+    for name in ("train", "val"):  # the survey of each part belongs to its samples
         chosen = torch.tensor([split == name for split in found.splits])
         assert torch.equal(found.issues.label_score[chosen], samples[f"survey.{name}.margin"].double().sigmoid())
 
 
-@pytest.mark.filterwarnings("always")  # as outside of tests
-def test_ids_that_occur_twice_get_their_row():
-    a_table()
+@pytest.mark.filterwarnings("always")  # as outside tests
+def test_duplicate_ids_get_a_row_number():
+    write_table()
     text = Path("t.csv").read_text().replace("=c7,", "=c8,").replace("=c9,", ",")
     Path("t.csv").write_text(text.replace("=c10,", ","))
-    said = works("audit", "--table", "t.csv", *TABLE, "--out", "run")
-    assert "2 ids occur more than once" in said
+    output = works("audit", "--table", "t.csv", *TABLE, "--out", "run")
+    assert "2 ids occur more than once" in output
     ids = [row["id"] for row in rows("run/audit/labels_fixed.csv")]
     assert ids[6:12] == ["=c6", "=c8 (row 8)", "=c8 (row 9)", " (row 10)", " (row 11)", "=c11"]
     assert len(set(ids)) == 240
 
 
-def test_a_run_on_digits(digits):
-    said = works("audit", digits)
-    told = json.loads((digits / "audit/audit.json").read_bytes())
-    assert told["run"]["recipe"]["noise"] == "pairflip:0.2"
-    assert told["measures"]["auroc"] > 0.95
-    assert "Compared with the true labels: AUROC" in said
-    assert f"ogc audit apply {digits} --out labels-fixed.npy" in " ".join(said.split())
+def test_audit_of_digits_run(digits):
+    output = works("audit", digits)
+    summary = json.loads((digits / "audit/audit.json").read_bytes())
+    assert summary["run"]["recipe"]["noise"] == "pairflip:0.2"
+    assert summary["measures"]["auroc"] > 0.95
+    assert "Compared with the true labels: AUROC" in output
+    assert f"ogc audit apply {digits} --out labels-fixed.npy" in " ".join(output.split())
     found = findings_of(digits)
     image = found.image(3)
     assert (image.dtype, image.shape) == (torch.uint8, (1, 8, 8))
-    assert found.key == told["key"]
-    assert works("audit", digits) == said  # as often as one likes
+    assert found.key == summary["key"]
+    assert works("audit", digits) == output  # can be repeated
 
 
-def test_the_report_says_how_to_audit(digits):
+def test_report_shows_audit_command(digits):
     write_report(digits)
     assert f"ogc audit {digits}" in (digits / "report.html").read_text()
 
 
 @pytest.fixture
 def photos():
-    """Bright in the class's own channel, larger and smaller than they are trained on; some are in the wrong folder."""
+    """Images bright in the channel of their class, of two sizes. Some are in the wrong folder."""
     draw = np.random.default_rng(0)
     for i in range(60):
         true, size = i % 3, (20, 30) if i % 2 else (80, 70)
@@ -267,32 +267,32 @@ def photos():
 FOLDER = ["--epochs", "4", "--set", "size=8", "--set", "batch_size=16", "--set", "augment=none"]
 
 
-def test_a_folder_in_one_go_and_its_list_of_moves(photos):
-    said = works("audit", "--folder", photos, *FOLDER)
+def test_audits_a_folder_and_lists_files_to_move(photos):
+    output = works("audit", "--folder", photos, *FOLDER)
     run = Path("runs/photos-ce+ogc-0")
-    assert "To list the files to move: ogc audit apply runs/photos-ce+ogc-0 --out photos-moves.csv" in said
+    assert "To list the files to move: ogc audit apply runs/photos-ce+ogc-0 --out photos-moves.csv" in output
     fixed = rows(run / "audit/labels_fixed.csv")
-    there = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
-    assert [row["id"] for row in fixed] == there
+    paths = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
+    assert [row["id"] for row in fixed] == paths
     assert all(row["id"].split("/")[0] == row["given_label"] for row in fixed)
     found = findings_of(run)
     assert found.image(0).shape == (3, 64, 64)
     assert not found.columns
     (photos / found.ids[0]).write_bytes(b"")
     assert found.image(0) is None
-    # two are accepted, one of them where its name is taken
+    # Accept two suggestions. The new path of one is already taken.
     one, other = fixed[0], fixed[1]
-    goal = "red/" + other["id"].split("/", 1)[1]
-    (photos / goal).parent.mkdir(exist_ok=True)
-    (photos / goal).write_bytes(b"taken")
+    target = "red/" + other["id"].split("/", 1)[1]
+    (photos / target).parent.mkdir(exist_ok=True)
+    (photos / target).write_bytes(b"taken")
     Path("d.csv").write_text(
         "id,decision,given_label,suggested_label\n"
         f"{one['id']},accept,{one['given_label']},green\n{other['id']},accept,{other['given_label']},red\n"
     )
     before = sorted(path.relative_to(photos) for path in photos.rglob("*"))
-    said = works("audit", "apply", run, "--decisions", "d.csv", "--out", "moves.csv")
-    assert "moves.csv: 2 of 60 files to move" in said
-    stem = goal.removesuffix(".png")
+    output = works("audit", "apply", run, "--decisions", "d.csv", "--out", "moves.csv")
+    assert "moves.csv: 2 of 60 files to move" in output
+    stem = target.removesuffix(".png")
     moved = [
         {"from": one["id"], "to": one["id"].replace("blue", "green", 1)},
         {"from": other["id"], "to": f"{stem}-2.png"},
@@ -305,14 +305,14 @@ def test_a_folder_in_one_go_and_its_list_of_moves(photos):
     fails(1, f"{one['id']} is missing", "audit", "apply", run, "--decisions", "d.csv", "--out", "again.csv")
 
 
-def test_a_folder_is_copied_with_its_files_under_their_new_labels(photos, monkeypatch):
+def test_copies_a_folder_with_files_under_their_new_labels(photos, monkeypatch):
     (photos / "notes.txt").write_text("beside the classes")
     (photos / "same.txt").symlink_to("notes.txt")
     Path("secret.txt").write_text("of somebody else")
     (photos / "other.txt").symlink_to(Path("secret.txt").absolute())
-    said = works("audit", photos, *FOLDER)
+    output = works("audit", photos, *FOLDER)
     run = Path("runs/photos-ce+ogc-0")
-    assert "ogc audit apply runs/photos-ce+ogc-0 --copy photos-fixed" in said
+    assert "ogc audit apply runs/photos-ce+ogc-0 --copy photos-fixed" in output
     fixed = rows(run / "audit/labels_fixed.csv")
     one, other = (next(row for row in fixed if row["given_label"] == name) for name in ("blue", "red"))
     Path("d.csv").write_text(
@@ -326,8 +326,8 @@ def test_a_folder_is_copied_with_its_files_under_their_new_labels(photos, monkey
 
     before = files(photos)
     apply = ["audit", "apply", run, "--decisions", "d.csv"]
-    said = works(*apply, "--copy", "new/photos")
-    assert "new/photos: 62 files copied, 2 of 60 images under a new label." in said
+    output = works(*apply, "--copy", "new/photos")
+    assert "new/photos: 62 files copied, 2 of 60 images under a new label." in output
     moved = {one["id"]: one["id"].replace("blue", "red", 1), other["id"]: other["id"].replace("red", "green", 1)}
     assert files("new/photos") == {moved.get(name, name): content for name, content in before.items()}
     assert files(photos) == before
@@ -348,7 +348,7 @@ def test_a_folder_is_copied_with_its_files_under_their_new_labels(photos, monkey
     assert not [path for path in Path().iterdir() if "late" in path.name]
 
 
-def test_a_folder_with_a_split_of_its_own(photos):
+def test_folder_with_its_own_split(photos):
     shutil.move(photos, "old")
     for name in ("train", "val"):
         shutil.copytree("old", photos / name)
@@ -362,7 +362,7 @@ def test_a_folder_with_a_split_of_its_own(photos):
     assert rows("moves.csv") == [{"from": row["id"], "to": row["id"].replace("blue", "red", 1)}]
 
 
-def test_files_that_changed_places_are_noticed(photos):
+def test_renamed_or_moved_files_are_detected(photos):
     shutil.move(photos, "old")
     for name in ("train", "val"):
         shutil.copytree("old", photos / name)
@@ -377,13 +377,13 @@ def test_files_that_changed_places_are_noticed(photos):
     fails(2, "have changed since training (ids of val)", "audit", "run")
 
 
-def test_a_folder_named_like_a_data_set(photos):
+def test_folder_named_like_a_dataset(photos):
     shutil.move(photos, "digits")
     works("audit", "--folder", "digits", *FOLDER, "--out", "run")
     assert json.loads(Path("run/run.json").read_bytes())["source"]["kind"] == "folder"
 
 
-def test_data_from_python():
+def test_audit_of_data_from_python():
     job = small_runs.job(Path("run"))
     train([job])
     fails(2, "came from Python. Pass it to the audit: ogc.audit.run.audit_run('run', (train, sets))", "audit", "run")
@@ -394,7 +394,7 @@ def test_data_from_python():
     assert np.array_equal(np.load("fixed.npy"), found.issues.suggested_label.numpy())
 
 
-def test_images_and_a_network_from_python():
+def test_audit_of_images_and_network_from_python():
     job = small_runs.job(Path("run"), net=small_runs.network())
     train([job])
     found = audit_run("run", job.data)
@@ -406,7 +406,7 @@ def test_images_and_a_network_from_python():
 
 
 @pytest.mark.filterwarnings("always")
-def test_images_that_cannot_be_read(photos):
+def test_unreadable_images(photos):
     (photos / "red/broken.png").write_bytes(b"")
     fails(1, "1 of 61 images cannot be read: `red/broken.png`.", "audit", "--folder", photos, *FOLDER)
     assert "of 60 labels" in works("audit", "--folder", photos, *FOLDER, "--skip-bad")
@@ -421,8 +421,8 @@ def test_runs_that_cannot_be_audited(digits):
     fails(2, "has no surveys, which an audit needs. Train again with --set surveys=10", "audit", "none")
 
 
-def test_what_is_too_large_is_not_trained_on(photos, monkeypatch):
-    a_table()
+def test_too_large_data_are_rejected_before_training(photos, monkeypatch):
+    write_table()
     monkeypatch.setattr(audit_of, "LARGEST", 3 * 60 - 1)
     fails(
         2,
@@ -441,8 +441,8 @@ def test_what_is_too_large_is_not_trained_on(photos, monkeypatch):
     works("audit", "--folder", photos, *FOLDER)
 
 
-def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch):
-    a_table()
+def test_interrupted_training_can_be_resumed_and_audited(monkeypatch):
+    write_table()
     real = session.train
     stop = small_runs.StopAt(2, None, signal.SIGINT)
     with monkeypatch.context() as patch:
@@ -454,10 +454,10 @@ def test_a_training_that_is_stopped_can_be_gone_on_with_and_audited(monkeypatch)
     assert "of 240 labels are probably wrong" in works("audit", "run")
 
 
-def test_of_several_processes_the_first_one_audits(table, monkeypatch):
+def test_only_the_first_process_audits(table, monkeypatch):
     shutil.rmtree(table / "audit")
     monkeypatch.setattr("ogc.cli.train.run", lambda request, console: None)
-    for code, rank in ((0, "1"), (1, "0")):  # after training, which others may be done with sooner
+    for code, rank in ((0, "1"), (1, "0")):  # rank 0 fails, because nothing was trained
         monkeypatch.setenv("RANK", rank)
         assert ogc("audit", "--table", "t.csv", *TABLE, "--out", "new").exit_code == code
     monkeypatch.setenv("RANK", "3")
@@ -465,11 +465,11 @@ def test_of_several_processes_the_first_one_audits(table, monkeypatch):
     assert not (table / "audit").exists()
 
 
-def test_data_that_changed_are_refused():
-    a_table()
+def test_changed_data_are_rejected():
+    write_table()
     works("audit", "--table", "t.csv", *TABLE, "--out", "run")
     before = Path("t.csv").read_bytes()
-    a_table(seed=1)
+    write_table(seed=1)
     fails(2, "have changed since training (labels of train). Train again", "audit", "run")
     Path("t.csv").write_bytes(before.replace(b"with, comma", b"with, Comma"))
     fails(2, "have changed since training (classes of train)", "audit", "run")
@@ -477,8 +477,8 @@ def test_data_that_changed_are_refused():
     works("audit", "run")
 
 
-def swapped(at, other):
-    """The table with two of its rows in each other's place."""
+def swap_rows(at, other):
+    """Swap two rows of the table."""
     lines = rows("t.csv")
     assert lines[at]["kind"] == lines[other]["kind"]
     lines[at], lines[other] = lines[other], lines[at]
@@ -488,37 +488,37 @@ def swapped(at, other):
         writer.writerows(lines)
 
 
-def of_one_class():
+def two_rows_of_one_class():
     kinds = [row["kind"] for row in rows("t.csv")]
     return 0, kinds.index(kinds[0], 1)
 
 
-def test_rows_that_moved_within_their_class_are_noticed(table):
-    swapped(*of_one_class())
+def test_rows_swapped_within_a_class_are_detected(table):
+    swap_rows(*two_rows_of_one_class())
     fails(1, "t.csv` has changed since it was audited", "audit", "apply", table, "--out", "f.csv")
     fails(2, "have changed since training (ids of train)", "audit", table)
     assert not Path("f.csv").exists()
 
 
-def test_rows_without_ids_that_moved_are_noticed():
-    a_table()
+def test_swapped_rows_without_ids_are_detected():
+    write_table()
     works("audit", "--table", "t.csv", "--label", "kind", "--epochs", "1", "--out", "run")
-    swapped(*of_one_class())
+    swap_rows(*two_rows_of_one_class())
     fails(2, "have changed since training (file)", "audit", "run")
     fails(1, "t.csv` has changed since it was audited", "audit", "apply", "run", "--out", "f.csv")
 
 
-def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
+def test_reordered_fixed_labels_are_rejected(table):
     path = table / "audit/labels_fixed.csv"
     lines = path.read_text().splitlines(keepends=True)
-    at, other = of_one_class()
+    at, other = two_rows_of_one_class()
     lines[at + 1], lines[other + 1] = lines[other + 1], lines[at + 1]
     path.write_text("".join(lines))
     fails(1, "labels_fixed.csv has changed since audit.json was written", "audit", "apply", table, "--out", "f.csv")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "sentence"),
+    ("arguments", "code", "message"),
     [
         ([], 2, "Parameter `RUN|DATA` should be the only input, also as --folder or --table. Found `RUN|DATA = None`."),
         (["t.csv", "--folder", "x"], 2, "should be the only input"),
@@ -546,49 +546,49 @@ def test_a_list_of_fixed_labels_in_another_order_is_refused(table):
         (["--folder", ".", "--label", "kind"], 2, "Parameter `label` should be omitted with folder"),
     ],
 )
-def test_what_cannot_be_is_said_before_any_work(arguments, code, sentence):
-    a_table()
+def test_invalid_arguments_fail_before_training(arguments, code, message):
+    write_table()
     Path("empty").mkdir()
     Path("folder/class").mkdir(parents=True)
     Path("x.npy").touch()
-    fails(code, sentence, "audit", *arguments)
+    fails(code, message, "audit", *arguments)
     assert not Path("runs").exists()
 
 
-def test_a_run_takes_no_options_of_training(digits):
+def test_training_options_are_rejected_for_a_run(digits):
     fails(2, "Parameter `epochs` cannot be combined with a run, which is already", "audit", digits, "--epochs", "3")
     fails(2, "Parameter `set` cannot be combined with a run", "audit", digits, "--set", "lr=1")
     fails(2, "Parameter `method` cannot be combined with a run", "audit", digits, "--method", "ce")
 
 
-def test_help_shows_both_with_examples():
-    said = works("audit", "--help")
-    assert "ogc audit customers.csv --label churned --id customer" in said
-    assert "ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv" in said
-    assert "--skip-bad" in said
-    said = works("audit", "apply", "--help")
-    assert "--decisions" in said
-    assert "ogc audit apply runs/digits" in said
-    assert "ogc audit apply runs/photos --decisions mine.csv --copy photos-fixed" in said
+def test_help_has_examples_of_audit_and_apply():
+    output = works("audit", "--help")
+    assert "ogc audit customers.csv --label churned --id customer" in output
+    assert "ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv" in output
+    assert "--skip-bad" in output
+    output = works("audit", "apply", "--help")
+    assert "--decisions" in output
+    assert "ogc audit apply runs/digits" in output
+    assert "ogc audit apply runs/photos --decisions mine.csv --copy photos-fixed" in output
 
 
-def test_what_is_given_is_worked_out(photos):
-    a_table()
+def test_kind_of_input_is_detected(photos):
+    write_table()
     works("audit", "t.csv", *TABLE, "--method", "gce+ogc")
-    told = json.loads(Path("runs/t-gce+ogc-0/audit/audit.json").read_bytes())
-    assert (told["run"]["source"]["kind"], told["run"]["recipe"]["method"]) == ("table", "gce+ogc")
-    assert told["splits"] == {"train": 240}
+    summary = json.loads(Path("runs/t-gce+ogc-0/audit/audit.json").read_bytes())
+    assert (summary["run"]["source"]["kind"], summary["run"]["recipe"]["method"]) == ("table", "gce+ogc")
+    assert summary["splits"] == {"train": 240}
     works("audit", photos, *FOLDER)
     assert len(rows("runs/photos-ce+ogc-0/audit/issues.csv")) == 60
     labels = np.arange(120) % 3
-    some_arrays(labels)
-    said = works("audit", "a.npz", "--epochs", "4", "--set", "hidden=8")
+    write_arrays(labels)
+    output = works("audit", "a.npz", "--epochs", "4", "--set", "hidden=8")
     assert len(rows("runs/a-ce+ogc-0/audit/issues.csv")) == 120
-    assert "ogc audit apply runs/a-ce+ogc-0 --out labels-fixed.npy" in said
-    works("audit", "runs/a-ce+ogc-0")  # a run, though it has folders, too
+    assert "ogc audit apply runs/a-ce+ogc-0 --out labels-fixed.npy" in output
+    works("audit", "runs/a-ce+ogc-0")  # a run, although it has sub-folders
 
 
-def test_the_worst_are_issues(digits):
+def test_worst_table_lists_only_issues(digits):
     found = findings_of(digits)
     issues = found.issues
     worst = [i for i in issues.worst_first.tolist() if issues.is_label_issue[i]]
@@ -603,14 +603,14 @@ def test_the_worst_are_issues(digits):
     ]
 
 
-# --- applied ---------------------------------------------------------------------------------------------------------
+# --- ogc audit apply -------------------------------------------------------------------------------------------------
 
 
-def test_a_table_is_copied_with_its_labels_changed(table):
+def test_apply_copies_a_table_with_changed_labels(table):
     before = Path("t.csv").read_bytes()
-    said = works("audit", "apply", table, "--out", "new/fixed.csv")
+    output = works("audit", "apply", table, "--out", "new/fixed.csv")
     issues = json.loads((table / "audit/audit.json").read_bytes())["issues"]
-    assert f"new/fixed.csv: {issues} of 240 labels changed." in said
+    assert f"new/fixed.csv: {issues} of 240 labels changed." in output
     fixed = rows(table / "audit/labels_fixed.csv")
     assert rows("new/fixed.csv") == [
         row | {"kind": new["label"]} for row, new in zip(rows("t.csv"), fixed, strict=True)
@@ -619,7 +619,7 @@ def test_a_table_is_copied_with_its_labels_changed(table):
     works("train", "new/fixed.csv", *TABLE, "--epochs", "1", "--out", "again")
 
 
-def test_only_what_was_accepted(table):
+def test_apply_changes_only_accepted_labels(table):
     worst = rows(table / "audit/issues.csv")
     chosen = {"accept": worst[0], "keep": worst[1], "skip": worst[2]}
     with Path("d.csv").open("w", newline="") as file:
@@ -633,10 +633,10 @@ def test_only_what_was_accepted(table):
     ]
     assert changed == [(worst[0]["id"], worst[0]["predicted_label"])]
 
-    # The likely suggestions without a decision as well: what was kept or skipped stays.
+    # Also accept likely suggestions, except those that were kept or skipped.
     issues = [row for row in worst if row["is_label_issue"] == "True"]
-    by_chance = sorted(float(row["wrong_probability"]) for row in issues)
-    middle = by_chance[len(by_chance) // 2]
+    probabilities = sorted(float(row["wrong_probability"]) for row in issues)
+    middle = probabilities[len(probabilities) // 2]
     likely = {row["id"]: row["predicted_label"] for row in issues if float(row["wrong_probability"]) >= middle}
     assert 3 < len(likely) < len(issues)
     for extra, expected in (
@@ -649,12 +649,12 @@ def test_only_what_was_accepted(table):
         wanted = {id: name for id, name in expected.items() if id not in decided}
         assert {new["customer"]: new["kind"] for old, new in pairs if old != new} == wanted
     assert likely.keys() & decided
-    said = ogc("audit", "apply", table, "--accept-above", "50", "--out", "no.csv")
-    assert said.exit_code == 2
-    assert "Parameter `accept_above` should be a probability in [0, 1]. Found `accept_above = 50.0`." in said.stderr
+    result = ogc("audit", "apply", table, "--accept-above", "50", "--out", "no.csv")
+    assert result.exit_code == 2
+    assert "Parameter `accept_above` should be a probability in [0, 1]. Found `accept_above = 50.0`." in result.stderr
 
 
-def test_the_original_is_never_written_to(table):
+def test_original_is_never_overwritten(table):
     before = Path("t.csv").read_bytes()
     Path("soft.csv").symlink_to("t.csv")
     os.link("t.csv", "hard.csv")
@@ -678,7 +678,7 @@ def test_the_original_is_never_written_to(table):
     assert Path("soft.csv").is_symlink()
 
 
-def test_nothing_is_written_over(table):
+def test_existing_files_are_not_overwritten(table):
     Path("mine.csv").write_text("corrected by hand")
     Path("loose.csv").symlink_to("nowhere.csv")
     for name in ("mine.csv", "loose.csv"):
@@ -687,7 +687,7 @@ def test_nothing_is_written_over(table):
     assert Path("loose.csv").is_symlink()
 
 
-def test_an_original_that_changed_is_refused(table):
+def test_apply_rejects_a_changed_original(table):
     text = Path("t.csv").read_text()
     lines = rows("t.csv")
     Path("t.csv").write_text(text[: text.index("=c239")])
@@ -701,7 +701,7 @@ def test_an_original_that_changed_is_refused(table):
     assert not Path("f.csv").exists()
 
 
-def test_decisions_of_another_audit_are_refused(table):
+def test_decisions_of_another_audit_are_rejected(table):
     row = rows(table / "audit/issues.csv")[0]
     other = next(name for name in ("plain", "with, comma") if name != row["given_label"])
     Path("d.csv").write_text(f'id,decision,given_label,suggested_label\n{row["id"]},accept,"{other}","{other}"\n')
@@ -720,20 +720,20 @@ def test_decisions_of_another_audit_are_refused(table):
     assert not Path("f.csv").exists()
 
 
-def test_an_audit_of_an_older_run_is_refused(digits):
+def test_audit_of_a_different_run_is_rejected(digits):
     works("audit", digits)
     edited(digits / "run.json", id="another")
     fails(1, "belongs to a different run than", "audit", "apply", digits, "--out", "f.npy")
 
 
-@pytest.mark.parametrize("ending", ["tsv", "parquet"])
-def test_other_kinds_of_tables(ending):
-    a_table(f"t.{ending}")
-    works("audit", "--table", f"t.{ending}", *TABLE, "--out", "run")
-    works("audit", "apply", "run", "--out", f"f.{ending}")
+@pytest.mark.parametrize("suffix", ["tsv", "parquet"])
+def test_apply_to_other_table_formats(suffix):
+    write_table(f"t.{suffix}")
+    works("audit", "--table", f"t.{suffix}", *TABLE, "--out", "run")
+    works("audit", "apply", "run", "--out", f"f.{suffix}")
     labels = [row["label"] for row in rows("run/audit/labels_fixed.csv")]
     assert any(row["changed"] == "True" for row in rows("run/audit/labels_fixed.csv"))
-    if ending == "parquet":
+    if suffix == "parquet":
         old, new = parquet.read_table("t.parquet"), parquet.read_table("f.parquet")
         assert new.column("kind").to_pylist() == labels
         assert new.drop(["kind"]).equals(old.drop(["kind"]))
@@ -743,22 +743,22 @@ def test_other_kinds_of_tables(ending):
         assert new == [row | {"kind": label} for row, label in zip(old, labels, strict=True)]
 
 
-def test_labels_of_digits_can_be_trained_on(digits):
+def test_fixed_labels_of_digits_can_be_trained_on(digits):
     fails(1, f"{digits} has no audit. To make one: ogc audit {digits}.", "audit", "apply", digits, "--out", "f.npy")
     works("audit", digits)
     for name in ("f.npy", "f.csv"):
-        said = works("audit", "apply", digits, "--out", name)
-        assert f"To train on them: ogc train with --labels {name}" in said
+        output = works("audit", "apply", digits, "--out", name)
+        assert f"To train on them: ogc train with --labels {name}" in output
         works("train", "digits", "--labels", name, "--epochs", "1", "--set", "hidden=8", "--out", f"after-{name}")
         facts = json.loads(Path(f"after-{name}/run.json").read_bytes())["facts"]
-        told = json.loads((digits / "audit/audit.json").read_bytes())
-        assert facts["noise"]["rate_got"] == pytest.approx(told["measures"]["wrong_after"])
+        summary = json.loads((digits / "audit/audit.json").read_bytes())
+        assert facts["noise"]["rate_got"] == pytest.approx(summary["measures"]["wrong_after"])
     fails(2, "a .npy or .csv file of labels", "audit", "apply", digits, "--out", "f.txt")
 
 
 @pytest.mark.parametrize("text", [False, True])
-def test_labels_of_arrays_are_of_their_own_kind(text):
-    given, _ = a_table()
+def test_fixed_labels_of_arrays_keep_their_dtype(text):
+    given, _ = write_table()
     draw = np.random.default_rng(0)
     labels = np.array(["x", "yy", "zzz"])[given] if text else given * 10 + 5
     np.savez("a.npz", X=draw.normal(size=(240, 4)) + given[:, None] * 3, y=labels)
@@ -768,8 +768,8 @@ def test_labels_of_arrays_are_of_their_own_kind(text):
     assert [row["id"], row["given_label"]] == ["7", str(labels[7])]
     other = next(str(value) for value in sorted(set(labels.tolist())) if value != labels[7])
     Path("d.csv").write_text(f"id,decision,given_label,suggested_label\n7,accept,{labels[7]},{other}\n")
-    said = works("audit", "apply", "run", "--decisions", "d.csv", "--out", "f.npy")
-    assert "f.npy: 1 of 240 labels changed." in said
+    output = works("audit", "apply", "run", "--decisions", "d.csv", "--out", "f.npy")
+    assert "f.npy: 1 of 240 labels changed." in output
     found = np.load("f.npy", allow_pickle=False)
     assert found.dtype == labels.dtype
     assert str(found[7]) == other
@@ -777,34 +777,34 @@ def test_labels_of_arrays_are_of_their_own_kind(text):
     works("train", "a.npz", "--labels", "f.npy", "--epochs", "1", "--set", "hidden=8", "--out", "again")
 
 
-def some_arrays(labels, seed=0):
+def write_arrays(labels, seed=0):
     draw = np.random.default_rng(seed)
     np.savez("a.npz", X=draw.normal(size=(len(labels), 4)) + 3 * labels[:, None], y=labels)
 
 
-def test_arrays_that_changed_are_refused():
+def test_changed_arrays_are_rejected():
     labels = np.arange(120) % 3
-    some_arrays(labels)
+    write_arrays(labels)
     works("train", "a.npz", "--epochs", "2", "--set", "hidden=8", "--out", "run")
     works("audit", "run")
     apply = ["audit", "apply", "run", "--out", "f.npy"]
-    some_arrays(labels, seed=1)
+    write_arrays(labels, seed=1)
     fails(1, "a.npz` has changed since it was audited. Train and audit again.", *apply)
     for changed in (labels[::-1], labels % 2, labels[:90]):
-        some_arrays(changed)
+        write_arrays(changed)
         fails(1, "a.npz` have changed. Train and audit again.", *apply)
-    some_arrays(labels)
+    write_arrays(labels)
     works(*apply)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "a.npz"])
-def test_noise_that_was_added_is_not_in_the_data(name):
-    a_table()
-    some_arrays(np.arange(120) % 3)
+def test_apply_rejects_runs_with_added_noise(name):
+    write_table()
+    write_arrays(np.arange(120) % 3)
     options = TABLE if name == "t.csv" else ["--epochs", "2", "--set", "hidden=8"]
     works("train", name, *options, "--noise", "symmetric:0.2", "--out", "run")
-    said = works("audit", "run")
-    assert "ogc audit apply" not in said
-    assert "Compared with the true labels" in said
-    said = "symmetric:0.2 was added to the labels of run for training. Its data do not contain these labels"
-    fails(2, said, "audit", "apply", "run", "--out", "f.npy")
+    output = works("audit", "run")
+    assert "ogc audit apply" not in output
+    assert "Compared with the true labels" in output
+    message = "symmetric:0.2 was added to the labels of run for training. Its data do not contain these labels"
+    fails(2, message, "audit", "apply", "run", "--out", "f.npy")

@@ -1,4 +1,4 @@
-"""The audit's page: what is in it, and what it does in a real browser."""
+"""The audit page: its content, and its behaviour in a browser."""
 
 import base64
 import csv
@@ -23,7 +23,7 @@ from ogc.training.survey import Point
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\"'&amp;\u2028<!--"
 
 
-def made(N=100, C=5, *, title="a run", names=None, seed=0, **more):
+def make_findings(N=100, C=5, *, title="a run", names=None, seed=0, **more):
     draw = torch.Generator().manual_seed(seed)
     true = torch.randint(C, (N,), generator=draw)
     logits = torch.randn(N, C, generator=draw) + 3 * torch.nn.functional.one_hot(true, C)
@@ -40,8 +40,8 @@ def made(N=100, C=5, *, title="a run", names=None, seed=0, **more):
     )
 
 
-def coloured(i, size=(16, 16)):
-    """One colour all over, another for every one of 2**15 indices, far enough apart to be known after JPEG."""
+def solid_image(i, size=(16, 16)):
+    """An image of one colour, different for each of 2**15 indices and distinguishable after JPEG compression."""
     colour = torch.tensor([8 * (i % 32), 8 * (i // 32 % 32), 8 * (i // 1024 % 32)], dtype=torch.uint8)
     return colour[:, None, None].expand(3, *size)
 
@@ -66,25 +66,25 @@ class Elements(html.parser.HTMLParser):
         if self.cdata_elem:
             self.found[-1][2] += data
 
-    def of(self, tag, **attributes):
+    def contents(self, tag, **attributes):
         return [text for name, has, text in self.found if name == tag and has == attributes]
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def test_data_in_a_script_element_read_back():
+def test_embedded_data_round_trip():
     data = [HOSTILE, "\ud800", {"<": ">&"}]
     assert json.loads(embedded(data)) == data
     assert not set("<>&\u2028\u2029") & set(embedded(data))
 
 
-def test_only_the_pages_own_script_and_style_may_run():
+def test_security_policy_allows_only_own_script_and_style():
     names = tuple(f"{HOSTILE}{c}" for c in range(5))
     ids = [f"{HOSTILE}{i}" for i in range(100)]
-    text = page(made(columns={HOSTILE: [HOSTILE] * 100}, names=names, ids=ids, title=HOSTILE, key=HOSTILE))
+    text = page(make_findings(columns={HOSTILE: [HOSTILE] * 100}, names=names, ids=ids, title=HOSTILE, key=HOSTILE))
     elements = Elements(text)
-    (script,), (style,) = elements.of("script"), elements.of("style")
+    (script,), (style,) = elements.contents("script"), elements.contents("style")
     (policy,) = (meta["content"] for meta in elements.metas if meta.get("http-equiv") == "Content-Security-Policy")
     allowed = dict(part.split(" ", 1) for part in policy.split("; "))
     for kind, content in (("script-src", script), ("style-src", style)):
@@ -93,14 +93,14 @@ def test_only_the_pages_own_script_and_style_may_run():
     assert allowed["default-src"] == "'none'"
     assert elements.handlers == []
     assert "hacked" not in script + style
-    (data,) = elements.of("script", type="application/json", id="data")
+    (data,) = elements.contents("script", type="application/json", id="data")
     assert json.loads(data)["ids"][0] in ids
     assert not re.search(r"https?://", text)
 
 
-def test_columns_are_in_the_order_of_suspicion():
-    findings = made(splits=["train"] * 60 + ["val"] * 40)
-    (data,) = Elements(page(findings)).of("script", type="application/json", id="data")
+def test_embedded_columns_are_sorted_by_score():
+    findings = make_findings(splits=["train"] * 60 + ["val"] * 40)
+    (data,) = Elements(page(findings)).contents("script", type="application/json", id="data")
     data, issues = json.loads(data), findings.issues
     worst = issues.worst_first.tolist()
     assert data["ids"] == [f"sample {i}" for i in worst]
@@ -113,17 +113,17 @@ def test_columns_are_in_the_order_of_suspicion():
     assert data["wrong"] == pytest.approx((10_000 * issues.wrong_probability[worst]).tolist(), abs=0.51)
 
 
-def test_cells_are_cut():
+def test_long_cells_are_truncated():
     columns = {"a": ["x" * 1_000_000, "", ""], "b": ["1", "2", ""]}
-    findings = made(3, columns=columns, key="", ids=["n" * 1_000_000, "1", "2"])
+    findings = make_findings(3, columns=columns, key="", ids=["n" * 1_000_000, "1", "2"])
     text = page(findings)
-    (data,) = Elements(text).of("script", type="application/json", id="data")
+    (data,) = Elements(text).contents("script", type="application/json", id="data")
     data = json.loads(data)
     cells = dict(zip(data["ids"], data["cells"], strict=True))
     assert data["fields"] == ["a", "b"]
     assert cells["1"] == ["", "2"]
     assert max(map(len, cells["n" * 1_000_000])) == LONGEST_CELL
-    assert len(text) < 1_200_000  # the id is whole: it is what the exported file names the sample by
+    assert len(text) < 1_200_000  # ids are not truncated: the exported file identifies samples by them
 
 
 @pytest.mark.parametrize(
@@ -136,24 +136,26 @@ def test_thumbnails(shape, size):
     assert image.getpixel((0, 0)) == pytest.approx(50 if shape[0] == 1 else (50,) * 3, abs=6)
 
 
-def test_no_image_has_no_thumbnail():
+def test_missing_or_empty_image_has_no_thumbnail():
     assert thumbnail(None) == thumbnail(torch.zeros(3, 0, 4, dtype=torch.uint8)) == ""
 
 
-@pytest.mark.parametrize("most", [0, 300])
-def test_only_the_worst_have_thumbnails(monkeypatch, most):
-    monkeypatch.setattr("ogc.audit.page.THUMBNAILS", most)
-    (data,) = Elements(page(made(600, image=coloured))).of("script", type="application/json", id="data")
+@pytest.mark.parametrize("limit", [0, 300])
+def test_only_the_worst_samples_have_thumbnails(monkeypatch, limit):
+    monkeypatch.setattr("ogc.audit.page.THUMBNAILS", limit)
+    (data,) = Elements(page(make_findings(600, image=solid_image))).contents(
+        "script", type="application/json", id="data"
+    )
     found = json.loads(data)["thumbnails"]
-    assert len(found) == most
+    assert len(found) == limit
     assert all(found)
 
 
-def test_the_matrix_shows_the_classes_with_issues():
+def test_matrix_shows_classes_with_issues():
     C = 200
     given = torch.arange(C).repeat(3)
     probabilities = torch.nn.functional.one_hot(given, C).double()
-    probabilities[150], probabilities[350] = 0, 0  # given 150, both rather 7
+    probabilities[150], probabilities[350] = 0, 0  # given 150, predicted 7
     probabilities[[150, 350], 7] = 1
     issues = find_label_issues(given, probabilities)
     text = page(Findings("t", [str(i) for i in range(3 * C)], tuple(f"class {c}" for c in range(C)), issues))
@@ -166,7 +168,7 @@ def test_the_matrix_shows_the_classes_with_issues():
     assert f"the {MATRIX} with the most issues, of 200" in text
 
 
-def test_the_headline():
+def test_headline():
     issues = find_label_issues([0, 1, 0, 1], [[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.4, 0.6]])  # two issues
     numbers = headline(Findings("t", list("abcd"), ("x", "y"), issues, true=torch.tensor([0, 0, 0, 0])))
     assert [number.replace("\u00a0", " ") for number, _ in numbers] == ["2", "50.0 %", "50.0 %", "50.0 %", "50.0 %"]
@@ -182,8 +184,8 @@ def test_the_headline():
 
 @pytest.fixture
 def visit(chromium, tmp_path):
-    """Opens a page in a fresh browser, and sees to it that nothing is complained of and nothing fetched."""
-    contexts, complaints, fetched = [], [], []
+    """Open a page in a new browser context. Fail if anything is logged or fetched."""
+    contexts, logged, fetched = [], [], []
 
     def visit(text, *, width=1280, scheme="light", before=None):
         path = tmp_path / "audit.html"
@@ -193,8 +195,8 @@ def visit(chromium, tmp_path):
         contexts.append(context)
         tab = context.new_page()
         tab.set_default_timeout(120_000)
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("console", lambda message: logged.append(message.text))
+        tab.on("pageerror", lambda error: logged.append(str(error)))
         tab.on("request", lambda request: fetched.append(request.url))
         if before:
             tab.add_init_script(before)
@@ -204,7 +206,7 @@ def visit(chromium, tmp_path):
     yield visit
     for context in contexts:
         context.close()
-    assert complaints == []
+    assert logged == []
     assert {url.split(":")[0] for url in fetched} <= {"file", "blob", "data"}
     assert {url.split("/")[-1] for url in fetched if url.startswith("file")} == {"audit.html"}
 
@@ -212,21 +214,21 @@ def visit(chromium, tmp_path):
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """50,000 samples, and the folder of their audit."""
-    findings, folder = made(50_000, 10, image=coloured), tmp_path_factory.mktemp("audit")
+    findings, folder = make_findings(50_000, 10, image=solid_image), tmp_path_factory.mktemp("audit")
     write_audit(findings, folder)
     return findings, folder
 
 
-def wait(tab, element, text):
-    """Until it says so; the page's policy lets nobody evaluate a condition there."""
+def wait_for_text(tab, element, text):
+    """Wait until an element has the text. The page's Content-Security-Policy blocks ``wait_for_function``."""
     tab.locator(element).filter(has_text=text).wait_for(state="attached")
 
 
 def scroll(tab, share):
-    """Scroll to a share of the height, and wait until other cards than the first, the current one, are shown."""
-    before = ids_on(tab)[1:]
+    """Scroll to a share of the height and wait until the cards change, except the first, which is current."""
+    before = card_ids(tab)[1:]
     tab.evaluate(f"scrollTo(0, {share} * document.documentElement.scrollHeight)")
-    poll(lambda: ids_on(tab)[1:] != before)
+    poll(lambda: card_ids(tab)[1:] != before)
 
 
 def poll(holds):
@@ -237,20 +239,20 @@ def poll(holds):
         time.sleep(0.05)
 
 
-def nodes(tab):
+def count_nodes(tab):
     return tab.evaluate("document.querySelectorAll('*').length")
 
 
-def ids_on(tab):
-    """Of the cards that are there, in the page's order."""
+def card_ids(tab):
+    """Ids of the rendered cards, in page order."""
     return tab.locator(".card .id").all_text_contents()
 
 
-def current(tab):
+def current_id(tab):
     return tab.locator(".card.current .id").text_content()
 
 
-def exported(tab, path):
+def export(tab, path):
     with tab.expect_download() as download:
         tab.keyboard.press("e")
     download.value.save_as(path)
@@ -261,69 +263,69 @@ def exported(tab, path):
     return rows
 
 
-def decisions(rows):
+def decisions_by_id(rows):
     assert rows[0] == ["id", "decision", "given_label", "suggested_label"]
     return {row[0]: tuple(row[1:]) for row in rows[1:]}
 
 
 @pytest.mark.slow
-def test_fifty_thousand_samples_filtered_reviewed_and_exported(visit, large, tmp_path):
+def test_filter_review_and_export_fifty_thousand_samples(visit, large, tmp_path):
     findings, folder = large
     issues, names = findings.issues, findings.class_names
     tab = visit((folder / "audit.html").read_text())
-    assert nodes(tab) < 1500
+    assert count_nodes(tab) < 1500
     worst = issues.worst_first[issues.is_label_issue[issues.worst_first]]
-    assert ids_on(tab)[0] == findings.ids[worst[0]]
+    assert card_ids(tab)[0] == findings.ids[worst[0]]
     assert f"{len(worst):,} shown" in tab.text_content("#shown")
 
-    # The matrix filters; so do the fields.
+    # Filter by a cell of the matrix.
     tab.click("#matrix button[data-given='3'][data-suggested='2']")
     pair = [i for i in worst.tolist() if (issues.given_label[i], issues.predicted_label[i]) == (3, 2)]
     assert len(pair) == issues.confusion()[3, 2] > 10
     assert f"{len(pair):,} shown" in tab.text_content("#shown")
-    assert ids_on(tab)[:10] == [findings.ids[i] for i in pair[:10]]
+    assert card_ids(tab)[:10] == [findings.ids[i] for i in pair[:10]]
 
-    # Ten samples by keyboard alone; each decision brings up the next.
+    # Review ten samples by keyboard. Each decision moves to the next sample.
     expected = {}
     for k, i in enumerate(pair[:10]):
-        assert current(tab) == findings.ids[i]
+        assert current_id(tab) == findings.ids[i]
         key, word = [("a", "accept"), ("k", "keep"), ("s", "skip")][k % 3]
         tab.keyboard.press(key)
         expected[findings.ids[i]] = (word, names[3], names[2])
-    assert decisions(exported(tab, tmp_path / "decisions.csv")) == expected
-    fixed = decided(read_audit(folder), tmp_path / "decisions.csv")  # what ogc audit apply makes of them
+    assert decisions_by_id(export(tab, tmp_path / "decisions.csv")) == expected
+    fixed = decided(read_audit(folder), tmp_path / "decisions.csv")  # as in ogc audit apply
     changed = {i: name for i, name in enumerate(fixed) if name != names[issues.given_label[i]]}
     assert changed == dict.fromkeys(pair[:10:3], names[2])
 
-    # Undone and done again; a decision can be changed.
+    # Undo the last decision and make a different one.
     tab.keyboard.press("u")
-    assert current(tab) == findings.ids[pair[9]]
-    assert len(decisions(exported(tab, tmp_path / "other.csv"))) == 9
+    assert current_id(tab) == findings.ids[pair[9]]
+    assert len(decisions_by_id(export(tab, tmp_path / "other.csv"))) == 9
     tab.keyboard.press("k")
     expected[findings.ids[pair[9]]] = ("keep", names[3], names[2])
 
-    # They are there after a reload, and undecided only leaves them out.
+    # Decisions survive a reload, and the filter for undecided samples hides them.
     tab.reload()
-    assert decisions(exported(tab, tmp_path / "other.csv")) == expected
+    assert decisions_by_id(export(tab, tmp_path / "other.csv")) == expected
     tab.select_option("#given", "3")
     tab.select_option("#suggested", "2")
     tab.check("#undecided")
     assert f"{len(pair) - 10:,} shown" in tab.text_content("#shown")
-    assert current(tab) == findings.ids[pair[10]]
+    assert current_id(tab) == findings.ids[pair[10]]
     tab.locator(".card.current").focus()
     tab.keyboard.press("a")
-    assert current(tab) == findings.ids[pair[11]]
+    assert current_id(tab) == findings.ids[pair[11]]
 
-    # Another browser knows nothing of them, until it loads the file.
+    # Another browser has no decisions until it loads the file.
     other = visit(None)
     assert "0 decided" in other.text_content("#shown")
     other.set_input_files("#file", tmp_path / "other.csv")
-    wait(other, "#shown", "10 decided")
-    assert decisions(exported(other, tmp_path / "third.csv")) == expected
+    wait_for_text(other, "#shown", "10 decided")
+    assert decisions_by_id(export(other, tmp_path / "third.csv")) == expected
 
 
 @pytest.mark.slow
-def test_few_nodes_wherever_one_scrolls_and_the_right_pictures(visit, large):
+def test_scrolling_renders_few_nodes_and_the_right_images(visit, large):
     findings, folder = large
     worst = findings.issues.worst_first.tolist()
     tab = visit((folder / "audit.html").read_text())
@@ -331,34 +333,36 @@ def test_few_nodes_wherever_one_scrolls_and_the_right_pictures(visit, large):
     assert "50,000 shown" in tab.text_content("#shown")
     for share in (0.1, 0.37, 1):
         scroll(tab, share)
-        assert nodes(tab) < 1500
-    poll(lambda: ids_on(tab)[-1] == findings.ids[worst[-1]])
-    assert nodes(tab) < 1500
+        assert count_nodes(tab) < 1500
+    poll(lambda: card_ids(tab)[-1] == findings.ids[worst[-1]])
+    assert count_nodes(tab) < 1500
     assert "no thumbnail" in tab.locator(".card").last.text_content()  # only the worst 20,000 have one
 
     scroll(tab, 0.37)
 
-    def pictures_are_right():
+    def images_are_right():
         seen = tab.evaluate(
             """[...document.querySelectorAll('.card')].map(card => {
                 const canvas = new OffscreenCanvas(16, 16).getContext('2d');
                 canvas.drawImage(card.querySelector('img'), 0, 0);
                 return [card.querySelector('.id').textContent, ...canvas.getImageData(8, 8, 1, 1).data];
             })"""
-        )[1:]  # the first is the current one, kept though out of sight
-        right = [coloured(int(name.split()[1]))[:, 0, 0].tolist() for name, *_ in seen]
+        )[1:]  # the first is the current one, which stays when out of view
+        right = [solid_image(int(name.split()[1]))[:, 0, 0].tolist() for name, *_ in seen]
         return len(seen) > 20 and [colour[:3] for _, *colour in seen] == [pytest.approx(each, abs=4) for each in right]
 
-    poll(pictures_are_right)
+    poll(images_are_right)
 
 
 @pytest.mark.slow
-def test_hostile_names_and_cells_are_text(visit, tmp_path):
+def test_hostile_names_and_cells_are_shown_as_text(visit, tmp_path):
     N = 60
     ids = [f'{i},"quoted"\n{HOSTILE}' for i in range(N - 2)] + ["=1+1\r\n ", "n" * 1_000_000]
     names = (HOSTILE, "c" * 1_000_000, 'comma, "quote"', "__proto__", "\u202ereversed")
     row = {HOSTILE: HOSTILE, "long": "w" * 1_000_000, **{f"column {c}": str(c) for c in range(20)}}
-    findings = made(N, columns={name: [cell] * N for name, cell in row.items()}, ids=ids, names=names, title=HOSTILE)
+    findings = make_findings(
+        N, columns={name: [cell] * N for name, cell in row.items()}, ids=ids, names=names, title=HOSTILE
+    )
     write_audit(findings, tmp_path / "audit")
     tab = visit((tmp_path / "audit" / "audit.html").read_text(), width=320)
     tab.click("#fold")
@@ -368,14 +372,14 @@ def test_hostile_names_and_cells_are_text(visit, tmp_path):
     assert tab.evaluate("document.documentElement.scrollWidth") <= 320
     assert tab.title() == f"{HOSTILE}: label audit"
     assert HOSTILE[:40] in tab.locator(".card dd").first.text_content()
-    assert tab.locator(".card").first.locator("dt").count() == 8  # all of them on demand:
+    assert tab.locator(".card").first.locator("dt").count() == 8  # the details show all of them:
     tab.locator(".card").first.focus()
     tab.keyboard.press("Enter")
     assert tab.locator("#detail-fields tr").count() == 22
     tab.keyboard.press("Escape")
     for _ in range(N):
         tab.keyboard.press("k")
-    found = decisions(exported(tab, tmp_path / "decisions.csv"))
+    found = decisions_by_id(export(tab, tmp_path / "decisions.csv"))
     given = findings.issues.given_label.tolist()
     assert {name: row[1] for name, row in found.items()} == {ids[i]: names[given[i]] for i in range(N)}
     kept = decided(read_audit(tmp_path / "audit"), tmp_path / "decisions.csv")
@@ -383,27 +387,27 @@ def test_hostile_names_and_cells_are_text(visit, tmp_path):
 
     other = visit(None)
     other.set_input_files("#file", tmp_path / "decisions.csv")
-    wait(other, "#shown", "60 decided")
+    wait_for_text(other, "#shown", "60 decided")
     for content, answer in (("id,decision\n1,keep\n", "not a decisions file"), ('id,"', "quote")):
         wrong = tmp_path / "wrong.csv"
         wrong.write_text(content)
         other.set_input_files("#file", wrong)
-        wait(other, "#said", answer)
+        wait_for_text(other, "#said", answer)
     lines = "id,decision,given_label,suggested_label\nsample 1,accept,another,label\nunknown,keep,a,b\n"
     wrong.write_text(lines)
     other.set_input_files("#file", wrong)
-    wait(other, "#said", "0 decisions loaded; 2 skipped, which do not fit this audit, the first in line 2")
+    wait_for_text(other, "#said", "0 decisions loaded; 2 skipped, which do not fit this audit, the first in line 2")
     assert other.evaluate("window.hacked") is None
 
 
 @pytest.mark.slow
-def test_with_the_keyboard_alone(visit):
-    findings = made(200, image=coloured)
+def test_keyboard_navigation(visit):
+    findings = make_findings(200, image=solid_image)
     issues = findings.issues
     worst = [findings.ids[i] for i in issues.worst_first.tolist() if issues.is_label_issue[i]]
     tab = visit(page(findings))
     seen = []
-    for _ in range(60):  # no trap: from the first thing on the page to a card, and beyond it
+    for _ in range(60):  # no focus trap: Tab moves from the first element to a card and past it
         tab.keyboard.press("Tab")
         seen.append(tab.evaluate("document.activeElement.className || document.activeElement.id"))
         outlined = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
@@ -416,27 +420,27 @@ def test_with_the_keyboard_alone(visit):
 
     tab.locator(".card.current").focus()
     tab.keyboard.press("ArrowRight")
-    assert current(tab) == worst[1]
+    assert current_id(tab) == worst[1]
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("p")
     tab.keyboard.press("ArrowUp")
-    assert current(tab) == worst[0]
+    assert current_id(tab) == worst[0]
     tab.keyboard.press("End")
-    assert current(tab) == worst[-1]
+    assert current_id(tab) == worst[-1]
     tab.keyboard.press("Home")
     tab.keyboard.press("Enter")
     assert tab.text_content("#detail-id") == worst[0]
-    tab.keyboard.press("a")  # decided with all of it in sight, and the next is up
+    tab.keyboard.press("a")  # decides in the details, which then show the next sample
     assert tab.text_content("#detail-id") == worst[1]
     tab.keyboard.press("Escape")
-    wait(tab, ".card:focus", re.compile(f"{worst[1]}(?!\\d)"))
+    wait_for_text(tab, ".card:focus", re.compile(f"{worst[1]}(?!\\d)"))
 
     tab.keyboard.press("/")
-    tab.keyboard.type("sample 1")  # letters are letters here
+    tab.keyboard.type("sample 1")  # letters are not shortcuts here
     shown = [name for name in worst if "sample 1" in name]
-    wait(tab, "#shown", f"{len(shown)} shown, 1 decided")
+    wait_for_text(tab, "#shown", f"{len(shown)} shown, 1 decided")
     tab.keyboard.press("Escape")
-    wait(tab, ".card:focus", re.compile(f"{shown[0]}(?!\\d)"))
+    wait_for_text(tab, ".card:focus", re.compile(f"{shown[0]}(?!\\d)"))
     tab.keyboard.press("?")
     tab.keyboard.press("a")
     assert "1 decided" in tab.text_content("#shown")
@@ -450,20 +454,20 @@ def test_with_the_keyboard_alone(visit):
     middle = [
         findings.ids[i] for i in issues.worst_first.tolist() if issues.is_label_issue[i] and issues.label_score[i] > 0.2
     ]
-    assert ids_on(tab)[0] == middle[0]
+    assert card_ids(tab)[0] == middle[0]
     tab.fill("#lowest", "0.99")
     assert tab.text_content("#end") == "No sample matches."
 
     tab.click("#clear")
     tab.uncheck("#issues")
     tab.locator(".card.current").focus()
-    tab.keyboard.press("End")  # the best label: there is nothing to accept
+    tab.keyboard.press("End")  # the best label has no suggestion to accept
     assert tab.locator(".card.current [data-decision=accept]").is_disabled()
 
 
 @pytest.mark.slow
-def test_any_label_can_be_chosen_and_a_choice_undone(visit, tmp_path):
-    findings = made(200, image=coloured)
+def test_choose_any_label_and_undo(visit, tmp_path):
+    findings = make_findings(200, image=solid_image)
     write_audit(findings, tmp_path / "audit")
     issues, names = findings.issues, findings.class_names
     worst = [i for i in issues.worst_first.tolist() if issues.is_label_issue[i]]
@@ -472,21 +476,21 @@ def test_any_label_can_be_chosen_and_a_choice_undone(visit, tmp_path):
     tab = visit(page(findings))
     card = tab.locator(".card.current")
 
-    # By mouse from the card: the label is another one, the dialog closes and the next sample is up.
+    # With the mouse: after a label is chosen, the dialog closes and the next sample is current.
     card.locator(".another").click()
     assert tab.text_content("#detail-id") == findings.ids[worst[0]]
     assert tab.locator("#label").input_value() == str(suggested[worst[0]])
     tab.select_option("#label", str(third[0]))
     tab.click("#another button")
     assert not tab.is_visible("#details")
-    assert current(tab) == findings.ids[worst[1]]
+    assert current_id(tab) == findings.ids[worst[1]]
     first = tab.locator(".card").first
     assert first.locator(".label").nth(1).text_content().split(" ", 1) == ["chosen", names[third[0]]]
     assert "Accepted" in tab.text_content("#said")
 
-    # By keyboard; the given label is a keep, the suggested one an accept.
+    # With the keyboard: choosing the given label means keep, the suggested one accept.
     for k, label in ((1, third[1]), (2, given[worst[2]]), (3, suggested[worst[3]])):
-        assert current(tab) == findings.ids[worst[k]]
+        assert current_id(tab) == findings.ids[worst[k]]
         tab.keyboard.press("l")
         assert tab.evaluate("document.activeElement.id") == "label"
         tab.select_option("#label", str(label))
@@ -499,27 +503,29 @@ def test_any_label_can_be_chosen_and_a_choice_undone(visit, tmp_path):
         findings.ids[worst[3]]: ("accept", names[given[worst[3]]], names[suggested[worst[3]]]),
     }
     path = tmp_path / "decisions.csv"
-    assert decisions(exported(tab, path)) == expected
+    assert decisions_by_id(export(tab, path)) == expected
     fixed = decided(read_audit(tmp_path / "audit"), path)
     assert [fixed[i] for i in worst[:3]] == [names[third[0]], names[third[1]], names[given[worst[2]]]]
 
-    # A choice is kept over a reload, loaded from a file, and undone like any other.
+    # A choice survives a reload, can be loaded from a file, and can be undone.
     tab.reload()
-    assert decisions(exported(tab, tmp_path / "other.csv")) == expected
+    assert decisions_by_id(export(tab, tmp_path / "other.csv")) == expected
     other = visit(None)
     other.set_input_files("#file", path)
-    wait(other, "#said", re.compile("^4 decisions loaded$"))
-    assert decisions(exported(other, tmp_path / "other.csv")) == expected
+    wait_for_text(other, "#said", re.compile("^4 decisions loaded$"))
+    assert decisions_by_id(export(other, tmp_path / "other.csv")) == expected
     other.locator(".card.current").focus()
-    other.keyboard.press("a")  # the first again: now as suggested
-    assert decisions(exported(other, tmp_path / "other.csv"))[findings.ids[worst[0]]][2] == names[suggested[worst[0]]]
+    other.keyboard.press("a")  # the first sample again, now with the suggested label
+    assert (
+        decisions_by_id(export(other, tmp_path / "other.csv"))[findings.ids[worst[0]]][2] == names[suggested[worst[0]]]
+    )
     other.keyboard.press("u")
-    assert decisions(exported(other, tmp_path / "other.csv")) == expected
+    assert decisions_by_id(export(other, tmp_path / "other.csv")) == expected
     other.keyboard.press("u")
     assert other.locator("#undo").is_disabled()
-    assert kept(other) == []
+    assert stored_decisions(other) == []
 
-    # A sample without a suggestion can have a label chosen.
+    # A label can be chosen for a sample without a suggestion.
     other.uncheck("#issues")
     other.locator(".card.current").focus()
     other.keyboard.press("End")
@@ -528,13 +534,13 @@ def test_any_label_can_be_chosen_and_a_choice_undone(visit, tmp_path):
     other.keyboard.press("l")
     other.select_option("#label", str((given[best] + 1) % 5))
     other.click("#another button")
-    row = decisions(exported(other, tmp_path / "other.csv"))[findings.ids[best]]
+    row = decisions_by_id(export(other, tmp_path / "other.csv"))[findings.ids[best]]
     assert row == ("accept", names[given[best]], names[(given[best] + 1) % 5])
 
 
 @pytest.mark.slow
-def test_unusual_cells_are_marked_in_the_card_and_in_the_fold_out(visit):
-    findings = made(200, 2)
+def test_unusual_cells_are_marked_in_card_and_details(visit):
+    findings = make_findings(200, 2)
     given = findings.issues.given_label.tolist()
     odd = findings.issues.worst_first.tolist()[0]
     fields = [{f"c{c}": str(100 * given[i] + i % 10) for c in range(12)} | {"note": f"row {i}"} for i in range(200)]
@@ -550,31 +556,31 @@ def test_unusual_cells_are_marked_in_the_card_and_in_the_fold_out(visit):
     assert tab.locator("#detail-fields tr:has(.unusual) th").all_text_contents() == ["c3", "c11"]
     tab.click("#columns summary")
     assert not tab.is_visible("#detail-fields")
-    tab.keyboard.press("n")  # folded it stays
+    tab.keyboard.press("n")  # stays collapsed
     assert tab.text_content("#columns summary") == "All 13 columns"
     assert not tab.is_visible("#detail-fields")
 
 
 @pytest.mark.slow
-def test_a_browser_that_keeps_nothing(visit, tmp_path):
+def test_works_without_local_storage(visit, tmp_path):
     forbid = (
         "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError'); }});"
     )
-    tab = visit(page(made()), before=forbid)
+    tab = visit(page(make_findings()), before=forbid)
     assert tab.is_visible("#unkept")
     tab.locator(".card.current").focus()
     tab.keyboard.press("a")
-    assert len(decisions(exported(tab, tmp_path / "decisions.csv"))) == 1
+    assert len(decisions_by_id(export(tab, tmp_path / "decisions.csv"))) == 1
     assert not visit(None).is_visible("#unkept")
 
 
 @pytest.mark.slow
-def test_nothing_wrong_and_nothing_at_all(visit):
+def test_no_issues_and_no_samples(visit):
     right = find_label_issues([0, 1], [[0.9, 0.1], [0.2, 0.8]])
     tab = visit(page(Findings("t", ["x", "y"], ("a", "b"), right)))
     assert "No label looks wrong" in tab.text_content("#end")
     tab.uncheck("#issues")
-    assert ids_on(tab) == ["y", "x"]
+    assert card_ids(tab) == ["y", "x"]
     empty = find_label_issues(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2))
     tab = visit(page(Findings("t", [], ("a", "b"), empty)))
     assert tab.text_content("#shown") == "0 shown, 0 decided"
@@ -584,10 +590,11 @@ def test_nothing_wrong_and_nothing_at_all(visit):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pictures", "rows", "bare"])
-def test_on_a_phone_and_in_the_dark(visit, kind):
-    images = {"image": lambda i: coloured(i, (16 + i % 5 * 90, 16 + i % 3 * 90))}
+def test_narrow_screen_and_dark_mode(visit, kind):
+    images = {"image": lambda i: solid_image(i, (16 + i % 5 * 90, 16 + i % 3 * 90))}
     shown = {"pictures": images, "rows": {"columns": {"a" * 99: ["b" * 999] * 300}}, "bare": {}}[kind]
-    text, papers = page(made(300, **shown, names=tuple("abcdefghijklmnopqrstuvwxyz"[c] * 60 for c in range(5)))), {}
+    text = page(make_findings(300, **shown, names=tuple("abcdefghijklmnopqrstuvwxyz"[c] * 60 for c in range(5))))
+    backgrounds = {}
     for width, scheme in ((320, "light"), (1280, "dark")):
         tab = visit(text, width=width, scheme=scheme)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
@@ -600,50 +607,50 @@ def test_on_a_phone_and_in_the_dark(visit, kind):
         assert tab.evaluate("[...document.querySelectorAll('.card')].every(c => c.scrollHeight <= c.clientHeight)")
         first, second = cards[:2]
         assert first["right"] <= second["left"] or first["bottom"] <= second["top"]
-        papers[scheme] = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert papers == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}
+        backgrounds[scheme] = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert backgrounds == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}
 
 
-def kept(tab):
-    """The letters of decisions that the browser keeps, without open ones at the end."""
+def stored_decisions(tab):
+    """Decisions in local storage, one letter per sample, without undecided ones at the end."""
     return tab.evaluate("Object.keys(localStorage).filter(k => k.startsWith('ogc-audit:')).map(k => localStorage[k])")
 
 
 @pytest.mark.slow
-def test_no_key_decides_what_is_not_shown(visit, tmp_path):
-    findings = made(200)
+def test_keys_never_decide_hidden_samples(visit, tmp_path):
+    findings = make_findings(200)
     issues = findings.issues
     worst = [i for i in issues.worst_first.tolist() if issues.is_label_issue[i]]
     tab = visit(page(findings))
     tab.locator(".card.current").focus()
     tab.keyboard.press("a")
-    assert kept(tab) == ["a"]
+    assert stored_decisions(tab) == ["a"]
 
-    # Undone while a filter hides it: the next key is about the sample that is up.
+    # Undo while a filter hides the sample: the next key decides the current one.
     other = next(i for i in worst if issues.given_label[i] != issues.given_label[worst[0]])
     tab.select_option("#given", str(int(issues.given_label[other])))
     tab.locator(".card.current").focus()
     tab.keyboard.press("u")
-    assert kept(tab) == []
-    assert current(tab) == findings.ids[other]
+    assert stored_decisions(tab) == []
+    assert current_id(tab) == findings.ids[other]
     tab.keyboard.press("k")
-    assert decisions(exported(tab, tmp_path / "decisions.csv")).keys() == {findings.ids[other]}
-    before = kept(tab)
+    assert decisions_by_id(export(tab, tmp_path / "decisions.csv")).keys() == {findings.ids[other]}
+    before = stored_decisions(tab)
 
-    # Loaded while nothing is shown: no key decides anything.
+    # Load decisions while no sample is shown: keys decide nothing.
     tab.fill("#search", "no such sample")
-    wait(tab, "#shown", re.compile("^0 shown"))
+    wait_for_text(tab, "#shown", re.compile("^0 shown"))
     tab.set_input_files("#file", tmp_path / "decisions.csv")
-    wait(tab, "#said", "1 decisions loaded")
+    wait_for_text(tab, "#said", "1 decisions loaded")
     tab.locator("#gallery").focus()
     for key in "aks":
         tab.keyboard.press(key)
-    assert kept(tab) == before
+    assert stored_decisions(tab) == before
 
 
 @pytest.mark.slow
-def test_enter_searches_at_once_and_leads_to_the_samples(visit, tmp_path):
-    findings = made(200)
+def test_enter_searches_immediately_and_focuses_the_samples(visit, tmp_path):
+    findings = make_findings(200)
     issues = findings.issues
     worst = [findings.ids[i] for i in issues.worst_first.tolist() if issues.is_label_issue[i]]
     tab = visit(page(findings))
@@ -654,13 +661,13 @@ def test_enter_searches_at_once_and_leads_to_the_samples(visit, tmp_path):
     tab.keyboard.press("/")
     tab.keyboard.insert_text(last)
     tab.keyboard.press("Enter")
-    tab.keyboard.press("s")  # which decides the sample that was found, and is not written into the field
-    wait(tab, "#said", "Skipped")
+    tab.keyboard.press("s")  # decides the sample that was found, and is not typed into the field
+    wait_for_text(tab, "#said", "Skipped")
     assert tab.text_content("#shown").startswith("1 shown, 2 decided")
     assert tab.input_value("#search") == last
     assert tab.evaluate("window.loaded") == 1
-    assert kept(tab)[0].strip(".")[0] == "a"
-    found = decisions(exported(tab, tmp_path / "decisions.csv"))
+    assert stored_decisions(tab)[0].strip(".")[0] == "a"
+    found = decisions_by_id(export(tab, tmp_path / "decisions.csv"))
     assert {name: row[0] for name, row in found.items()} == {worst[0]: "accept", last: "skip"}
 
     tab.fill("#search", "")
@@ -671,22 +678,22 @@ def test_enter_searches_at_once_and_leads_to_the_samples(visit, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sample_out_of_sight_comes_up_before_a_key_decides_it(visit):
-    tab = visit(page(made(2000, image=coloured)))
+def test_key_scrolls_to_out_of_view_sample_before_deciding(visit):
+    tab = visit(page(make_findings(2000, image=solid_image)))
     tab.locator(".card.current").focus()
-    first = current(tab)
+    first = current_id(tab)
     scroll(tab, 1)
     tab.keyboard.press("a")
-    wait(tab, "#said", "press again")
-    assert kept(tab) == []
-    assert current(tab) == first
+    wait_for_text(tab, "#said", "press again")
+    assert stored_decisions(tab) == []
+    assert current_id(tab) == first
     tab.keyboard.press("a")
-    assert kept(tab) == ["a"]
+    assert stored_decisions(tab) == ["a"]
 
 
 @pytest.mark.slow
-def test_details_follow_what_another_tab_decides(visit):
-    findings = made(200)
+def test_details_follow_decisions_in_another_tab(visit):
+    findings = make_findings(200)
     worst = [findings.ids[i] for i in findings.issues.worst_first.tolist()]
     tab = visit(page(findings))
     tab.check("#undecided")
@@ -700,56 +707,58 @@ def test_details_follow_what_another_tab_decides(visit):
     )
     assert tab.text_content("#detail-id") == worst[1]
     tab.keyboard.press("a")
-    assert kept(tab) == ["ka"]
+    assert stored_decisions(tab) == ["ka"]
 
 
 @pytest.mark.slow
-def test_a_key_held_down_decides_once(visit):
-    tab = visit(page(made(200)))
+def test_holding_a_key_decides_once(visit):
+    tab = visit(page(make_findings(200)))
     tab.locator(".card.current").focus()
     for letters, key in (("a", "a"), ("ak", "k"), ("aks", "s"), ("ak", "u")):
-        for _ in range(5):  # down again without up: the browser says that it repeats
+        for _ in range(5):  # down without up: the browser reports a repeat
             tab.keyboard.down(key)
-        assert kept(tab) == [letters]
+        assert stored_decisions(tab) == [letters]
         tab.keyboard.up(key)
     tab.keyboard.press("Enter")
     tab.locator("#details [data-decision=skip]").focus()
     for _ in range(5):
         tab.keyboard.down("Enter")
-    assert kept(tab) == ["aks"]
+    assert stored_decisions(tab) == ["aks"]
     tab.keyboard.up("Enter")
     for _ in range(3):
-        tab.keyboard.down("n")  # moving on may repeat
+        tab.keyboard.down("n")  # navigation may repeat
     assert tab.text_content("#detail-facts tr:last-child td").startswith("7 of")
 
 
 @pytest.mark.slow
-def test_blank_lines_of_a_loaded_file_are_nothing(visit, tmp_path):
-    tab = visit(page(made()))
+def test_blank_lines_in_a_loaded_file_are_ignored(visit, tmp_path):
+    tab = visit(page(make_findings()))
     tab.locator(".card.current").focus()
     tab.keyboard.press("k")
-    exported(tab, path := tmp_path / "decisions.csv")
+    export(tab, path := tmp_path / "decisions.csv")
     header = b',"a no\nte"\n\n'  # lines 1 and 2, and a blank line
     path.write_bytes(path.read_bytes().replace(b"\n", header, 1) + b"unknown,keep,a,b\n\r\n\n")
     tab.set_input_files("#file", path)
-    wait(tab, "#said", re.compile("^1 decisions loaded; 1 skipped, which do not fit this audit, the first in line 5$"))
+    wait_for_text(
+        tab, "#said", re.compile("^1 decisions loaded; 1 skipped, which do not fit this audit, the first in line 5$")
+    )
 
 
-def test_decisions_are_kept_for_one_order_of_the_samples():
-    findings = made()
+def test_storage_key_depends_on_the_order_of_the_samples():
+    findings = make_findings()
     issues = findings.issues
-    turned = dataclasses.replace(findings, issues=dataclasses.replace(issues, label_score=1 - issues.label_score))
-    assert not turned.issues.worst_first.equal(issues.worst_first)
-    keys = [re.search(r'data-key="([^"]*)"', page(each))[1] for each in (findings, made(), turned)]
+    reordered = dataclasses.replace(findings, issues=dataclasses.replace(issues, label_score=1 - issues.label_score))
+    assert not reordered.issues.worst_first.equal(issues.worst_first)
+    keys = [re.search(r'data-key="([^"]*)"', page(each))[1] for each in (findings, make_findings(), reordered)]
     assert keys[0] == keys[1] != keys[2]
 
 
 @pytest.mark.slow
-def test_file_names_that_are_no_text_are_exported_and_loaded(visit, tmp_path):
-    """A skull's second half is U+DC80: no byte of a name, as it is no half."""
+def test_ids_that_are_not_utf8_are_exported_and_loaded(visit, tmp_path):
+    """The skull's low surrogate, U+DC80, must not be taken for an escaped byte of a file name."""
     names = [b"caf\xe9.png", b"caf\xe8.png", "\U0001f480 caf\u00e9.png".encode(), "\ufffd".encode(), b"\x80\xff,\"'\n"]
     ids = [name.decode("utf-8", "surrogateescape") for name in names]
-    findings = made(5, ids=ids, names=("\u00e9", "\U0001f480", "c", "d", "\ufeff"))
+    findings = make_findings(5, ids=ids, names=("\u00e9", "\U0001f480", "c", "d", "\ufeff"))
     write_audit(findings, tmp_path / "audit")
     tab = visit((tmp_path / "audit" / "audit.html").read_text())
     tab.uncheck("#issues")
@@ -763,8 +772,8 @@ def test_file_names_that_are_no_text_are_exported_and_loaded(visit, tmp_path):
     assert all(name.replace(b'"', b'""') in content for name in names)
     given = [findings.class_names[label] for label in findings.issues.given_label.tolist()]
     assert decided(read_audit(tmp_path / "audit"), path) == given
-    path.write_bytes(b"\xef\xbb\xbf" + content)  # as spreadsheets begin a file
+    path.write_bytes(b"\xef\xbb\xbf" + content)  # a byte-order mark, as spreadsheets write
     other = visit(None)
     other.set_input_files("#file", path)
-    wait(other, "#said", re.compile("^5 decisions loaded$"))
-    wait(other, "#shown", "5 decided")
+    wait_for_text(other, "#said", re.compile("^5 decisions loaded$"))
+    wait_for_text(other, "#shown", "5 decided")

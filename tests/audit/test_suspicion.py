@@ -9,12 +9,12 @@ from ogc.audit.suspicion import TINY, from_surveys
 from ogc.rival_label import LEAD, PRIOR, class_confidence, likelier_label
 
 
-def made_up(N=40, C=4, surveys=3, seed=0):
+def random_predictions(N=40, C=4, surveys=3, seed=0):
     draw = np.random.default_rng(seed)
     return draw.integers(C, size=N), draw.dirichlet(np.ones(C), size=(surveys, N))
 
 
-def by_loops(labels, p):
+def loop_reference(labels, p):
     """Compute the module's formulas one sample and one survey at a time."""
     surveys, N, C = p.shape
     means = [[sum(p[s, i, j] for s in range(surveys)) / surveys for j in range(C)] for i in range(N)]
@@ -30,8 +30,8 @@ def by_loops(labels, p):
         yield best != y, 1 / (1 + math.exp(-sum(margins) / surveys)), best, 1 - mean[y], mean[best]
 
 
-def test_it_is_what_the_formulas_say():
-    labels, p = made_up()
+def test_matches_loop_reference():
+    labels, p = random_predictions()
     issues = find_label_issues(labels, p)
     found = zip(
         issues.is_label_issue.tolist(),
@@ -41,10 +41,10 @@ def test_it_is_what_the_formulas_say():
         issues.predicted_probability.tolist(),
         strict=True,
     )
-    for here, there in zip(found, by_loops(labels, p), strict=True):
-        assert here == pytest.approx(there, abs=1e-12)
+    for actual, expected in zip(found, loop_reference(labels, p), strict=True):
+        assert actual == pytest.approx(expected, abs=1e-12)
     assert 0 < int(issues.is_label_issue.sum()) < len(issues)
-    assert issues.noise_rate == np.mean([row[0] for row in by_loops(labels, p)])
+    assert issues.noise_rate == np.mean([row[0] for row in loop_reference(labels, p)])
 
 
 @pytest.mark.parametrize("p", [0.97, 0.6, 0.5])
@@ -53,8 +53,8 @@ def test_doubt_about_the_likeliest_label_does_not_raise_the_noise_rate(p):
     assert issues.noise_rate == pytest.approx(2 / 12)
 
 
-def test_classes_that_lose_labels_to_others_are_predicted_with_less_confidence():
-    """40 % of the second class have the label of the first, and a network that has learnt that says so."""
+def test_finds_asymmetric_noise_despite_low_confidence():
+    """40 % of the second class have the label of the first, and the network has learnt to predict that."""
     labels = [0] * 100 + [0] * 40 + [1] * 60
     p = [[0.95, 0.05]] * 100 + [[0.55, 0.45]] * 40 + [[0.45, 0.55]] * 60
     issues = find_label_issues(labels, p)
@@ -63,41 +63,45 @@ def test_classes_that_lose_labels_to_others_are_predicted_with_less_confidence()
     assert not issues.is_label_issue[140:].any()
 
 
-def test_a_class_of_few_samples_is_judged_like_the_others():
+def test_confidence_of_small_classes_shrinks_to_the_overall_mean():
     p, labels = torch.tensor([[0.9, 0.1]] * 200 + [[0.4, 0.6]]), torch.tensor([0] * 200 + [1])
     confidence = class_confidence(p, labels)
     overall = (200 * 0.9 + 0.6) / 201
     assert confidence.tolist() == pytest.approx(
         [(180 + PRIOR * overall) / (200 + PRIOR), (0.6 + PRIOR * overall) / (1 + PRIOR)]
     )
-    assert class_confidence(p, 1 - labels).tolist() == [0, 0]  # everything is contradicted
+    assert class_confidence(p, 1 - labels).tolist() == [0, 0]  # every label is contradicted
 
 
-def test_no_label_is_suggested_that_is_half_as_likely_as_the_given_one():
+def test_suggestion_is_over_half_as_likely_as_the_given_label():
     p, confidence = torch.tensor([[0.6, 0.2, 0.2], [0.6, 0.31, 0.09]]), torch.tensor([0.95, 0.3, 0.5])
     assert likelier_label(p, torch.tensor([0, 0]), confidence).tolist() == [0, 1]
 
 
-def test_logits_are_probabilities_before_the_softmax():
-    labels, p = made_up()
+def test_logits_give_the_same_result_as_probabilities():
+    labels, p = random_predictions()
     one, other = find_label_issues(labels, p), find_label_issues(labels, logits=np.log(p) + 7)
     torch.testing.assert_close(one.label_score, other.label_score)
     torch.testing.assert_close(one.wrong_probability, other.wrong_probability)
     assert torch.equal(one.is_label_issue, other.is_label_issue)
 
 
-def test_lists_arrays_and_tensors_are_alike_and_one_survey_needs_no_axis():
-    labels, p = made_up(surveys=1)
+def test_accepts_lists_arrays_and_tensors_and_a_single_survey():
+    labels, p = random_predictions(surveys=1)
     scores = [
-        find_label_issues(given, there).label_score
-        for given, there in ((labels, p), (labels.tolist(), p[0].tolist()), (torch.tensor(labels), torch.tensor(p[0])))
+        find_label_issues(given, probabilities).label_score
+        for given, probabilities in (
+            (labels, p),
+            (labels.tolist(), p[0].tolist()),
+            (torch.tensor(labels), torch.tensor(p[0])),
+        )
     ]
     torch.testing.assert_close(scores[0], scores[1], rtol=1e-5, atol=0)  # torch reads lists as float32
     assert torch.equal(scores[0], scores[2])
 
 
 def test_the_order_of_samples_and_of_surveys_does_not_matter():
-    labels, p = made_up()
+    labels, p = random_predictions()
     order = np.random.default_rng(1).permutation(len(labels))
     one, other = find_label_issues(labels, p), find_label_issues(labels[order], p[::-1][:, order])
     torch.testing.assert_close(one.label_score[order], other.label_score)
@@ -105,14 +109,14 @@ def test_the_order_of_samples_and_of_surveys_does_not_matter():
 
 
 def test_early_surveys_count_as_much_as_late_ones():
-    """A wrong label that was learnt by heart in the end."""
+    """A wrong label is memorised in the end."""
     early, late = [[0.05, 0.95], [0.9, 0.1]], [[0.99, 0.01], [0.99, 0.01]]
     assert find_label_issues([0, 0], [late]).is_label_issue.tolist() == [False, False]
     assert find_label_issues([0, 0], [early, early, late]).is_label_issue.tolist() == [True, False]
 
 
-def test_a_network_that_is_unsure_of_everything_needs_less_of_a_lead():
-    """Twenty classes of nearly the same probability, as after one epoch."""
+def test_required_lead_is_smaller_for_an_unsure_network():
+    """Twenty classes with nearly equal probabilities, as after one epoch."""
     p = np.full((40, 20), 0.05)
     labels = np.arange(40) % 20
     p[np.arange(40), labels] += 0.019
@@ -120,7 +124,7 @@ def test_a_network_that_is_unsure_of_everything_needs_less_of_a_lead():
     assert find_label_issues(labels, p / p.sum(1, keepdims=True)).is_label_issue.nonzero().tolist() == [[0]]
 
 
-def test_a_tie_is_no_issue_nor_is_a_narrow_lead():
+def test_tie_or_narrow_lead_is_not_an_issue():
     narrow = find_label_issues([0, 1, 1, 1], [[0.9, 0.1], [0.1, 0.9], [0.514, 0.486], [0.516, 0.484]])
     assert narrow.is_label_issue.tolist() == [False, False, False, True]
     issues = find_label_issues([1, 0], [[0.5, 0.5], [0.5, 0.5]])
@@ -129,14 +133,14 @@ def test_a_tie_is_no_issue_nor_is_a_narrow_lead():
     assert issues.label_score.tolist() == [0.5, 0.5]
 
 
-def test_a_label_is_kept_where_none_is_likelier_though_it_is_not_likely():
+def test_unlikely_label_is_kept_if_no_other_is_likelier():
     issues = find_label_issues([0], [[0.4, 0.3, 0.3]])
     assert float(issues.wrong_probability) == pytest.approx(0.6)
     assert issues.is_label_issue.tolist() == [False]
     assert issues.suggested_label.tolist() == [0]
 
 
-def test_probabilities_of_zero_are_finite_and_the_worst():
+def test_zero_probability_gives_finite_and_lowest_score():
     issues = find_label_issues([0, 0, 0], [[0.0, 1.0], [1.0, 0.0], [1e-6, 1 - 1e-6]])
     assert issues.label_score.isfinite().all()
     assert issues.worst_first.tolist() == [0, 2, 1]
@@ -149,18 +153,18 @@ def test_confusion_counts_given_against_suggested_or_true():
     assert issues.confusion(torch.tensor([2, 2, 2, 2])).tolist() == [[0, 0, 2], [0, 0, 1], [0, 0, 1]]
 
 
-def test_equal_scores_stay_in_their_order():
+def test_equal_scores_keep_their_order():
     issues = find_label_issues([0] * 50, [[0.3, 0.7]] * 50)
     assert issues.worst_first.tolist() == list(range(50))
 
 
-def test_no_samples_are_no_issues():
+def test_empty_input_has_no_issues():
     issues = find_label_issues(np.zeros(0, dtype=np.int64), np.zeros((0, 3)))
     assert (len(issues), issues.confusion().tolist()) == (0, [[0] * 3] * 3)
 
 
-def test_what_training_saved_gives_what_its_surveys_give():
-    labels, p = made_up()
+def test_from_surveys_matches_find_label_issues():
+    labels, p = random_predictions()
     given, log_p = torch.tensor(labels), torch.tensor(p).log()
     margins = [row.gather(1, given[:, None])[:, 0] for row in log_p]
     rivals = [row.scatter(1, given[:, None], -torch.inf).amax(1) for row in log_p]
@@ -170,15 +174,15 @@ def test_what_training_saved_gives_what_its_surveys_give():
     torch.testing.assert_close(issues.label_score, find_label_issues(labels, p).label_score)
 
 
-def test_samples_that_were_not_trained_on_do_not_move_the_confidence():
-    labels, p = made_up(surveys=1)
+def test_held_out_samples_do_not_affect_class_confidence():
+    labels, p = random_predictions(surveys=1)
     given, p = torch.tensor(labels), torch.tensor(p[0])
     confidence = class_confidence(p[:25], given[:25])
-    whole, trained = (
+    all_samples, trained = (
         from_surveys(given[:end], margin=torch.zeros(end), probabilities=p[:end], confidence=confidence)
         for end in (len(given), 25)
     )
-    assert torch.equal(whole.is_label_issue[:25], trained.is_label_issue)
+    assert torch.equal(all_samples.is_label_issue[:25], trained.is_label_issue)
     assert torch.equal(
         trained.predicted_label, likelier_label(p[:25], given[:25], class_confidence(p[:25], given[:25]))
     )
@@ -188,7 +192,7 @@ GOOD = [[0.5, 0.5], [0.2, 0.8]]
 
 
 @pytest.mark.parametrize(
-    ("labels", "options", "sentence"),
+    ("labels", "options", "message"),
     [
         ([0, 1], {}, "Pass either `pred_probs` or `logits`, and not both."),
         ([0, 1], {"pred_probs": GOOD, "logits": GOOD}, "Pass either `pred_probs` or `logits`, and not both."),
@@ -204,41 +208,43 @@ GOOD = [[0.5, 0.5], [0.2, 0.8]]
         ([0, 0], {"pred_probs": [[1.0], [1.0]]}, "at least 1 survey and 2 classes"),
     ],
 )
-def test_what_is_wrong_is_named(labels, options, sentence):
+def test_error_names_the_invalid_parameter(labels, options, message):
     with pytest.raises(ValueError, match=r"^(Parameter|Pass) ") as error:
         find_label_issues(labels, **options)
-    assert sentence in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda p: [torch.as_tensor(part) for part in p],  # one a survey
+        lambda p: [torch.as_tensor(part) for part in p],  # one per survey
         lambda p: torch.as_tensor(p),
         lambda p: p[:, ::-1][:, ::-1].astype(">f8"),
         lambda p: p.tolist(),
     ],
     ids=["tensors", "tensor", "big-endian", "lists"],
 )
-def test_whatever_people_have_them_in(change):
+def test_accepts_other_types_and_byte_orders(change):
     p = np.random.default_rng(0).dirichlet(np.ones(4), size=(3, 20))
     labels = np.arange(20) % 4
-    want = find_label_issues(labels, p)
-    for these in (labels[::-1][::-1], labels.astype(">i4"), labels.tolist()):
-        found = find_label_issues(these, change(p))
-        assert torch.equal(found.label_score, want.label_score)
-        assert torch.equal(found.predicted_label, want.predicted_label)
+    expected = find_label_issues(labels, p)
+    for given in (labels[::-1][::-1], labels.astype(">i4"), labels.tolist()):
+        found = find_label_issues(given, change(p))
+        assert torch.equal(found.label_score, expected.label_score)
+        assert torch.equal(found.predicted_label, expected.predicted_label)
 
 
-def test_half_precision_has_its_rounding():
+def test_half_precision_is_close_to_float32():
     p = torch.rand(50, 10).softmax(1)
     labels = torch.arange(50) % 10
-    want = find_label_issues(labels, p).wrong_probability
-    for bits in (torch.bfloat16, torch.float16):
-        torch.testing.assert_close(find_label_issues(labels, p.to(bits)).wrong_probability, want, rtol=0, atol=0.01)
+    expected = find_label_issues(labels, p).wrong_probability
+    for dtype in (torch.bfloat16, torch.float16):
+        torch.testing.assert_close(
+            find_label_issues(labels, p.to(dtype)).wrong_probability, expected, rtol=0, atol=0.01
+        )
 
 
-def test_a_logit_of_minus_infinity_rules_a_class_out():
+def test_logit_of_minus_infinity_excludes_a_class():
     issues = find_label_issues([0, 1], logits=[[0.0, 1.0, -math.inf], [-math.inf, -math.inf, 2.0]])
     assert issues.label_score.isfinite().all()
     assert issues.predicted_label.tolist() == [1, 2]
@@ -249,7 +255,7 @@ def test_a_logit_of_minus_infinity_rules_a_class_out():
         find_label_issues([0], logits=[[math.inf, 0.0]])
 
 
-def test_what_is_no_numbers_is_refused_in_a_sentence():
+def test_non_numeric_input_is_rejected():
     with pytest.raises(ValueError, match="`pred_probs` should be numbers, all rows of one length"):
         find_label_issues([0, 1], [[0.5, 0.5], [1.0]])
     with pytest.raises(ValueError, match="`labels` should be numbers"):

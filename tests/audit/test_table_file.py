@@ -27,7 +27,7 @@ def quoted(text):
 
 @st.composite
 def tables(draw):
-    """Rows of cells, the label somewhere among them, written in one of the ways that people and programs write."""
+    """Draw a table in one of many CSV dialects: delimiter, label column, rows and text."""
     width, at = draw(st.integers(2, 4)), draw(st.integers(0, 1))
     rows = draw(st.lists(st.lists(CELLS, min_size=width, max_size=width), min_size=2, max_size=6))
     for number, row in enumerate(rows):
@@ -35,17 +35,17 @@ def tables(draw):
     delimiter, end = draw(st.sampled_from(",\t")), draw(st.sampled_from(["\n", "\r\n", "\r"]))
     lines = [delimiter.join(f"c{i}" for i in range(width))]
     for row in rows:
-        loud = draw(st.booleans())
-        lines.append(delimiter.join(quoted(text) if loud else cell(text, delimiter) for text in row))
+        quote_all = draw(st.booleans())
+        lines.append(delimiter.join(quoted(text) if quote_all else cell(text, delimiter) for text in row))
         if draw(st.booleans()) and len(row) > 1:
-            lines.append("")  # a blank line is no row
+            lines.append("")  # blank lines are not rows
     text = draw(st.sampled_from(["", "\ufeff"])) + end.join(lines) + draw(st.sampled_from(["", end, end + end]))
     return delimiter, at, rows, text
 
 
 @given(tables(), st.randoms())
-def test_another_label_changes_its_cell_and_not_a_byte_besides(tmp_path_factory, made, random):
-    delimiter, at, rows, text = made
+def test_changing_a_label_changes_only_its_cell(tmp_path_factory, table, random):
+    delimiter, at, rows, text = table
     path = tmp_path_factory.mktemp("table") / ("t.tsv" if delimiter == "\t" else "t.csv")
     path.write_bytes(text.encode())
     assert with_labels(path, f"c{at}", {}) == text.encode()
@@ -60,27 +60,27 @@ def test_another_label_changes_its_cell_and_not_a_byte_besides(tmp_path_factory,
         assert number in new or new_text == old_text
 
 
-def test_everything_but_the_labels_stays(tmp_path):
+def test_everything_but_the_labels_is_unchanged(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b'a, label ,b\r\n"1", cat ,""\r\n\r\n2,"cat","x,y"\r\n3,dog,"\xc3\xa9"')
     changed = with_labels(path, "label", {1: "dog", 2: "dog", 3: "cat"})
     assert changed == b'a, label ,b\r\n"1",dog,""\r\n\r\n2,dog,"x,y"\r\n3,cat,"\xc3\xa9"'
 
 
-def test_a_label_that_needs_quotes_gets_them(tmp_path):
+def test_labels_are_quoted_if_needed(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('x,label,y\n1, a ,2\n3,"b"c,4\n5,"q, ""r""",6\n')
     changed = with_labels(path, "label", {1: 'q, "r"', 2: "a", 3: "bc"})
     assert changed.decode() == 'x,label,y\n1,"q, ""r""",2\n3,a,4\n5,bc,6\n'
 
 
-def test_a_label_that_other_cells_hold_too_is_changed_in_its_own_column(tmp_path):
+def test_only_the_label_column_changes_if_other_cells_are_equal(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('x,label,y\n"a,""a",a,a\nb,b,b\n')
     assert with_labels(path, "label", {1: "b", 2: "a"}) == b'x,label,y\n"a,""a",b,a\nb,a,b\n'
 
 
-def test_cells_of_any_length_are_read_and_the_limit_of_others_stays(tmp_path):
+def test_reads_long_cells_without_changing_the_csv_field_limit(tmp_path):
     path = tmp_path / "t.csv"
     before = csv.field_size_limit()
     path.write_text(f"text,label\n{'x' * 1_000_000},a\n")
@@ -89,7 +89,7 @@ def test_cells_of_any_length_are_read_and_the_limit_of_others_stays(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["plain", "", " a", "a ", "a,b", 'a"b', "a\nb", "a\rb", "=1", "\t", "ü\u2028"])
-def test_a_cell_reads_back(text):
+def test_cell_round_trip(text):
     assert next(csv.reader(io.StringIO(f"{cell(text)},x\n", newline=""))) == [text, "x"]
 
 
@@ -106,19 +106,19 @@ def test_a_cell_reads_back(text):
 )
 def test_parquet_keeps_types_metadata_and_the_other_columns(tmp_path, labels):
     others = {"n": pa.array([1, None, 3, 4], pa.int8()), "t": pa.array(["x", None, "<b>", "y"])}
-    whole = pa.table({"n": others["n"], "label": labels, "t": others["t"]}).replace_schema_metadata({"who": "me"})
-    parquet.write_table(whole, tmp_path / "t.parquet")
+    original = pa.table({"n": others["n"], "label": labels, "t": others["t"]}).replace_schema_metadata({"who": "me"})
+    parquet.write_table(original, tmp_path / "t.parquet")
     names = read_as_found(tmp_path / "t.parquet")["label"]
     assert names == [str(value).strip() for value in labels.to_pylist()]
     (tmp_path / "out.parquet").write_bytes(with_labels(tmp_path / "t.parquet", "label", {1: names[1], 4: names[0]}))
     found = parquet.read_table(tmp_path / "out.parquet")
-    assert found.schema.equals(whole.schema, check_metadata=True)
+    assert found.schema.equals(original.schema, check_metadata=True)
     values = labels.to_pylist()
     assert found.column("label").to_pylist() == [values[1], values[1], values[2], values[0]]
-    assert found.select(["n", "t"]).equals(whole.select(["n", "t"]))
+    assert found.select(["n", "t"]).equals(original.select(["n", "t"]))
 
 
-def test_semicolons_stay_and_a_label_with_one_is_quoted(tmp_path):
+def test_semicolons_are_kept_and_labels_with_one_are_quoted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x;note;y\n1,5;a, b;p\n2,5;c;q;\n".replace("q;", "q"))
     assert rows_of(Source.parse(str(path), label="y")).columns == {
@@ -141,13 +141,13 @@ def test_rows_without_a_label_are_skipped_and_kept_in_the_copy(tmp_path, suffix)
     assert read_as_found(path) == {"x": ["1", "2", "3", "4"], "y": [None, "1", None, "1"]}
 
 
-def test_a_quote_that_is_not_closed_ends_with_the_file(tmp_path):
+def test_unclosed_quote_ends_with_the_file(tmp_path):
     (tmp_path / "t.csv").write_text('x;y\n1;q\n3;"p;z\n')
     assert with_labels(tmp_path / "t.csv", "y", {2: "q"}) == b"x;y\n1;q\n3;q"
 
 
-def test_an_audit_of_a_table_with_semicolons_and_rows_without_a_label(tmp_path):
-    """Suggestions reach the rows that they are about, and rows without a label stay as they are."""
+def test_audit_of_table_with_semicolons_and_unlabelled_rows(tmp_path):
+    """Suggestions apply to the right rows, and rows without a label are unchanged."""
     path, true = tmp_path / "t.csv", ["ab"[i % 2] for i in range(200)]
     given = [
         {"a": "b", "b": "a"}[label] if i in (40, 41) else "" if i % 7 == 3 else label for i, label in enumerate(true)
@@ -161,7 +161,7 @@ def test_an_audit_of_a_table_with_semicolons_and_rows_without_a_label(tmp_path):
         train([Job(recipe, source, *load(source, recipe), tmp_path / "run")], device="cpu")
     with pytest.warns(UserWarning, match="Skipped"), pytest.warns(UserWarning, match="1 ids occur more than once"):
         findings = audit_run(tmp_path / "run")
-    ids[49:51] = ["s49 (row 50)", "s49 (row 51)"]  # rows without a label count
+    ids[49:51] = ["s49 (row 50)", "s49 (row 51)"]  # rows without a label are counted
     assert findings.ids == [name for name, label in zip(ids, given, strict=True) if label]
     apply(tmp_path / "run", tmp_path / "fixed.csv")
     fixed = read_as_found(tmp_path / "fixed.csv")["y"]

@@ -7,7 +7,7 @@ def marked(column, labels):
     return [row for row, mark in enumerate(unusual_cells(column, labels)) if mark]
 
 
-def test_numbers_are_compared_with_those_of_the_same_label():
+def test_numbers_are_compared_within_the_same_label():
     labels = [0] * 50 + [1] * 50
     column = [str(1 + i % 7) for i in range(50)] + [str(100 + i % 7) for i in range(50)]
     assert marked(column, labels) == []
@@ -15,8 +15,8 @@ def test_numbers_are_compared_with_those_of_the_same_label():
     assert marked(column, labels) == [3, 60]
 
 
-def test_whiskers_of_a_box_plot():
-    column = [str(i) for i in range(100)]  # quartiles 24.25 and 74.75 of these, so whiskers end near -51 and 150
+def test_numbers_beyond_box_plot_whiskers_are_unusual():
+    column = [str(i) for i in range(100)]  # quartiles 24.25 and 74.75, so the whiskers end near -51 and 150
     assert marked([*column, "140"], [0] * 101) == []
     assert marked([*column, "160"], [0] * 101) == [100]
 
@@ -27,18 +27,18 @@ def test_rare_values_are_unusual(odd):
     assert marked(["red", "green"] * 20 + [odd], [0] * 41) == []  # one of 41 is not rare
 
 
-def test_a_column_of_two_numbers_is_judged_by_how_rare_they_are():
+def test_binary_numbers_are_unusual_only_if_rare():
     assert marked(["0"] * 80 + ["1"] * 20, [0] * 100) == []
     assert marked(["0"] * 99 + ["1"], [0] * 100) == [99]
 
 
-def test_missing_numbers_are_unusual_if_they_are_rare():
+def test_missing_numbers_are_unusual_if_rare():
     column = [str(i % 9) for i in range(100)]
     assert marked([*column, " "], [0] * 101) == [100]
     assert marked([*column, *[""] * 50], [0] * 150) == []
 
 
-def test_names_free_text_and_labels_of_few_rows_have_no_unusual_cells():
+def test_free_text_and_rare_labels_have_no_unusual_cells():
     assert marked([f"name {i}" for i in range(100)], [0] * 100) == []
     few = [str(i) for i in range(FEWEST - 2)] + ["1e9"]
     assert marked(few, [0] * (FEWEST - 1)) == []

@@ -23,7 +23,7 @@ from ogc.training.run_folder import read, write_part, write_run, write_tensors
 pytestmark = pytest.mark.pictures
 
 MIXTURE = {"clean_mean": 0.4, "clean_var": 0.2, "noisy_mean": 4.0, "noisy_var": 2.0, "noisy_weight": 0.46}
-ALL = ["accuracy.png", "labels.png", "noise.png", "tau.png", "ratio.png", "histogram.png", "report.html"]
+FILES = ["accuracy.png", "labels.png", "noise.png", "tau.png", "ratio.png", "histogram.png", "report.html"]
 NAMES = ("<script>alert(1)</script>", '"quoted" & co', "x" * 300, "plain")
 
 
@@ -62,7 +62,7 @@ def survey_history(epochs, memorised):
     return history
 
 
-def run_folder(
+def write_run_folder(
     folder,
     *,
     epochs=30,
@@ -73,18 +73,18 @@ def run_folder(
     noise="symmetric:0.5",
     method="ce+ogc",
     memorised=False,
-    **kinds,
+    **options,
 ):
-    """A folder as a run leaves it, without the training: ``kinds`` are those of ``epoch``."""
+    """Write the folder of a run without training. ``options`` are those of ``epoch``."""
     done = epochs if done is None else done
     changes = {
         "epochs": epochs,
         "noise": noise,
         "method": method,
-        "average": 0.999 if kinds.get("average", 1) else None,
+        "average": 0.999 if options.get("average", 1) else None,
     }
     recipe = override(RECIPES["digits"], changes)
-    history = [epoch(i, clips="+" in method, lr=recipe.lr_at(i - 1), **kinds) for i in range(1, done + 1)]
+    history = [epoch(i, clips="+" in method, lr=recipe.lr_at(i - 1), **options) for i in range(1, done + 1)]
     info = {"kind": noise, "rate_asked": 0.5, "rate_got": 0.4498, "seed": 0, "num_classes": 4, "sha256": "5ha" * 21}
     facts = {"samples": samples, "classes": list(classes), "noise": info if noise else None, "device": "cpu"}
     facts |= {
@@ -95,19 +95,19 @@ def run_folder(
         "commit": None,
         "started": "today",
     }
-    described = {"recipe": recipe.model_dump(mode="json"), "source": {"kind": "digits"}}
+    description = {"recipe": recipe.model_dump(mode="json"), "source": {"kind": "digits"}}
     folder.mkdir(parents=True)
-    write_run(folder, "id", described, facts)
+    write_run(folder, "id", description, facts)
     if done < epochs:
         write_tensors(folder / "last.safetensors", "id", {}, {"history": [asdict(each) for each in history]})
         return folder
-    told = {
+    content = {
         "summary": summary(history, 10),
         "epochs": [asdict(each) for each in history],
         "seconds": 75.0,
         "noise_rate": 0.46,
     }
-    write_part(folder / "result.json", "id", {**described, "facts": facts, **told})
+    write_part(folder / "result.json", "id", {**description, "facts": facts, **content})
     generator = torch.Generator().manual_seed(0)
     label = torch.randint(len(classes), (4, samples), generator=generator)
     wrong = torch.rand(samples, generator=generator) < 0.45
@@ -116,14 +116,14 @@ def run_folder(
     predicted = torch.where(torch.rand(samples, generator=generator) < 0.8, label[0], label[2])
     H[:nan], predicted[:nan] = torch.nan, -1
     tensors = {"H": H, "predicted": predicted, "given": given}
-    tensors |= {"true": label[0]} if kinds.get("true", 1) else {}
+    tensors |= {"true": label[0]} if options.get("true", 1) else {}
     tensors |= {"survey.history": survey_history(epochs, memorised)}
     write_tensors(folder / "samples.safetensors", "id", tensors, {})
     return folder
 
 
 class Page(HTMLParser):
-    """What a page is made of: tags with their attributes, and the text."""
+    """Tags of a page with their attributes, and its text."""
 
     def __init__(self, text):
         super().__init__()
@@ -151,20 +151,20 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    folder = run_folder(tmp_path_factory.mktemp("runs") / "run")
+    folder = write_run_folder(tmp_path_factory.mktemp("runs") / "run")
     return folder, write_report(folder)
 
 
-def test_pictures_and_the_page_are_written_and_named(finished):
+def test_writes_pictures_and_page(finished):
     folder, written = finished
-    assert written == [folder / name for name in ALL]
+    assert written == [folder / name for name in FILES]
     for path in written[:-1]:
         content = path.read_bytes()
         assert content.startswith(b"\x89PNG\r\n\x1a\n")
         assert 10_000 < len(content) < 200_000, path.name
 
 
-def test_the_page_needs_no_other_file_and_no_script(finished):
+def test_page_is_self_contained_and_has_no_scripts(finished):
     text = finished[1][-1].read_text()
     page = Page(text)
     assert "http" not in text
@@ -176,18 +176,18 @@ def test_the_page_needs_no_other_file_and_no_script(finished):
     assert not re.search(r"url\((?!#)", text)
 
 
-def test_the_page_can_be_read_without_eyes(finished):
+def test_page_is_accessible(finished):
     page = Page(finished[1][-1].read_text())
     assert page.all("html") == [{"lang": "en"}]
     assert len(page.all("h1")) == len(page.all("title")) == 1
     images = [a["aria-label"] for _, a in page.tags if a.get("role") == "img"]
     assert len(images) == len(page.all("svg")) == 6
-    assert all(len(words) > 40 for words in images)
+    assert all(len(label) > 40 for label in images)
     assert len(page.all("caption")) == len(page.all("table"))
     assert all(a.get("scope") in ("row", "col") for a in page.all("th"))
 
 
-def test_drawings_share_a_page_without_sharing_ids(finished):
+def test_ids_in_drawings_are_unique(finished):
     page = Page(finished[1][-1].read_text())
     ids = [a["id"] for _, a in page.tags if "id" in a]
     assert len(ids) == len(set(ids)) > 50
@@ -196,16 +196,16 @@ def test_drawings_share_a_page_without_sharing_ids(finished):
     assert links | clips <= set(ids)
 
 
-def test_drawings_follow_the_colours_of_the_page(finished):
+def test_drawings_use_the_colours_of_the_page(finished):
     text = finished[1][-1].read_text()
     drawings = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     assert re.findall(r"#[0-9a-f]{6}\b", drawings) == []
     used, known = set(re.findall(r"var\(--(\w+)\)", text)), set(re.findall(r"--(\w+): #", text))
     assert used <= known
-    assert len(re.findall(r"--ink: #", text)) == 2  # by day and by night
+    assert len(re.findall(r"--ink: #", text)) == 2  # light and dark
 
 
-def test_names_of_classes_are_escaped(finished):
+def test_class_names_are_escaped(finished):
     text = finished[1][-1].read_text()
     assert "<script" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
@@ -214,24 +214,24 @@ def test_names_of_classes_are_escaped(finished):
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_class_is_named_by_any_bytes(tmp_path):
-    folder = run_folder(tmp_path / "run", classes=["caf\udce9", "tea", "c", "d"])  # a folder's name that is no UTF-8
+def test_class_name_that_is_not_utf8(tmp_path):
+    folder = write_run_folder(tmp_path / "run", classes=["caf\udce9", "tea", "c", "d"])  # the bytes b"caf\xe9"
     assert "caf?" in write_report(folder)[-1].read_text()
 
 
-def test_the_outcome_is_said_in_sentences(finished):
-    said = " ".join(sentences(read(finished[0])))
-    assert "for 30 of 30 epochs in 0:45" in said
-    assert "Accuracy on test over the last 10 epochs: 60.2 % (standard deviation 1.1)" in said
-    assert "with the averaged weights 62.2 %" in said
-    assert "The best epoch, 30, had 64.0 % (averaged), but it was chosen on the same set." in said
+def test_sentences_summarise_the_result(finished):
+    text = " ".join(sentences(read(finished[0])))
+    assert "for 30 of 30 epochs in 0:45" in text
+    assert "Accuracy on test over the last 10 epochs: 60.2 % (standard deviation 1.1)" in text
+    assert "with the averaged weights 62.2 %" in text
+    assert "The best epoch, 30, had 64.0 % (averaged), but it was chosen on the same set." in text
     assert (
         "For 8.1 % of the wrongly labelled samples the network predicts the wrong label, for 70.0 % the true one."
-        in said
+        in text
     )
-    assert re.search(r"An estimated 46.0 % of the labels are wrong \(true rate: 3\d.\d %\)\.", said)
-    assert "memorising" not in said
-    assert said in Page(finished[1][-1].read_text()).text.replace("\u00a0", " ").replace("\n", " ")
+    assert re.search(r"An estimated 46.0 % of the labels are wrong \(true rate: 3\d.\d %\)\.", text)
+    assert "memorising" not in text
+    assert text in Page(finished[1][-1].read_text()).text.replace("\u00a0", " ").replace("\n", " ")
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -239,8 +239,8 @@ def test_the_outcome_is_said_in_sentences(finished):
     ("method", "remedy"),
     [("ce", "with a method that ends in +ogc"), ("ce+ogc", "with a smaller network")],
 )
-def test_memorisation_is_said_once_with_what_to_do(tmp_path, method, remedy):
-    folder = run_folder(tmp_path / "run", method=method, memorised=True)
+def test_memorisation_is_reported_once_with_a_remedy(tmp_path, method, remedy):
+    folder = write_run_folder(tmp_path / "run", method=method, memorised=True)
     written = {path.name for path in write_report(folder)}
     text = Page((folder / "report.html").read_text()).text.replace("\u00a0", " ")
     assert text.count("most likely by memorising them: at the end it contradicts 12.0 %") == 1
@@ -251,8 +251,8 @@ def test_memorisation_is_said_once_with_what_to_do(tmp_path, method, remedy):
     assert "surveys do not count" in text
 
 
-def test_the_classes_are_suspected_by_the_surveys_where_there_are_any(tmp_path):
-    run = read(run_folder(tmp_path / "run"))
+def test_suspected_labels_per_class_come_from_surveys(tmp_path):
+    run = read(write_run_folder(tmp_path / "run"))
     given, C = run.samples["given"], len(NAMES)
     other = torch.nn.functional.one_hot((given + 1) % C, C).float()
     right = torch.nn.functional.one_hot(given, C).float()
@@ -262,7 +262,7 @@ def test_the_classes_are_suspected_by_the_surveys_where_there_are_any(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kinds", "missing", "says"),
+    ("options", "missing", "expected"),
     [
         ({"true": False, "noise": None}, ["ratio.png"], "none added; the true labels are unknown"),
         ({"method": "ce"}, ["tau.png", "ratio.png"], "Classes by share of different predictions"),
@@ -273,26 +273,24 @@ def test_the_classes_are_suspected_by_the_surveys_where_there_are_any(tmp_path):
         ({"nan": 30}, [], "30 samples were never in a batch"),
         ({"nan": 400}, ["histogram.png"], "400 samples were never in a batch"),
         ({"done": 12}, ["noise.png", "histogram.png"], "12 of 30 epochs are done"),
-        ({"done": 0}, ALL[:-1], "no epoch is finished yet"),
+        ({"done": 0}, FILES[:-1], "no epoch is finished yet"),
         ({"classes": [f"c{i}" for i in range(1000)], "samples": 3000}, [], "The other 980 classes"),
         ({"method": "ce+linear", "done": 2}, ["noise.png", "tau.png", "ratio.png", "histogram.png"], "--resume"),
     ],
     ids=lambda value: "-".join(value)[:40] if isinstance(value, dict) else None,
 )
-def test_a_run_of_any_kind_has_a_report(tmp_path, monkeypatch, kinds, missing, says):
-    monkeypatch.setattr(
-        report, "png", lambda figure: b"a picture"
-    )  # takes most of the time; the page holds all drawings
-    folder = run_folder(tmp_path / "a run", **kinds)
+def test_report_of_every_kind_of_run(tmp_path, monkeypatch, options, missing, expected):
+    monkeypatch.setattr(report, "png", lambda figure: b"a picture")  # slow, and the page contains all drawings
+    folder = write_run_folder(tmp_path / "a run", **options)
     written = write_report(folder)
-    assert [path.name for path in written] == [name for name in ALL if name not in missing]
+    assert [path.name for path in written] == [name for name in FILES if name not in missing]
     page = Page(written[-1].read_text())
-    assert says in page.text.replace("\u00a0", " ")
+    assert expected in page.text.replace("\u00a0", " ")
     assert "nan" not in page.text.lower().split()
 
 
-def test_a_run_that_clipped_nothing_says_so(tmp_path):
-    folder = run_folder(tmp_path / "run", epochs=5)
+def test_reports_run_that_clips_nothing(tmp_path):
+    folder = write_run_folder(tmp_path / "run", epochs=5)
     edited(folder / "run.json", lambda run: run["facts"].update(samples=50, batch=16, steps=3))
     assert "ce+ogc clips nothing in 15 steps of 16 samples" in " ".join(sentences(read(folder)))
     assert ("epoch", "3 steps of 16 samples") in report.provenance_rows(read(folder))
@@ -300,15 +298,15 @@ def test_a_run_that_clipped_nothing_says_so(tmp_path):
     assert "clips nothing" not in " ".join(sentences(read(folder)))
 
 
-def test_a_run_that_broke_says_where(tmp_path):
-    folder = run_folder(tmp_path / "run", done=3)
-    assert "broke" not in " ".join(sentences(read(folder)))
+def test_reports_where_training_failed(tmp_path):
+    folder = write_run_folder(tmp_path / "run", done=3)
+    assert "Training failed" not in " ".join(sentences(read(folder)))
     write_part(folder / "nonfinite.json", "id", {"epoch": 4, "step": 2, "samples": ["7"], "epochs": [asdict(epoch(1))]})
     assert "Training failed at step 2 of epoch 4" in " ".join(sentences(read(folder)))
 
 
-def test_classes_are_counted_as_by_hand(tmp_path):
-    run = read(run_folder(tmp_path / "run", classes="abcd", nan=20))
+def test_class_rows_match_manual_counts(tmp_path):
+    run = read(write_run_folder(tmp_path / "run", classes="abcd", nan=20))
     H, predicted, given, true = (run.samples[name].tolist() for name in ("H", "predicted", "given", "true"))
     rows = {row.name: row for row in class_rows(run)}
     assert set(rows) == set("abcd")
@@ -316,7 +314,7 @@ def test_classes_are_counted_as_by_hand(tmp_path):
         own = [i for i in range(400) if given[i] == label]
         others = [predicted[i] for i in own if predicted[i] not in (label, -1)]
         assert rows[name].samples == len(own)
-        assert rows[name].suspected == sum(H[i] > 2 for i in own)  # the two normals part between 1.3 and 4
+        assert rows[name].suspected == sum(H[i] > 2 for i in own)  # all losses are below 1.3 or above 4
         assert rows[name].wrong == sum(true[i] != label for i in own)
         assert rows[name].otherwise == len(others)
         assert rows[name].instead in [f"{'abcd'[other]} ({others.count(other)})" for other in set(others)]
@@ -325,7 +323,7 @@ def test_classes_are_counted_as_by_hand(tmp_path):
     assert shares == sorted(shares, reverse=True)
 
 
-def test_a_real_run_from_python(tmp_path):
+def test_report_of_real_run_from_python(tmp_path):
     recipe = override(RECIPES["digits"], {"epochs": 1, "hidden": "8", "average": None})
     train([Job(recipe, None, load_digits(), None, tmp_path)], device="cpu")
     assert [path.name for path in write_report(tmp_path)] == [
@@ -345,15 +343,15 @@ def test_a_real_run_from_python(tmp_path):
     assert names["network"](torch.zeros(2, 64)).shape == (2, 10)
 
 
-def test_a_run_whose_turn_never_came(tmp_path):
-    folder = run_folder(tmp_path / "run", done=0)
+def test_report_of_run_that_never_started(tmp_path):
+    folder = write_run_folder(tmp_path / "run", done=0)
     edited(folder / "run.json", facts=None)
     (folder / "last.safetensors").unlink()
     assert f"ogc train --resume {folder}" in Page(write_report(folder)[-1].read_text()).text
 
 
-def test_accuracy_by_doubtful_labels_is_called_that(tmp_path):
-    folder = run_folder(tmp_path / "run", noise=None, true=False)
+def test_warns_if_accuracy_is_measured_on_unverified_labels(tmp_path):
+    folder = write_run_folder(tmp_path / "run", noise=None, true=False)
     doubt = "If one is wrong, a correct prediction counts as an error"
     for source, doubtful in (
         ({"kind": "digits"}, False),
@@ -367,26 +365,27 @@ def test_accuracy_by_doubtful_labels_is_called_that(tmp_path):
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def shown(results, width=80):
+def rendered(results, width=80):
     text = io.StringIO()
     Console(file=text, width=width).print(table(results))
     return text.getvalue()
 
 
-def results(tmp_path, *runs):
+def make_results(tmp_path, *runs):
     folders = [
-        run_folder(tmp_path / str(i), **{k: v for k, v in kinds.items() if k != "seed"}) for i, kinds in enumerate(runs)
+        write_run_folder(tmp_path / str(i), **{k: v for k, v in options.items() if k != "seed"})
+        for i, options in enumerate(runs)
     ]
     found = [json.loads((folder / "result.json").read_text()) for folder in folders]
-    for result, kinds in zip(found, runs, strict=True):
-        result["recipe"]["seed"] = kinds.get("seed", 0)
+    for result, options in zip(found, runs, strict=True):
+        result["recipe"]["seed"] = options.get("seed", 0)
     return found
 
 
-def test_the_table_has_a_row_per_run_and_one_per_group_of_seeds(tmp_path):
-    several = results(tmp_path, {"seed": 0}, {"seed": 1}, {"method": "ce"})
+def test_table_has_one_row_per_run_and_per_group_of_seeds(tmp_path):
+    several = make_results(tmp_path, {"seed": 0}, {"seed": 1}, {"method": "ce"})
     several[1]["summary"] |= {"last": 0.622}
-    text = shown(several)
+    text = rendered(several)
     lines = [line.split() for line in text.splitlines()]
     assert ["ce+ogc", "0", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"] in lines
     assert ["ce+ogc", "n=2", "61.2+-1.4", "62.2+-0.0", "62.0+-0.0", "8.1+-0.0", "46.0/45.0", "1:15"] in lines
@@ -396,18 +395,18 @@ def test_the_table_has_a_row_per_run_and_one_per_group_of_seeds(tmp_path):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_table_leaves_out_what_no_run_has(tmp_path):
-    text = shown(results(tmp_path, {"average": False, "true": False, "noise": None, "method": "ce"}))
+def test_table_omits_columns_that_no_run_has(tmp_path):
+    text = rendered(make_results(tmp_path, {"average": False, "true": False, "noise": None, "method": "ce"}))
     head = text.split("───")[0]
     assert "memorised" not in head
     assert "averaged" not in head
     assert "noise" not in head.split("seed")[1]
-    assert shown(results(tmp_path / "new", {"sets": (), "average": False})).count("46.0/45.0") == 1
+    assert rendered(make_results(tmp_path / "new", {"sets": (), "average": False})).count("46.0/45.0") == 1
 
 
-def test_the_tables_caption_says_what_the_numbers_are(tmp_path):
-    def caption(name, **kinds):
-        return " ".join(shown(results(tmp_path / name, kinds)).split())
+def test_table_caption_explains_the_numbers(tmp_path):
+    def caption(name, **options):
+        return " ".join(rendered(make_results(tmp_path / name, options)).split())
 
     assert "running average: mean over the last 10 epochs. The best" in caption("many")
     assert "running average: after the last epoch. The best" in caption("one", epochs=1)
@@ -417,18 +416,18 @@ def test_the_tables_caption_says_what_the_numbers_are(tmp_path):
     assert "ccuracy" not in without
 
 
-def test_the_table_names_whatever_else_differs(tmp_path):
-    two = results(tmp_path, {}, {})
+def test_table_shows_other_settings_that_differ(tmp_path):
+    two = make_results(tmp_path, {}, {})
     two[1]["recipe"]["lr"] = 0.02
-    text = shown(two)
+    text = rendered(two)
     assert "ce+ogc lr 0.1" in text
     assert "ce+ogc lr 0.02" in text
     assert "n=2" not in text
 
 
-def test_the_table_is_ascii_where_it_must_be(tmp_path):
+def test_table_is_ascii_for_ascii_output(tmp_path):
     text = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    Console(file=text, width=80).print(table(results(tmp_path, {"seed": 0}, {"seed": 1})))
+    Console(file=text, width=80).print(table(make_results(tmp_path, {"seed": 0}, {"seed": 1})))
     text.flush()
     assert b"60.2+-0.0" in text.buffer.getvalue()
 
@@ -437,20 +436,20 @@ def test_the_table_is_ascii_where_it_must_be(tmp_path):
 
 
 @pytest.mark.parametrize("heights", [[], [3.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.5, 9.0, 9.1], [-5.0, 5.0]])
-def test_labels_keep_apart_and_do_not_wander(heights):
+def test_spread_separates_labels_and_keeps_their_mean(heights):
     moved = spread(heights, 2.0)
     assert all(b - a >= 2 - 1e-9 for a, b in itertools.pairwise(moved))
     assert sum(moved) == pytest.approx(sum(heights))
     assert all(abs(a - b) <= 2 * len(heights) for a, b in zip(moved, heights, strict=True))
 
 
-def test_falls_of_the_learning_rate_are_marked_and_a_cosine_is_not():
+def test_lr_drops_are_marked_but_not_a_smooth_schedule():
     steps = [epoch(i, lr=0.1 if i <= 4 else 0.01) for i in range(1, 9)]
     assert lr_drops(steps) == {4: "lr 0.01"}
     assert lr_drops([epoch(i, lr=1 / i) for i in range(1, 40)]) == {}
 
 
-def test_an_svg_does_not_depend_on_the_day():
+def test_svg_is_deterministic():
     def draw(axes):
         axes.plot([1, 2])
         return "A title for the PNG"
@@ -463,11 +462,11 @@ def test_an_svg_does_not_depend_on_the_day():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", [{}, {"done": 12, "true": False}], ids=["finished", "unfinished"])
-def test_the_page_in_a_browser(tmp_path, chromium, kinds):
+@pytest.mark.parametrize("options", [{}, {"done": 12, "true": False}], ids=["finished", "unfinished"])
+def test_page_in_browser(tmp_path, chromium, options):
     """Nothing is fetched or logged; the page fits a phone, and follows the colour scheme."""
-    page = write_report(run_folder(tmp_path / "run", **kinds))[-1].as_uri()
-    papers = {}
+    page = write_report(write_run_folder(tmp_path / "run", **options))[-1].as_uri()
+    backgrounds = {}
     for width in (375, 1280):
         for scheme in ("light", "dark"):
             context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
@@ -478,10 +477,10 @@ def test_the_page_in_a_browser(tmp_path, chromium, kinds):
             tab.goto(page)
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
             assert tab.evaluate("Math.min(...[...document.querySelectorAll('svg')].map(s => s.clientHeight))") > 150
-            papers[scheme] = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+            backgrounds[scheme] = tab.evaluate("getComputedStyle(document.body).backgroundColor")
             ink = tab.evaluate("getComputedStyle(document.querySelector('svg text')).fill")
             assert ink == tab.evaluate("getComputedStyle(document.body).color")
             context.close()
             assert logged == []
             assert fetched == [page]
-    assert papers == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}
+    assert backgrounds == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}
