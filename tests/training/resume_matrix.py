@@ -25,7 +25,7 @@ STOPS = {  # epoch and step, both from 1; None is an epoch's end
 
 
 def make(folder, options, scenario):
-    """The job of a variant. Only one scenario has surveys, so it is compared with an uninterrupted run of its own."""
+    """The job of a variant. Only one scenario has surveys, so it has its own uninterrupted run."""
     return job(folder, net=network(), **options, surveys=2 if scenario == "surveys" else 0)
 
 

@@ -294,7 +294,7 @@ def test_unwritable_folder_fails_before_training(tmp_path):
         train([job(tmp_path / "file")])
 
 
-def test_metrics_are_cut_back_to_the_checkpoint(stopped):
+def test_metrics_are_truncated_to_the_checkpoint(stopped):
     """Epochs trained after the last save are repeated."""
     lines = (stopped / METRICS).read_text()
     (stopped / METRICS).write_text(lines + lines.replace('"epoch": 1', '"epoch": 2') + '{"half')

@@ -37,7 +37,7 @@ def test_every_kind_of_method_in_two_processes(tmp_path):
 
 
 @pytest.mark.parametrize("stops", [[(1, step) for step in (1, 2, 3, 4, None)], [(4, 4)], [(3, None), (4, 1)]])
-def test_any_step(tmp_path, stops):
+def test_resume_at_any_step(tmp_path, stops):
     train([job(tmp_path / "uninterrupted", net=network())])
     _, positions = train_in_pieces(lambda: job(tmp_path / "resumed", net=network()), stops)
     assert len(positions) == len(stops)

@@ -66,7 +66,7 @@ def recipe(name, **changes):
 
 
 @pytest.mark.usefixtures("rows", "photos", "arrays")
-def test_parse():
+def test_parse_valid_sources():
     here = Path.cwd()
     assert Source.parse("digits") == Source(kind="digits")
     assert Source.parse("cifar10") == Source(kind="cifar10", path=here / "data")
