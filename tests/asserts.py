@@ -1,4 +1,4 @@
-"""Contracts that every criterion meets; each takes the criterion's constructor. Run by test_contracts.py."""
+"""Contracts for every criterion. Each takes the criterion's constructor. Run by test_contracts.py."""
 
 import inspect
 import io
@@ -25,7 +25,7 @@ OTHER = {
     "ignore_index": 3,
     "reduction": "sum",
 }
-"""For each argument of a loss another value than its default."""
+"""A non-default value for each argument of a loss."""
 
 
 def value_and_gradient(criterion: nn.Module, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,7 @@ def is_finite(make: Make) -> None:
 
 
 def lets_the_gradient_flow(make: Make) -> None:
-    """A step against the gradient lowers the loss, and no sample is left without a gradient."""
+    """A step against the gradient lowers the loss, and every sample has a gradient."""
     logits, labels = batch()
     value, gradient = value_and_gradient(make(), logits, labels)
     assert (gradient.abs().sum(1) > 0).all()
@@ -71,7 +71,7 @@ def computes_in_float32_or_float64(make: Make) -> None:
 
 
 def loses_nothing_in_half_precision(make: Make) -> None:
-    """The result is that of the rounded logits in float32; the gradient too, but for its own rounding."""
+    """The loss is that of the rounded logits in float32. So is the gradient, up to its own rounding."""
     criterion = make()
     for dtype in (torch.float16, torch.bfloat16):
         logits, labels = batch(dtype=dtype)
@@ -84,7 +84,7 @@ def loses_nothing_in_half_precision(make: Make) -> None:
 
 
 def takes_dense_predictions(make: Make) -> None:
-    """(N, C, d1, d2) is the same as (N d1 d2, C)."""
+    """(N, C, d1, d2) gives the same as (N d1 d2, C)."""
     logits, labels = batch(3 * 4 * 5)
     dense, dense_labels = logits.view(3, 4, 5, C).movedim(3, 1), labels.view(3, 4, 5)
     for labels_ in (labels, torch.where(labels == 2, -100, labels)):
@@ -108,15 +108,15 @@ def reduces(make: Make) -> None:
 
 
 def weights_classes(make: Make) -> None:
-    """As torch defines it: the mean divides by the weights used. Ignored labels use none."""
+    """As in torch, the mean divides by the sum of the weights used. Ignored labels add none."""
     logits, labels = batch()
     weight = torch.linspace(0, 2, C)
     for labels_ in (labels, torch.where(labels == 4, -100, labels)):
-        share = torch.where(labels_ == -100, 0, weight[labels_.clamp(min=0)])
-        expected = share * make(reduction="none")(logits, labels_)
+        sample_weight = torch.where(labels_ == -100, 0, weight[labels_.clamp(min=0)])
+        expected = sample_weight * make(reduction="none")(logits, labels_)
         assert_close(make(weight=weight, reduction="none")(logits, labels_), expected)
         assert_close(make(weight=weight, reduction="sum")(logits, labels_), expected.sum())
-        assert_close(make(weight=weight)(logits, labels_), expected.sum() / share.sum())
+        assert_close(make(weight=weight)(logits, labels_), expected.sum() / sample_weight.sum())
     with pytest.raises(
         ValueError, match=r"^Parameter `weight` should be of length C = 10\. Found `weight = \(3,\)`\.$"
     ):
@@ -126,14 +126,16 @@ def weights_classes(make: Make) -> None:
 def leaves_out_ignored_labels(make: Make) -> None:
     logits, labels = batch()
     for ignore_index in (-100, -1, 255):
-        some = torch.where(labels % 3 == 0, ignore_index, labels)
-        kept = some != ignore_index
-        value, gradient = value_and_gradient(make(ignore_index=ignore_index), logits, some)
-        value_kept, gradient_kept = value_and_gradient(make(ignore_index=ignore_index), logits[kept], some[kept])
+        partly_ignored = torch.where(labels % 3 == 0, ignore_index, labels)
+        kept = partly_ignored != ignore_index
+        value, gradient = value_and_gradient(make(ignore_index=ignore_index), logits, partly_ignored)
+        value_kept, gradient_kept = value_and_gradient(
+            make(ignore_index=ignore_index), logits[kept], partly_ignored[kept]
+        )
         assert_close(value, value_kept)
         assert_close(gradient[kept], gradient_kept)
         assert (gradient[~kept] == 0).all()
-        assert (make(ignore_index=ignore_index, reduction="none")(logits, some)[~kept] == 0).all()
+        assert (make(ignore_index=ignore_index, reduction="none")(logits, partly_ignored)[~kept] == 0).all()
 
 
 def is_zero_without_labels(make: Make) -> None:
@@ -190,13 +192,13 @@ def refuses_what_is_no_batch(make: Make) -> None:
     ):
         criterion(logits, torch.tensor([0, 10, -1, -100]))
     for bad in (torch.nan, torch.inf):
-        broken = logits.clone()
-        broken[1, 3] = bad
+        invalid = logits.clone()
+        invalid[1, 3] = bad
         with pytest.raises(
             ValueError,
             match=r"^Logits should be free of NaN and \+inf\. Found some in 1 of 4 samples, the first at index 1\.$",
         ):
-            criterion(broken, labels)
+            criterion(invalid, labels)
     dense = torch.zeros(2, C, 3)
     dense[1, 0, 2] = torch.nan
     with pytest.raises(ValueError, match=r"in 1 of 2 samples, the first at index 1\.$"):
@@ -224,7 +226,7 @@ def saves_and_loads(make: Make) -> None:
 
 
 def is_cross_entropy(make: Make) -> None:
-    """Bit for bit torch's, up to rounding: weight, ignore_index, reduction and dense predictions."""
+    """Equal to torch's up to rounding: weight, ignore_index, reduction and dense predictions."""
     weight = torch.linspace(0.1, 3, C)
     logits, labels = batch(60)
     labels = torch.where(labels == 7, -100, labels)
@@ -241,7 +243,7 @@ def is_cross_entropy(make: Make) -> None:
 
 
 def traces(make: Make) -> None:
-    """torch.compile takes it as one graph, forward and backward, and the graph computes the same."""
+    """torch.compile captures it as one graph, forward and backward, with the same results."""
     criterion = make()
     compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
     for dtype in (torch.float32, torch.bfloat16):

@@ -1,7 +1,7 @@
-"""Processes that tests start, hold at a step and end. None outlives its test.
+"""Child processes that tests start, pause at a step and stop. None outlives its test.
 
-Most are forks of a process that has imported torch, matplotlib, scikit-learn and ogc: importing them takes longer
-than what the tests then do.
+Most are forks of a process that has already imported torch, matplotlib, scikit-learn and ogc, because the imports take
+longer than the tests.
 """
 
 import json
@@ -25,27 +25,27 @@ STARTED = []
 
 
 def popen(command, **options):
-    """Start a process that the test's end kills, with all that it has started."""
+    """Start a process. It and its children are killed when the test ends."""
     process = subprocess.Popen(command, start_new_session=True, **options)
     STARTED.append(process)
     return process
 
 
 def fork(script, *arguments, env=None, cwd=None, merged=False, strict=False):
-    """Run a Python file as ``popen`` would, in a fork, with ``env`` added to this process's environment.
+    """Run a Python file like ``popen``, but in a fork. ``env`` is added to this process's environment.
 
-    :param merged: whether stderr goes where stdout goes.
+    :param merged: whether stderr is redirected to stdout.
     :param strict: whether warnings are errors.
     """
-    given = {"script": str(script), "arguments": [*map(str, arguments)], "cwd": str(cwd or Path.cwd())}
-    given |= {"env": {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}, "merged": merged, "strict": strict}
-    process = Server.get().fork(given)
+    request = {"script": str(script), "arguments": [*map(str, arguments)], "cwd": str(cwd or Path.cwd())}
+    request |= {"env": {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}, "merged": merged, "strict": strict}
+    process = Server.get().fork(request)
     STARTED.append(process)
     return process
 
 
 def output_of(code, folder):
-    """Run Python code in a fork, as a file in ``folder``. Return what it prints."""
+    """Run Python code in a fork, as a file in ``folder``. Return its output."""
     script = Path(folder, "code.py")
     script.write_text(code)
     process = fork(script, cwd=folder)
@@ -55,7 +55,7 @@ def output_of(code, folder):
 
 
 def kill_all():
-    """Kill the processes that are still running, and close their pipes."""
+    """Kill the processes that are still running, and close all pipes."""
     while STARTED:
         process = STARTED.pop()
         if process.poll() is None:
@@ -67,26 +67,26 @@ def kill_all():
                 pipe.close()
 
 
-def wait_for(holds, what, *processes):
-    """Wait until ``holds()``. Fail if a process ends before."""
+def wait_for(condition, what, *processes):
+    """Wait until ``condition()`` is true. Fail if a process ends first."""
     end = time.monotonic() + LIMIT
-    while not holds():
+    while not condition():
         ended = [process for process in processes if process.poll() is not None]
-        assert not ended or holds(), f"ended before {what}: {ended[0].communicate()}"
-        assert time.monotonic() < end, f"waited in vain for {what}"
+        assert not ended or condition(), f"ended before {what}: {ended[0].communicate()}"
+        assert time.monotonic() < end, f"timed out waiting for {what}"
         time.sleep(0.01)
 
 
 def ogc(*arguments, **options):
-    """Run ``ogc`` in a fork, held as the variables of ``held`` demand."""
+    """Run ``ogc`` in a fork. With the environment of ``held`` it pauses at a step."""
     return fork(__file__, *arguments, **options)
 
 
-# --- held at a step --------------------------------------------------------------------------------------------------
+# --- paused at a step ------------------------------------------------------------------------------------------------
 
 
 def held(path, after=1):
-    """Environment of a process that creates ``path`` at its step number ``after`` and waits there.
+    """Environment of a process that creates ``path`` at step number ``after`` and waits.
 
     It continues when the file is removed or when it receives a signal that it handles.
     """
@@ -94,7 +94,7 @@ def held(path, after=1):
 
 
 def hold_training():
-    """Make this process do what ``held`` says."""
+    """Pause this process as specified by the environment of ``held``."""
     if not os.environ.get("HOLD"):
         return
     from ogc.report.progress import Progress
@@ -106,11 +106,11 @@ def hold_training():
         nonlocal left
         left -= 1
         if left == 0:
-            handler = signal.getsignal(signal.SIGTERM)  # the first signal restores the one before
+            handler = signal.getsignal(signal.SIGTERM)  # the first signal restores the previous handler
             path.touch()
             while path.exists() and signal.getsignal(signal.SIGTERM) is handler:
                 if os.getppid() != parent:
-                    os._exit(1)  # its test has ended
+                    os._exit(1)  # the test process has ended
                 time.sleep(0.01)
         moved(self, *arguments, **options)
 
@@ -120,8 +120,8 @@ def hold_training():
 # --- forks -----------------------------------------------------------------------------------------------------------
 
 
-class Forked:
-    """A fork of the server, with the methods of ``Popen``. What it prints goes to files."""
+class ForkedProcess:
+    """A fork of the server, with the methods of ``Popen``. Its output goes to files."""
 
     stdin = stdout = stderr = returncode = None
 
@@ -152,7 +152,7 @@ class Forked:
 
 
 class Server:
-    """The process that is forked. It reads one request per line and ends with this process."""
+    """The process that is forked. It reads one request per line and exits when this process does."""
 
     running = None
 
@@ -176,19 +176,19 @@ class Server:
         command = [sys.executable, __file__, "--serve"]
         self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, start_new_session=True)
 
-    def fork(self, given):
+    def fork(self, request):
         self.forks += 1
         folder = Path(self.folder.name, str(self.forks))
         folder.mkdir()
-        for name in ("stdout", "stderr"):  # which a fork that is killed at once would not make
+        for name in ("stdout", "stderr"):  # a fork that is killed at once would not create them
             (folder / name).touch()
-        self.process.stdin.write(json.dumps(given | {"folder": str(folder)}).encode() + b"\n")
+        self.process.stdin.write(json.dumps(request | {"folder": str(folder)}).encode() + b"\n")
         self.process.stdin.flush()
-        return Forked(folder, given["merged"])
+        return ForkedProcess(folder, request["merged"])
 
 
 def serve():
-    """Fork for every line of the input. Return its request in the child, and None at the end of the input."""
+    """Fork once per line of input. Return the request in the child, and None at the end of the input."""
     for name in LIBRARIES:
         __import__(name)
     children, unread = {}, b""
@@ -199,11 +199,11 @@ def serve():
                 return None
             *lines, unread = (unread + read).split(b"\n")
             for line in lines:
-                given = json.loads(line)
+                request = json.loads(line)
                 child = os.fork()
                 if child == 0:
-                    return given
-                children[child] = Path(given["folder"])
+                    return request
+                children[child] = Path(request["folder"])
                 publish(children[child] / "pid", child)
         while children and (ended := os.waitpid(-1, os.WNOHANG))[0]:
             publish(children.pop(ended[0]) / "status", os.waitstatus_to_exitcode(ended[1]))
@@ -214,22 +214,22 @@ def publish(path, value):
     path.with_suffix(".new").rename(path)
 
 
-def become(given):
-    """Turn the fork into what a new process would be, and run the script."""
+def become(request):
+    """Set up the fork like a new process and run the script."""
     os.setsid()
-    folder = Path(given["folder"])
+    folder = Path(request["folder"])
     files = [os.open(os.devnull, os.O_RDONLY)]
     files += [os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for name in ("stdout", "stderr")]
-    for number, file in enumerate([files[0], files[1], files[1 if given["merged"] else 2]]):
+    for number, file in enumerate([files[0], files[1], files[1 if request["merged"] else 2]]):
         os.dup2(file, number)
     os.environ.clear()
-    os.environ.update(given["env"])
-    os.chdir(given["cwd"])
-    sys.argv = [given["script"], *given["arguments"]]
-    sys.path[:1] = [str(Path(given["script"]).parent), *given["env"].get("PYTHONPATH", "").split(os.pathsep)]
-    if given["strict"]:
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    sys.argv = [request["script"], *request["arguments"]]
+    sys.path[:1] = [str(Path(request["script"]).parent), *request["env"].get("PYTHONPATH", "").split(os.pathsep)]
+    if request["strict"]:
         warnings.simplefilter("error")
-    runpy.run_path(given["script"], run_name="__main__")
+    runpy.run_path(request["script"], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Settings of the whole suite: hypothesis profiles, the source tree for child processes, pictures, the browser."""
+"""Settings of the test suite: hypothesis profiles, the source tree for child processes, pictures, the browser."""
 
 import gc
 import io
@@ -27,10 +27,10 @@ settings.register_profile("ogc", derandomize=True, **common)
 settings.register_profile("fuzz", derandomize=False, **common)
 settings.load_profile("ogc")
 
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray reads it when imported: use the loopback, nothing else
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported: use only the loopback interface
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us in the background has it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if a shell starts pytest in the background
 
 # Child processes import ogc from this source tree, even if another one is installed.
 paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -45,13 +45,13 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Leave what the tests have imported, most of a million objects, out of every later garbage collection."""
+    """Exclude imported modules, almost a million objects, from later garbage collections."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print one line in capitals if tests were skipped for want of a browser."""
+    """Print one line in capitals if tests were skipped because no browser was found."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if NO_BROWSER in str(report.longrepr)]
     if skipped:
         line = f"{len(skipped)} PAGE TESTS WERE SKIPPED: NO BROWSER FOUND. TO RUN THEM: apt-get install chromium"
@@ -77,14 +77,14 @@ def no_child_is_left():
 
 @pytest.fixture
 def fresh_compiler():
-    """Drop the compiled graphs of other tests, before and after."""
+    """Reset the compiler before and after the test."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 
 
 def draw_nothing(patch):
-    """Replace matplotlib's rendering, 95 % of the time of a small training: ``savefig`` writes a fixed picture."""
+    """Make ``savefig`` write a fixed picture. Rendering takes 95 % of the time of a small training run."""
     png = io.BytesIO()
     Image.new("L", (1, 1)).save(png, "PNG", dpi=(100, 100))
 
@@ -107,11 +107,11 @@ def quick_pictures(request):
 
 @pytest.fixture
 def no_pictures(monkeypatch):
-    """Draw nothing in one test of a module that is marked."""
+    """Draw nothing in one test of a module marked ``pictures``."""
     draw_nothing(monkeypatch)
 
 
-@pytest.fixture(scope="module")  # a session's would leave playwright's event loop running in other modules
+@pytest.fixture(scope="module")  # session scope would leave playwright's event loop running in other modules
 def chromium():
     """Launch the browser, or skip."""
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install 'torch-ogc[test]'")

@@ -1,4 +1,4 @@
-"""Data and criteria that several tests share."""
+"""Data and criteria shared by several tests."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,17 +30,17 @@ def batch(
 
 
 def noisy_batch(N: int, *, seed: int, rate: float = 0.4, margin: float = 5.0) -> tuple[Tensor, Tensor]:
-    """Logits that know the right label, and given labels of which a share is wrong: a queue with two heaps."""
+    """Logits that predict the true label, and given labels that are wrong at ``rate``. Their H is bimodal."""
     g = random(seed)
-    right = torch.randint(C, (N,), generator=g)
+    true = torch.randint(C, (N,), generator=g)
     logits = torch.randn(N, C, generator=g)
-    logits[torch.arange(N), right] += margin
+    logits[torch.arange(N), true] += margin
     wrong = torch.rand(N, generator=g) < rate
-    return logits, torch.where(wrong, (right + torch.randint(1, C, (N,), generator=g)) % C, right)
+    return logits, torch.where(wrong, (true + torch.randint(1, C, (N,), generator=g)) % C, true)
 
 
 def queue_of(shape: str, size: int = 512, *, seed: int = 0) -> Tensor:
-    """H of a queue that says nothing, or hardly anything: (size,)."""
+    """H of a queue of the given shape: (size,)."""
     queues = {
         "constant": torch.full((size,), 1.5),
         "two spikes": torch.tensor([0.1, 9.0]).repeat_interleave(size // 2),
@@ -68,14 +68,14 @@ def feed(criterion: OGC, H: Tensor) -> None:
 
 
 def feed_all(criterion: OGC, logits: Tensor, labels: Tensor) -> None:
-    """Training steps on whatever is not ignored, until the queue is full."""
+    """Train on the labels that are not ignored until the queue is full."""
     logits, labels = (t[labels != criterion.ignore_index] for t in (logits, labels))
     while criterion.seen < criterion.queue_size:
         criterion(logits, labels)
 
 
 def clipping_ogc(base: str, **arguments: Any) -> OGC:
-    """An OGC past its first update, whose p0 lies among the p of `batch`; in evaluation mode, so it stays there."""
+    """An OGC past its first update, whose p0 lies among the p of `batch`, in evaluation mode so that it stays there."""
     epsilon = {"ce": 2.0, "fl": 2.0, "gce": 0.4}[base]
     criterion = OGC(base, **{"follow_lr": False, "epsilon": epsilon, "every": 1, "queue_size": 64} | arguments)
     feed_all(criterion, *noisy_batch(64, seed=1))
@@ -84,7 +84,7 @@ def clipping_ogc(base: str, **arguments: Any) -> OGC:
 
 
 def fixed_ogc(base: str, tau: float, **arguments: Any) -> OGC:
-    """An OGC whose tau never moves, after its first step."""
+    """An OGC with a constant tau, after its first step."""
     criterion = OGC(base, threshold=Fixed(tau), **arguments)
     criterion(*batch(4))
     return criterion.eval()  # type: ignore[no-any-return]
@@ -102,7 +102,7 @@ def state_of(criterion: OGC) -> dict[str, Tensor]:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equal, NaN where NaN."""
+    """Return True if equal. NaN equals NaN."""
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.nan_to_num(nan=-1.0), b.nan_to_num(nan=-1.0))
 
 

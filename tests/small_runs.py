@@ -1,4 +1,4 @@
-"""Runs of a second or less, how to stop them where one wants, and what of two runs has to be equal."""
+"""Runs of a second or less, ways to stop them at a given step, and the comparison of two runs."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from ogc.training.run_folder import BEST, LAST, METRICS, SAMPLES, read_tensors
 TESTS = Path(__file__).parent
 CLASSES = 3
 TIMES = ("seconds", "images_per_second", "started")
-OF_THE_FILE = ("run", "checksum")
+FILE_FIELDS = ("run", "checksum")
 
 
 def images(n=80, *, seed=0, flipped=0.3):
-    """Noise that is a little brighter in the class's own channel; some given labels are wrong."""
+    """Random images, slightly brighter in the channel of their class. Some given labels are wrong."""
     draw = torch.Generator().manual_seed(seed)
     true = torch.randint(CLASSES, (n,), generator=draw)
     pixels = torch.randint(140, (n, 3, 8, 8), generator=draw)
@@ -47,16 +47,16 @@ def feed(data, **changes):
 
 
 class OnDisk:
-    """Images that are made when asked for."""
+    """Images that are loaded on access, with a count of the images read."""
 
     def __init__(self, pixels):
-        self.pixels, self.asked = pixels, 0
+        self.pixels, self.reads = pixels, 0
 
     def __len__(self):
         return len(self.pixels)
 
     def __getitem__(self, index):
-        self.asked += len(index)
+        self.reads += len(index)
         return self.pixels[index]
 
 
@@ -65,7 +65,7 @@ def on_disk(data):
 
 
 def network(*, normed=True, drop=0.2, seed=7):
-    """For the images: convolutions, with batch statistics and dropout if wanted."""
+    """A small convolutional network for ``images``, with optional batch norm and dropout."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         norm = nn.BatchNorm2d(8) if normed else nn.Identity()
@@ -75,7 +75,7 @@ def network(*, normed=True, drop=0.2, seed=7):
 
 def recipe(method="ce+ogc", **changes):
     parameters = {"queue_size": 48, "every": 2} if method.endswith("+ogc") else {}
-    plain = {
+    defaults = {
         "name": "small",
         "network": "mlp",
         "hidden": (16,),
@@ -84,19 +84,19 @@ def recipe(method="ce+ogc", **changes):
         "lr": 0.05,
         "weight_decay": 1e-3,
     }
-    plain |= {"schedule": "cosine", "precision": "float32", "method": method, "parameters": parameters}
-    return Recipe(**plain | changes)
+    defaults |= {"schedule": "cosine", "precision": "float32", "method": method, "parameters": parameters}
+    return Recipe(**defaults | changes)
 
 
 def job(out=None, method="ce+ogc", *, n=80, net=None, **changes):
-    """A job on the images, or on features if no network is given."""
+    """A job on ``images``, or on ``features`` if no network is given."""
     make = features if net is None else images
     sets = {"test": make(30, seed=1, flipped=0), "again": make(16, seed=2)}
     return Job(recipe(method, **changes), None, (make(n), sets), None, out, net)
 
 
 class StopAt(SilentWatch):
-    """Asks to stop by a signal, after a step of an epoch (both from 1), or at its end if the step is None."""
+    """Raise a signal after a step of an epoch (both from 1), or at the epoch's end if the step is None."""
 
     def __init__(self, epoch, step, signal=signal.SIGTERM):
         self.at, self.signal = (epoch, step), signal
@@ -111,20 +111,20 @@ class StopAt(SilentWatch):
 
 
 def train_in_pieces(make_job, stops, **options):
-    """Train, stopping and resuming at each of ``stops``; the result, and where it stood at each stop."""
-    stood = []
+    """Train, stopping and resuming at each of ``stops``. Return the result and the position at each stop."""
+    positions = []
     for stop in stops:
         one = make_job()
         try:
             train([one], watch=StopAt(*stop), resume=True, **options)
         except Interrupted:
             facts = read_tensors(one.out / LAST)[1]
-            stood.append((facts["epoch"], facts["step"]))
-    return train([make_job()], resume=True, **options)[0], stood
+            positions.append((facts["epoch"], facts["step"]))
+    return train([make_job()], resume=True, **options)[0], positions
 
 
 def assert_equal_runs(one, other):
-    """Every tensor of the last, the best and the samples' file, bit for bit, and all that is recorded but times."""
+    """Compare the tensors of the last, best and samples files bit for bit, and all records except times."""
     for name in (LAST, BEST, SAMPLES):
         tensors, facts = read_tensors(one / name)
         others, other_facts = read_tensors(other / name)
@@ -142,7 +142,7 @@ def metrics(folder):
 
 
 def timeless(facts):
-    facts = {name: value for name, value in facts.items() if name not in (*TIMES, *OF_THE_FILE)}
+    facts = {name: value for name, value in facts.items() if name not in (*TIMES, *FILE_FIELDS)}
     if "history" in facts:
         facts["history"] = [timeless(epoch) for epoch in facts["history"]]
     return facts
@@ -155,7 +155,7 @@ STOPS = ((1, 2), (1, None), (2, 3))  # before the first update, at an epoch's en
 
 
 def variants():
-    """Every method in both precisions; what else there is takes turns."""
+    """Every method in both precisions, cycling through the other options."""
     for number, method in enumerate(METHODS):
         for bits in ("float32", "bf16"):
             odd = (number + (bits == "bf16")) % 2
@@ -166,53 +166,55 @@ def variants():
 
 
 def half_of_the_variants():
-    """Every method once, float32 and bf16 in turn."""
+    """Every method once, alternating between float32 and bf16."""
     return [variant for number, variant in enumerate(variants()) if number % 4 in (1, 2)]
 
 
 def some_of_the_variants():
-    """A loss without a state, and of those with one each kind: a queue, and a schedule. In the other precision."""
+    """Losses without state, and each kind with state (queue, schedule), in the precision not used above."""
     others = [variant for number, variant in enumerate(variants()) if number % 4 in (0, 3)]
     return [(name, options) for name, options in others if options["method"] in SOME]
 
 
 def resume_matrix(folder, variants=variants):
-    """Each variant as a whole and in pieces, under ``folder``: whole/NAME and pieces/NAME."""
+    """Train each variant in ``folder``, without stops in uninterrupted/NAME and with stops in resumed/NAME."""
     for name, options in variants():
         options = options | {"epochs": 2}
-        train([job(folder / "whole" / name, net=network(), **options)])
-        _, stood = train_in_pieces(lambda: job(folder / "pieces" / name, net=network(), **options), STOPS)  # noqa: B023
-        assert stood == [(0, 2), (1, 0), (1, 3)]
+        train([job(folder / "uninterrupted" / name, net=network(), **options)])
+        _, positions = train_in_pieces(lambda: job(folder / "resumed" / name, net=network(), **options), STOPS)  # noqa: B023
+        assert positions == [(0, 2), (1, 0), (1, 3)]
 
 
 def assert_matrix(folder, variants=variants):
     for name, options in variants():
-        assert_equal_runs(folder / "whole" / name, folder / "pieces" / name)
+        assert_equal_runs(folder / "uninterrupted" / name, folder / "resumed" / name)
         if options["method"].endswith("+ogc"):
             assert (
-                read_tensors(folder / "whole" / name / LAST)[0]["criterion.solution"].isfinite().all()
-            )  # it was fitted
+                read_tensors(folder / "uninterrupted" / name / LAST)[0]["criterion.solution"].isfinite().all()
+            )  # the mixture was fitted
 
 
 def python_path():
-    """The tests, and whatever this process was given."""
+    """PYTHONPATH with the tests, then the entries of this process."""
     return os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
 
 
 def environment():
-    """For processes that train."""
+    """Environment of processes that train."""
     return {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def two_processes(code, folder, *arguments, env=None, fail=False):
-    """Run ``code`` in two processes that form a group; what each has said. If one fails, the other is ended."""
-    start = "import os, sys; from pathlib import Path; folder = Path(sys.argv[1])\n"
+    """Run ``code`` in two processes that form a group. Return their outputs. If one fails, the other is killed."""
+    preamble = "import os, sys; from pathlib import Path; folder = Path(sys.argv[1])\n"
     if env is None:
-        env = {"MEET": f"file://{folder}/meet"}
-        start += "import torch.distributed as dist; dist.init_process_group('gloo', init_method=os.environ['MEET'], "
-        start += "rank=int(os.environ['RANK']), world_size=2)\n"
+        env = {"INIT_METHOD": f"file://{folder}/rendezvous"}
+        preamble += (
+            "import torch.distributed as dist; dist.init_process_group('gloo', init_method=os.environ['INIT_METHOD'], "
+        )
+        preamble += "rank=int(os.environ['RANK']), world_size=2)\n"
     script = Path(folder) / "two processes.py"
-    script.write_text(start + code)
+    script.write_text(preamble + code)
     processes = [
         fork(
             script,
@@ -230,14 +232,14 @@ def two_processes(code, folder, *arguments, env=None, fail=False):
         time.sleep(0.05)
     for process in processes:
         process.kill()
-    said = [process.communicate()[0] for process in processes]
+    outputs = [process.communicate()[0] for process in processes]
     if not fail:
-        assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
-    return said
+        assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    return outputs
 
 
 def finish(processes, timeout=900):
-    """Wait for all, which were started with ``stderr=PIPE``; where one has failed, the others would wait for it."""
+    """Wait for processes started with ``stderr=PIPE``. If one fails, kill the others, which may be waiting for it."""
     try:
         for process in processes:
             _, errors = process.communicate(timeout=timeout)

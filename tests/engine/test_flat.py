@@ -1,4 +1,4 @@
-"""Flat memory is the network's own, every weight lies in it once, and gradients go with it."""
+"""The network's tensors are views of flat memory, each weight is in it once, and gradients match its order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def small_run(precision: str = "bf16") -> Run:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "float32"])
-def test_flat_memory_is_the_network(precision: str) -> None:
+def test_network_tensors_are_views_of_flat_memory(precision: str) -> None:
     run = small_run(precision)
     inputs = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     before = {name: value.clone() for name, value in run.network.state_dict().items()}
@@ -62,12 +62,12 @@ def test_blocks_cover_every_weight_once() -> None:
     assert (touched == 1).all()
 
 
-def test_gradients_in_the_order_of_memory() -> None:
+def test_gradients_match_the_order_of_memory() -> None:
     flat = Flat(small_run())
     gradients = [torch.randn(value.shape) for value in flat.params]
-    laid = flat.in_memory_order(gradients)
-    for i, (gradient, part) in enumerate(zip(gradients, laid, strict=True)):
+    ordered = flat.in_memory_order(gradients)
+    for i, (gradient, part) in enumerate(zip(gradients, ordered, strict=True)):
         assert part.numel() % kernels.ALIGNED == 0
         memory = torch.as_strided(part, (part.numel(),), (1,))
-        whole = F.pad(memory, (flat.offsets[i], flat.weight.numel() - flat.offsets[i] - memory.numel()))
-        assert torch.equal(flat.view(whole, i), gradient)
+        padded = F.pad(memory, (flat.offsets[i], flat.weight.numel() - flat.offsets[i] - memory.numel()))
+        assert torch.equal(flat.view(padded, i), gradient)

@@ -1,4 +1,4 @@
-"""What of the engine can be seen without a GPU: whom it serves, its kernels in Triton's interpreter."""
+"""Tests of the engine that need no GPU: unsupported jobs, and the kernels in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def job(**changes: object) -> Job:
 
 
 class Files:
-    """Images that stay on the disk."""
+    """Images on disk."""
 
     def __len__(self) -> int:
         return 16
 
 
 @pytest.mark.parametrize(
-    ("why", "device", "ranks", "a_job"),
+    ("reason", "device", "ranks", "make_job"),
     [
         ("no GPU", CPU, Ranks(), job),
         ("accumulated", CUDA, Ranks(), lambda: job(accumulate=2)),
@@ -50,15 +50,15 @@ class Files:
         ("frozen", CUDA, Ranks(), lambda: job()._replace(network=nn.Linear(2, 2).requires_grad_(False))),
     ],
 )
-def test_whom_it_does_not_serve(
-    why: str, device: torch.device, ranks: Ranks, a_job: Callable[[], Job], monkeypatch: pytest.MonkeyPatch
+def test_unsupported_jobs(
+    reason: str, device: torch.device, ranks: Ranks, make_job: Callable[[], Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, "HAVE_TRITON", True)
     assert graphs.unsupported_reason([job()], CUDA, Ranks()) is None
-    assert why in (graphs.unsupported_reason([job(), a_job()], device, ranks) or "")
+    assert reason in (graphs.unsupported_reason([job(), make_job()], device, ranks) or "")
 
 
-def test_images_on_the_disk_and_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_on_disk_and_missing_triton_are_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     train, sets = job().data
     on_disk = Dataset(Files(), train.given, train.class_names, train.ids)  # type: ignore[arg-type]
     monkeypatch.setattr(kernels, "HAVE_TRITON", True)
@@ -67,7 +67,7 @@ def test_images_on_the_disk_and_no_triton(monkeypatch: pytest.MonkeyPatch) -> No
     assert "Triton" in (graphs.unsupported_reason([job()], CUDA, Ranks()) or "")
 
 
-def test_the_engine_is_refused_where_it_cannot_serve() -> None:
+def test_engine_without_a_gpu_is_rejected() -> None:
     from ogc.training import train
 
     with pytest.raises(ValueError, match="there is no GPU"):
@@ -75,10 +75,10 @@ def test_the_engine_is_refused_where_it_cannot_serve() -> None:
 
 
 class FakeLane:
-    """A lane of two steps, which may break when it is saved."""
+    """A lane of two steps that can fail when it is saved."""
 
-    def __init__(self, *, breaks: bool = False) -> None:
-        self.breaks, self.launched, self.saved_at = breaks, 0, -1
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails, self.launched, self.saved_at = fails, 0, -1
 
     def steps(self) -> Iterator[bool]:
         for _ in range(2):
@@ -86,7 +86,7 @@ class FakeLane:
             yield True
 
     def save(self) -> None:
-        if self.breaks:
+        if self.fails:
             raise NonFinite("broken")
         self.saved_at = self.launched
 
@@ -99,16 +99,16 @@ class LateStop(Stop):
         return arrived
 
 
-def test_no_run_is_left_unsaved_by_a_signal_between_two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_between_two_checks_leaves_no_run_unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     lane: Any = FakeLane()
     assert graphs.train([lane], stop=LateStop(), save_every=60) is None
     assert lane.saved_at == lane.launched == 2
 
 
-def test_a_run_that_breaks_at_its_end_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_fails_at_its_end_does_not_stop_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    lanes: list[Any] = [FakeLane(breaks=True), FakeLane()]
+    lanes: list[Any] = [FakeLane(fails=True), FakeLane()]
     assert isinstance(graphs.train(lanes, stop=Stop(), save_every=60), NonFinite)
     assert lanes[1].saved_at == 2
 
@@ -117,19 +117,19 @@ def test_a_run_that_breaks_at_its_end_does_not_stop_the_others(monkeypatch: pyte
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("clip_norm", [None, 5.0])
 @pytest.mark.parametrize("averages", [False, True])
-def test_the_kernel_is_torchs_sgd(nesterov: bool, clip_norm: float | None, averages: bool) -> None:
+def test_sgd_kernel_matches_torch(nesterov: bool, clip_norm: float | None, averages: bool) -> None:
     torch.manual_seed(0)
     n_low, n = 5000, 5608
     weight, momentum, average = (torch.randn(n) for _ in range(3))
     low, high = torch.randn(n_low).bfloat16(), torch.randn(n - n_low)
-    twin = nn.Parameter(weight.clone())
-    optimizer = torch.optim.SGD([twin], lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=nesterov)
-    optimizer.state[twin]["momentum_buffer"] = momentum.clone()
-    twin.grad = torch.cat([low.float(), high])
+    parameter = nn.Parameter(weight.clone())
+    optimizer = torch.optim.SGD([parameter], lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=nesterov)
+    optimizer.state[parameter]["momentum_buffer"] = momentum.clone()
+    parameter.grad = torch.cat([low.float(), high])
     if clip_norm is not None:
-        nn.utils.clip_grad_norm_([twin], clip_norm)
+        nn.utils.clip_grad_norm_([parameter], clip_norm)
     optimizer.step()
-    expected_average = average.lerp(twin.detach(), 0.01) if averages else average.clone()
+    expected_average = average.lerp(parameter.detach(), 0.01) if averages else average.clone()
 
     starts = range(0, n_low, kernels.BLOCK)
     rows = [*((0, s, s, min(kernels.BLOCK, n_low - s)) for s in starts), (1, 0, n_low, n - n_low)]
@@ -147,13 +147,13 @@ def test_the_kernel_is_torchs_sgd(nesterov: bool, clip_norm: float | None, avera
         beta=0.9,
         nesterov=nesterov,
     )
-    assert_close(weight, twin.detach(), rtol=1e-5, atol=1e-6)
-    assert_close(momentum, optimizer.state[twin]["momentum_buffer"], rtol=1e-5, atol=1e-6)
+    assert_close(weight, parameter.detach(), rtol=1e-5, atol=1e-6)
+    assert_close(momentum, optimizer.state[parameter]["momentum_buffer"], rtol=1e-5, atol=1e-6)
     assert_close(average, expected_average, rtol=1e-5, atol=1e-6)
 
 
 @interpreted
-def test_the_books() -> None:
+def test_record_step() -> None:
     torch.manual_seed(0)
     logits = torch.randn(16, 10)
     rows = torch.stack([torch.randperm(50)[:16], torch.randint(10, (16,))])

@@ -1,4 +1,4 @@
-"""The plain version of norm, residual and ReLU; tests/gpu has the fused one."""
+"""The plain version of norm, residual and ReLU. The fused one is tested in tests/gpu."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pair() -> tuple[NormAct, nn.BatchNorm2d]:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("act", [True, False])
 @pytest.mark.parametrize("with_residual", [True, False])
-def test_it_is_batch_norm_residual_relu(training: bool, act: bool, with_residual: bool) -> None:
+def test_matches_batch_norm_residual_relu(training: bool, act: bool, with_residual: bool) -> None:
     module, plain = pair()
     module.train(training)
     plain.train(training)
@@ -36,8 +36,8 @@ def test_it_is_batch_norm_residual_relu(training: bool, act: bool, with_residual
     assert torch.equal(module.running_var, plain.running_var)
 
 
-def test_state() -> None:
-    """Plain dicts (safetensors give those) load, and those of torch's batch norm do."""
+def test_state_dict() -> None:
+    """Plain dicts (as from safetensors) and the state of torch's batch norm can be loaded."""
     module, plain = pair()
     module(torch.randn(4, 5, 3, 3))
     state = dict(module.state_dict())
@@ -53,7 +53,7 @@ def test_state() -> None:
     assert torch.equal(module.running_var, torch.ones(5))
 
 
-def test_half_precision_goes_through_float32_statistics() -> None:
+def test_half_precision_uses_float32_statistics() -> None:
     module, _ = pair()
     x = (torch.randn(8, 5, 4, 4) + 3).bfloat16()
     y = module(x)

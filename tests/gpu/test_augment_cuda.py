@@ -1,4 +1,4 @@
-"""The augmentation on a GPU: the CPU's pixels, no waiting, and a graph whose replays go on drawing."""
+"""Augmentation on a GPU: the same pixels as on the CPU, no synchronisation, and new draws in each graph replay."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def on(device: str, draws: Any) -> Any:
     return type(draws)(*(part.to(device) for part in draws))
 
 
-def test_every_pixel_is_the_cpu_s() -> None:
+def test_cifar_matches_the_cpu() -> None:
     images = some_images()
     alone, augment = cifar(images), cifar(images.cuda())
     index = torch.arange(COUNT)
@@ -69,15 +69,15 @@ def test_every_pixel_is_the_cpu_s() -> None:
         assert_close(augment(index.cuda(), on("cuda", draws)).cpu(), alone(index, draws), rtol=0, atol=1e-6)
 
 
-def test_large_is_the_cpu_s() -> None:
-    """Noise is the worst case: a pixel's place, known to 1e-6 of the width, is multiplied by neighbours' difference."""
+def test_large_matches_the_cpu() -> None:
+    """Noise is the worst case: an error of 1e-6 of the width is multiplied by the difference of neighbouring pixels."""
     images, alone, augment = some_images(64), Large(48), Large(48).cuda()
     draws = alone.draw(COUNT, 64, 64, torch.Generator().manual_seed(0))
     assert_close(augment(images.cuda(), on("cuda", draws)).cpu(), alone(images, draws), rtol=0, atol=5e-4)
 
 
 @pytest.mark.parametrize("make", [cifar_step, large_step])
-def test_nothing_waits(make: Callable[[], Step]) -> None:
+def test_no_synchronisation(make: Callable[[], Step]) -> None:
     step, generator = make(), torch.Generator("cuda").manual_seed(0)
     step(generator)
     with no_synchronisation():
@@ -85,7 +85,7 @@ def test_nothing_waits(make: Callable[[], Step]) -> None:
 
 
 @pytest.mark.parametrize("make", [cifar_step, large_step])
-def test_a_graph_replays_the_eager_steps(make: Callable[[], Step]) -> None:
+def test_graph_replays_equal_eager_steps(make: Callable[[], Step]) -> None:
     step, generator, eager = make(), torch.Generator("cuda"), torch.Generator("cuda")
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -1,6 +1,6 @@
-"""Tests that need a GPU: nothing waits for it, graphs replay the eager step, the kernels equal the plain versions.
+"""Tests that need a GPU: no synchronisation, graph replays equal eager steps, kernels equal the plain versions.
 
-The kernel of a whole step is compared in tests/clipping/test_cuda_kernels.py.
+The kernel of a complete step is tested in tests/clipping/test_cuda_kernels.py.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature"),
-    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty"),  # inductor's first graph is
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, while inductor is imported
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty"),  # as inductor's first graph is
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # from torch, while inductor is imported
 ]
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -61,7 +61,7 @@ def optimizer_with(lr: float | Tensor) -> torch.optim.Optimizer:
 @pytest.mark.parametrize("lr", ["float", "cpu tensor", "cuda tensor"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("base", ["ce", "fl", "gce"])
-def test_no_step_and_no_update_synchronises(base: str, weighted: bool, lr: str) -> None:
+def test_no_step_or_update_synchronises(base: str, weighted: bool, lr: str) -> None:
     value = {"float": 0.1, "cpu tensor": torch.tensor(0.1), "cuda tensor": torch.tensor(0.1, device="cuda")}[lr]
     optimizer = optimizer_with(value)
     weight = torch.rand(10, device="cuda") if weighted else None
@@ -99,20 +99,22 @@ def test_no_schedule_synchronises(threshold: EMA | Linear) -> None:
 def test_without_kernels_only_updates_synchronise(rule: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue is copied to the CPU for an update, and the numbers are those of the CPU."""
     monkeypatch.setattr("ogc.clipping.backends.kernels", lambda *_: None)
-    criterion, twin = (OGC("fl", follow_lr=False, every=32, queue_size=256, **rule) for _ in range(2))
+    criterion, cpu_criterion = (OGC("fl", follow_lr=False, every=32, queue_size=256, **rule) for _ in range(2))
     criterion.cuda()
     for step, (logits, labels) in enumerate(batches(64), start=1):
-        twin(logits.cpu().requires_grad_(), labels.cpu())
-        may_wait = step < 8 or step % criterion._period(step) == 0  # torch compiles some kernels at first
-        with nullcontext() if may_wait else no_synchronisation():
+        cpu_criterion(logits.cpu().requires_grad_(), labels.cpu())
+        may_synchronise = step < 8 or step % criterion._period(step) == 0  # torch compiles some kernels at first
+        with nullcontext() if may_synchronise else no_synchronisation():
             criterion(logits.requires_grad_(), labels).backward()
-        torch.testing.assert_close(criterion.solution.cpu(), twin.solution, rtol=1e-4, atol=1e-6, equal_nan=True)
+        torch.testing.assert_close(
+            criterion.solution.cpu(), cpu_criterion.solution, rtol=1e-4, atol=1e-6, equal_nan=True
+        )
     assert float(criterion.p0) > 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_a_step_is_one_launch(dtype: torch.dtype) -> None:
-    """State, loss and gradient; not in float64, whose losses are torch's."""
+def test_step_is_one_launch(dtype: torch.dtype) -> None:
+    """State, loss and gradient in one kernel, except in float64, where torch computes the loss."""
     from overhead import launches
 
     optimizer = optimizer_with(torch.tensor(0.1, device="cuda"))
@@ -126,7 +128,7 @@ def test_a_step_is_one_launch(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("base", ["ce", "fl", "gce", "sce"])
 @pytest.mark.parametrize("kernels", ["one launch", "push and update", "none"])
-def test_a_captured_step_equals_the_eager_one(base: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_step_equals_the_eager_one(base: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit: loss, gradient and state."""
     if kernels == "none":
         monkeypatch.setattr("ogc.clipping.backends.kernels", lambda *_: None)
@@ -184,7 +186,7 @@ def solved(queue: Tensor, base: str, epsilon: float, kernels: bool, monkeypatch:
 
 
 @pytest.mark.parametrize("base", ["ce", "fl", "gce"])
-def test_the_update_kernel_equals_torch(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_kernel_equals_torch(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     queues = [torch.from_numpy(q) for q in np.load(GOLDEN / "queues.npz").values()]
     generator = torch.Generator().manual_seed(0)
     for size in (300, 1000, 4096, 8192):
@@ -198,7 +200,7 @@ def test_the_update_kernel_equals_torch(base: str, monkeypatch: pytest.MonkeyPat
             assert (int(fast.degenerate), int(fast.unreliable)) == (int(slow.degenerate), int(slow.unreliable))
 
 
-def test_the_push_kernel_equals_torch() -> None:
+def test_push_kernel_equals_torch() -> None:
     from ogc.clipping.backends import cuda
 
     generator = torch.Generator().manual_seed(0)
@@ -227,7 +229,7 @@ def test_golden_thresholds_on_the_device(monkeypatch: pytest.MonkeyPatch) -> Non
         assert row["p0_min"] - 0.003 <= float(criterion.p0) <= row["p0_max"] + 0.003, row
 
 
-def test_the_device_follows_the_cpu() -> None:
+def test_gpu_matches_the_cpu() -> None:
     cpu, cuda = (OGC("ce", follow_lr=False, every=8, queue_size=512) for _ in range(2))
     cuda.cuda()
     for logits, labels in batches(200):
@@ -237,7 +239,7 @@ def test_the_device_follows_the_cpu() -> None:
     torch.testing.assert_close(cuda.solution.cpu(), cpu.solution, rtol=1e-4, atol=1e-6)
 
 
-def test_bad_values_give_nan_and_queue_nothing() -> None:
+def test_bad_values_give_nan_and_are_not_queued() -> None:
     criterion = OGC("ce", follow_lr=False).cuda()
     logits, labels = batches(1)[0]
     labels[0], logits[1, 0] = 12, float("nan")
@@ -250,8 +252,8 @@ def test_bad_values_give_nan_and_queue_nothing() -> None:
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("base", ["ce", "fl", "sce"])
-def test_compiled_follows_eager(base: str, mode: str) -> None:
-    """The state bit for bit, by the same kernel; the loss as inductor computes it."""
+def test_compiled_matches_eager(base: str, mode: str) -> None:
+    """The state is equal bit for bit, because the kernel is the same. The loss is computed by inductor."""
     torch._dynamo.reset()
     optimizer = optimizer_with(0.1)
     eager, plain = (OGC(base, optimizer, every=8, queue_size=512).cuda() for _ in range(2))
@@ -283,7 +285,7 @@ def test_half_precision(dtype: torch.dtype) -> None:
         assert half.grad.isfinite().all()
 
 
-def test_the_public_functions_return_to_the_device() -> None:
+def test_public_functions_return_tensors_on_the_device() -> None:
     H = torch.rand(1000) * 5
     mixture = fit_mixture(H.cuda())
     assert all(number.is_cuda for number in mixture)
@@ -296,8 +298,8 @@ def test_one_logit_is_refused() -> None:
         OGC("ce", follow_lr=False).cuda()(torch.zeros(8, 1, device="cuda"), torch.zeros(8, dtype=torch.long).cuda())
 
 
-def test_it_comes_to_the_logits_by_itself() -> None:
-    """The one-line change: nn.CrossEntropyLoss needs no .to(device) either."""
+def test_criterion_moves_to_the_device_of_the_logits() -> None:
+    """nn.CrossEntropyLoss needs no .to(device) either, so replacing it stays a one-line change."""
     optimizer = optimizer_with(0.1)
     criterion = OGC("ce", optimizer, every=4, queue_size=128)
     for logits, labels in batches(12):
@@ -306,7 +308,7 @@ def test_it_comes_to_the_logits_by_itself() -> None:
     assert not criterion.mixture.noisy_weight.isnan()
 
 
-def test_a_missing_optimizer_is_missed_at_the_first_update() -> None:
+def test_missing_optimizer_fails_at_the_first_update() -> None:
     criterion = OGC("ce", every=32, queue_size=128).cuda()  # every fourth step at first
     data = batches(4)
     for logits, labels in data[:3]:
@@ -315,7 +317,7 @@ def test_a_missing_optimizer_is_missed_at_the_first_update() -> None:
         criterion(*data[3])
 
 
-def test_replays_and_eager_steps_share_the_clock() -> None:
+def test_replays_and_eager_steps_share_the_step_count() -> None:
     criterion = OGC("ce", follow_lr=False, every=4, queue_size=64).cuda()
     logits, labels = batches(1)[0]
     logits.requires_grad_()
@@ -327,6 +329,6 @@ def test_replays_and_eager_steps_share_the_clock() -> None:
         criterion(logits, labels).backward()
     while int(criterion.steps) % 4 != 3:
         graph.replay()
-    criterion.solution[0] = 0.5  # to be overwritten by the eager step that comes now, the fourth
+    criterion.solution[0] = 0.5  # the eager step below is the fourth and overwrites it
     criterion(logits, labels)
     assert float(criterion.p0) != 0.5

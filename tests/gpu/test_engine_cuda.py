@@ -1,4 +1,4 @@
-"""The engine against the plain loop, its twin, on a CUDA device."""
+"""The engine compared with the plain loop on a CUDA device."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ogc.training.run_folder import BEST, LAST, RESULT, SAMPLES, read_tensors
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor's own
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # from inductor
 ]
 DEVICE = torch.device("cuda", 0)
 
 
 def images(samples: int, seed: int = 0) -> Dataset:
-    """Ten classes that can be learnt: a colour each, under noise; a third of the given labels wrong."""
+    """Ten learnable classes, each with its own colour plus noise. A third of the given labels is random."""
     generator = torch.Generator().manual_seed(seed)
     true = torch.randint(10, (samples,), generator=generator)
     colour = torch.randint(256, (10, 3, 1, 1), generator=torch.Generator().manual_seed(1)).float()
@@ -65,7 +65,7 @@ def settings(method: str) -> dict[str, object]:
 
 
 def copy_state(source: Run, target: Run, lane: Lane) -> None:
-    """The engine's tensors are written in place: its graph reads them there."""
+    """Write the engine's tensors in place, because its graph reads them there."""
     with torch.no_grad():
         for name, value in target.state().items():
             value.copy_(source.state()[name])
@@ -88,8 +88,8 @@ def copy_state(source: Run, target: Run, lane: Lane) -> None:
         ("ce+ogc", "float32", 1e-4),
     ],
 )
-def test_every_step_of_the_engine_is_the_loops(method: str, precision: str, tolerance: float) -> None:
-    """50 steps, each from the loop's state, so that no rounding is amplified; OGC updates among them."""
+def test_each_step_of_the_engine_matches_the_loop(method: str, precision: str, tolerance: float) -> None:
+    """50 steps, each from the loop's state, so that rounding errors are not amplified. Some are OGC updates."""
     a_job = job(precision=precision, **settings(method))
     (slow, steps), (fast, lane) = by_loop(a_job), by_engine(a_job)
     driven = lane.steps()
@@ -112,8 +112,8 @@ def test_every_step_of_the_engine_is_the_loops(method: str, precision: str, tole
 
 @pytest.mark.parametrize("method", ["ce", "ce+ogc"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.05), ("float32", 0.02)])
-def test_the_engine_follows_the_plain_loop(method: str, precision: str, tolerance: float) -> None:
-    """50 steps each on its own, at a learning rate that does not amplify roundings."""
+def test_engine_follows_the_plain_loop(method: str, precision: str, tolerance: float) -> None:
+    """50 steps without copying state, at a learning rate that does not amplify rounding errors."""
     a_job = job(precision=precision, lr=1e-3, **settings(method))
     (slow, steps), (fast, lane) = by_loop(a_job), by_engine(a_job)
     driven = lane.steps()
@@ -126,7 +126,7 @@ def test_the_engine_follows_the_plain_loop(method: str, precision: str, toleranc
     assert slow.losses[45:50].mean() < slow.losses[:5].mean(), "it learns"
 
 
-def test_the_order_of_the_data_is_the_same() -> None:
+def test_engine_and_loop_use_the_same_data_order() -> None:
     (slow, steps), (fast, lane) = by_loop(job(method="ce")), by_engine(job(method="ce"))
     next(steps)
     next(lane.steps())
@@ -135,7 +135,7 @@ def test_the_order_of_the_data_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("method", ["ce", "ce+ogc"])
-def test_runs_side_by_side_are_the_runs_alone(method: str) -> None:
+def test_runs_side_by_side_match_separate_runs(method: str) -> None:
     jobs = [job(method=method, seed=seed) for seed in range(3)]
     together = train(jobs, device="cuda", engine="graph")
     for a_job, result in zip(jobs, together, strict=True):
@@ -145,8 +145,8 @@ def test_runs_side_by_side_are_the_runs_alone(method: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "apart"), [("ce", 0.05), ("ce+ogc", 0.15)])
-def test_the_engine_and_the_loop_end_alike(method: str, apart: float) -> None:
-    """With CE+OGC one class of these ten may be clipped away: seeds 0 and 2 by the loop, seed 1 by the engine."""
+def test_engine_and_loop_reach_similar_results(method: str, apart: float) -> None:
+    """With CE+OGC one class of these ten may be clipped away: seeds 0 and 2 with the loop, seed 1 with the engine."""
     a_job = job(method=method, epochs=6, report_epochs=1)
     [slow], [fast] = (train([a_job], device="cuda", engine=engine) for engine in ("loop", "graph"))
     assert slow["summary"]["averaged_last"] > 0.8
@@ -159,7 +159,7 @@ def test_the_engine_and_the_loop_end_alike(method: str, apart: float) -> None:
 
 
 class StopAfter(SilentWatch):
-    """SIGTERM once so many steps of an epoch are launched."""
+    """Raise SIGTERM once ``steps`` steps of an epoch have been launched."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -170,11 +170,11 @@ class StopAfter(SilentWatch):
 
 
 @pytest.mark.parametrize("then", ["graph", "loop"])
-def test_a_stopped_engine_goes_on(then: str, tmp_path: Path) -> None:
-    """Saved in the middle of an epoch, and taken up again, by the loop too: the same order, the same end."""
-    whole = job(samples=64 * 150)
-    stopped = whole._replace(out=tmp_path / "run")
-    [expected] = train([whole], device="cuda", engine="graph")
+def test_stopped_run_resumes(then: str, tmp_path: Path) -> None:
+    """Stop in the middle of an epoch and resume with the engine or the loop: same order, similar result."""
+    uninterrupted = job(samples=64 * 150)
+    stopped = uninterrupted._replace(out=tmp_path / "run")
+    [expected] = train([uninterrupted], device="cuda", engine="graph")
     with pytest.raises(Interrupted):
         train([stopped], device="cuda", engine="graph", watch=StopAfter(64))
     _, facts = read_tensors(tmp_path / "run" / LAST)
@@ -186,7 +186,7 @@ def test_a_stopped_engine_goes_on(then: str, tmp_path: Path) -> None:
         assert found["epochs"][0]["seconds"] > 0.5 * expected["epochs"][0]["seconds"], "both parts of the epoch count"
 
 
-def test_the_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
+def test_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     a_job = job(tmp_path, epochs=4)
     [result] = train([a_job], device="cuda", engine="graph")
     _, facts = read_tensors(tmp_path / BEST)
@@ -199,7 +199,7 @@ def test_the_best_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("average", [0.99, None])
-def test_surveys_ask_the_weights_that_were_copied_aside(tmp_path: Path, average: float | None) -> None:
+def test_surveys_use_the_weights_of_the_snapshot(tmp_path: Path, average: float | None) -> None:
     jobs = [job(tmp_path / str(n), surveys=n, average=average, epochs=4) for n in (1, 4)]
     train(jobs, device="cuda", engine="graph")
     means = [read_tensors(tmp_path / str(n) / SAMPLES)[0]["survey.train.probabilities"] for n in (1, 4)]
@@ -208,10 +208,10 @@ def test_surveys_ask_the_weights_that_were_copied_aside(tmp_path: Path, average:
     parts = run.surveys.parts["train"].data.logits(network, {}, "bf16")
     last = torch.cat([logits.float().softmax(1) for _, logits in parts]).cpu()
     torch.testing.assert_close(means[0], last, rtol=0, atol=0.02)
-    assert (means[1] - means[0]).abs().max() > 0.1  # the first three were asked of other weights
+    assert (means[1] - means[0]).abs().max() > 0.1  # the first three surveys used other weights
 
 
-def test_one_broken_run_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_nonfinite_run_does_not_affect_others(tmp_path: Path) -> None:
     jobs = [job(tmp_path / "good"), job(tmp_path / "bad", lr=1e30), job(tmp_path / "longer", epochs=4, method="ce")]
     with pytest.raises(NonFinite, match=r"s\d"):
         train(jobs, device="cuda", engine="graph")
@@ -220,16 +220,16 @@ def test_one_broken_run_leaves_the_others_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "bad" / RESULT).exists()
 
 
-class Sentences(SilentWatch):
+class MessageRecorder(SilentWatch):
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.messages: list[str] = []
 
     def said(self, sentence: str) -> None:
-        self.heard.append(sentence)
+        self.messages.append(sentence)
 
 
-class Peeks(nn.Module):
-    """A network that looks at its numbers, which no graph can."""
+class ReadsValues(nn.Module):
+    """A network that reads values on the host, which a graph cannot capture."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,24 +241,24 @@ class Peeks(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("network", "why"),
+    ("network", "reason"),
     [
-        (Peeks(), "cannot be captured"),
+        (ReadsValues(), "cannot be captured"),
         (nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(3072, 10)), "random numbers"),
     ],
 )
-def test_what_cannot_be_captured_goes_to_the_loop(network: nn.Module, why: str) -> None:
+def test_networks_that_cannot_be_captured_use_the_loop(network: nn.Module, reason: str) -> None:
     before = [value.clone() for value in network.parameters()]
-    watch = Sentences()
+    watch = MessageRecorder()
     a_job = job(epochs=1, lr=1e-9, weight_decay=0.0)._replace(network=network)
     [result] = train([a_job], device="cuda", watch=watch)
     assert len(result["epochs"]) == 1
-    assert any(why in sentence for sentence in watch.heard)
+    assert any(reason in sentence for sentence in watch.messages)
     for value, old in zip(network.parameters(), before, strict=True):
         assert torch.allclose(value.cpu(), old, atol=1e-5), "no warm-up step is left in the weights"
 
 
-def test_any_network_with_batch_norm() -> None:
+def test_custom_network_with_batch_norm() -> None:
     network = nn.Sequential(
         nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 15 * 15, 10)
     )
@@ -269,7 +269,7 @@ def test_any_network_with_batch_norm() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_a_step_does_not_wait_for_the_device() -> None:
+def test_steps_do_not_synchronise() -> None:
     run = Run(job(method="ce+ogc", samples=64 * 100), device=DEVICE)
     driven = Lane(run, SilentWatch(), {}).steps()
     next(driven)

@@ -25,7 +25,7 @@ REAL = [(128, 64, 32, 32), (128, 128, 16, 16), (128, 256, 8, 8), (128, 512, 4, 4
 ODD = [(3, 19, 7, 5), (2, 70, 9, 1), (37, 5, 3, 3), (2, 1, 1, 1)]
 SHAPES = REAL + ODD if CUDA else ODD
 CASES = [(act, residual) for act in (True, False) for residual in (True, False)]
-# The interpreter cuts bits off where a GPU rounds.
+# The interpreter truncates where a GPU rounds.
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2**-8 if CUDA else 2**-7, torch.float16: 2**-11}
 
 
@@ -59,7 +59,7 @@ def fused(module: NormAct, x: Tensor, residual: Tensor | None, *, act: bool = Tr
 
 
 def run(call: Any, module: NormAct, x: Tensor, residual: Tensor | None, dy: Tensor, act: bool) -> dict[str, Tensor]:
-    """What a training step leaves."""
+    """The output, running statistics and gradients of a training step."""
     leaves = {"x": x.detach().requires_grad_(), "weight": module.weight, "bias": module.bias}
     if residual is not None:
         leaves["residual"] = residual = residual.detach().requires_grad_()
@@ -72,7 +72,7 @@ def run(call: Any, module: NormAct, x: Tensor, residual: Tensor | None, dy: Tens
 def check(shape: tuple[int, ...], dtype: torch.dtype, act: bool, residual: bool, offset: float, atol: float) -> None:
     x, other, dy = batch(shape, dtype, offset)
     doubles = x.double(), other.double() if residual else None
-    # A value within rounding of zero may fall on either side of it: no gradient comes from there.
+    # A value within rounding of zero may fall on either side of it, so its gradient is set to zero.
     before = NormAct.forward(norm(shape[1]).double(), *doubles, act=False)
     dy = dy.where(before.abs() > 100 * atol, 0)
     found = run(fused, norm(shape[1]), x, other if residual else None, dy, act)
@@ -80,9 +80,9 @@ def check(shape: tuple[int, ...], dtype: torch.dtype, act: bool, residual: bool,
     assert found["y"].is_contiguous(memory_format=torch.channels_last)
     assert found["dx"].is_contiguous(memory_format=torch.channels_last)
     for name, value in expected.items():
-        whole = name in ("y", "dx", "dresidual")
-        assert found[name].dtype == (dtype if whole else torch.float32)
-        rtol = ROUNDING[dtype] if whole else ROUNDING[torch.float32]
+        elementwise = name in ("y", "dx", "dresidual")
+        assert found[name].dtype == (dtype if elementwise else torch.float32)
+        rtol = ROUNDING[dtype] if elementwise else ROUNDING[torch.float32]
         size = max(1.0, float(value.abs().max()))
         assert_close(found[name].double(), value, rtol=rtol, atol=atol * size, msg=lambda text, n=name: f"{n}: {text}")
     if residual:
@@ -92,14 +92,14 @@ def check(shape: tuple[int, ...], dtype: torch.dtype, act: bool, residual: bool,
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize(("act", "residual"), CASES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_fused_is_plain(shape: tuple[int, ...], act: bool, residual: bool, dtype: torch.dtype) -> None:
+def test_fused_matches_plain(shape: tuple[int, ...], act: bool, residual: bool, dtype: torch.dtype) -> None:
     check(shape, dtype, act, residual, offset=1.0, atol=1e-5)
 
 
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, *([torch.bfloat16] if CUDA else [])])
 def test_gradients_of_both_paths_are_added(residual: bool, dtype: torch.dtype) -> None:
-    """Bit for bit what their sum as one gradient gives."""
+    """Bit for bit the same as passing their sum as one gradient."""
     x, shortcut, dy = batch((4, 24, 5, 7), dtype)
     other = dy.flip(0).contiguous(memory_format=torch.channels_last)
 
@@ -115,7 +115,7 @@ def test_gradients_of_both_paths_are_added(residual: bool, dtype: torch.dtype) -
         assert torch.equal(given[name][0] if name == "y" else given[name], value), name
 
 
-def test_a_mean_far_from_zero_costs_no_variance() -> None:
+def test_variance_is_accurate_for_a_mean_far_from_zero() -> None:
     """E[x^2] - E[x]^2 would be off by a few per cent here."""
     check(SHAPES[0], torch.float32, act=True, residual=True, offset=1000.0, atol=2e-4)
 
@@ -141,8 +141,8 @@ def test_nan_is_not_hidden() -> None:
     assert y[:, 1:].isfinite().all()
 
 
-def test_a_gradient_of_any_layout() -> None:
-    """A mean over the image sends back an expanded one."""
+def test_gradient_of_any_layout() -> None:
+    """The gradient of a mean over the image is an expanded tensor."""
     x, _, _ = batch(SHAPES[0])
     one, two = x.clone().requires_grad_(), x.double().requires_grad_()
     fused(norm(SHAPES[0][1]), one, None).mean((2, 3)).square().sum().backward()
@@ -150,7 +150,7 @@ def test_a_gradient_of_any_layout() -> None:
     assert_close(one.grad.double(), two.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_second_derivative_is_refused() -> None:
+def test_second_derivative_is_refused() -> None:
     x, _, dy = batch(SHAPES[0])
     x.requires_grad_()
     (dx,) = torch.autograd.grad(fused(norm(SHAPES[0][1]), x, None), x, dy.requires_grad_(), create_graph=True)
@@ -158,14 +158,14 @@ def test_a_second_derivative_is_refused() -> None:
         dx.sum().backward()
 
 
-def test_the_same_bits_twice() -> None:
+def test_results_are_deterministic() -> None:
     x, other, dy = batch(SHAPES[0], torch.bfloat16)
     one, two = (run(fused, norm(SHAPES[0][1]), x, other, dy, True) for _ in range(2))
     assert all(torch.equal(value, two[name]) for name, value in one.items())
 
 
 @needs_cuda
-def test_a_graph_replays_the_same_bits() -> None:
+def test_graph_replays_are_bit_identical() -> None:
     for shape in SHAPES[:5]:
         x, other, dy = batch(shape, torch.bfloat16)
         expected = run(fused, norm(shape[1]), x, other, dy, True)
@@ -187,7 +187,7 @@ def test_a_graph_replays_the_same_bits() -> None:
 
 
 @needs_cuda
-def test_nothing_waits() -> None:
+def test_no_synchronisation() -> None:
     x, other, dy = batch(SHAPES[0], torch.bfloat16)
     module = norm(SHAPES[0][1])
     run(fused, module, x, other, dy, True)
@@ -200,7 +200,7 @@ def test_nothing_waits() -> None:
 
 
 @needs_cuda
-def test_who_is_served() -> None:
+def test_supported_inputs() -> None:
     from ogc.engine.fused_norm import serves
 
     module, (x, other, _) = norm(64), batch(SHAPES[0])
@@ -219,8 +219,8 @@ def test_who_is_served() -> None:
 
 
 @needs_cuda
-def test_a_network_learns_the_same() -> None:
-    """Channels-last is fused, the other layout is not."""
+def test_gradients_of_a_network_match() -> None:
+    """Only the channels-last layout is fused."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(32, 3, 32, 32, generator=generator).cuda()
     labels = torch.randint(10, (32,), generator=generator).cuda()

@@ -1,7 +1,8 @@
-"""End a run at random moments, again and again, and go on with it: ``python kills.py FOLDER SIGNAL TIMES SEED``.
+"""Interrupt a run repeatedly at random moments and resume it: ``python kills.py FOLDER SIGNAL TIMES SEED``.
 
-Every attempt is a fork, so that it begins at once. Ends with an error unless all files could be read at all times, and
-the bits are those of a run that nobody disturbed. Prints how often the run was ended, and how often by itself in order.
+Every attempt is a fork, so that it starts quickly. Fails unless all files are always readable and the result equals
+that of an uninterrupted run bit for bit. Prints how often the run was interrupted, and how often it saved before it
+exited.
 """
 
 import json
@@ -20,8 +21,8 @@ from small_runs import assert_equal_runs, job, network
 STOPPED = 3
 
 
-class Began(SilentWatch):
-    """Writes to a pipe when training has begun, with the signals' handlers in place."""
+class NotifyStart(SilentWatch):
+    """Write to a pipe when training has started and the signal handlers are installed."""
 
     def __init__(self, pipe):
         self.pipe = pipe
@@ -31,28 +32,28 @@ class Began(SilentWatch):
 
 
 def attempt(folder):
-    """Train in a process of its own; its id, and a pipe that can be read when training has begun or has failed."""
+    """Train in a fork. Return its process id and a pipe that is readable once training has started or failed."""
     readable, writable = os.pipe()
     child = os.fork()
     if child:
         os.close(writable)
         return child, readable
-    code, watch = 1, Began(writable)
+    code, watch = 1, NotifyStart(writable)
     try:
         train([job(folder, net=network(), average=0.99, epochs=3)], resume=True, save_every=0, watch=watch)
         code = 0
     except Interrupted:
         code = STOPPED
-    except KeyboardInterrupt:  # came before training had begun
+    except KeyboardInterrupt:  # received before training started
         code = -signal.SIGINT % 256
     finally:
         os._exit(code)
 
 
-def require_whole(folder):
+def check_readable(folder):
     for path in folder.iterdir() if folder.exists() else ():
         if path.name.startswith("."):
-            continue  # begun by a process that was killed
+            continue  # left by a killed process
         if path.suffix == ".safetensors":
             read_tensors(path)
         elif path.suffix == ".json":
@@ -62,33 +63,33 @@ def require_whole(folder):
 
 
 def main(folder, number, times, seed):
-    draw = random.Random(seed)
-    began = time.monotonic()
-    child, pipe = attempt(folder / "whole")
+    rng = random.Random(seed)
+    start = time.monotonic()
+    child, pipe = attempt(folder / "uninterrupted")
     assert os.waitpid(child, 0)[1] == 0
     os.close(pipe)
-    longest = time.monotonic() - began
-    ended, in_order, rounds = 0, 0, 0
-    while ended < times:
+    duration = time.monotonic() - start
+    interrupted, saved, rounds = 0, 0, 0
+    while interrupted < times:
         rounds += 1
         out, status = folder / f"round {rounds}", None
         while status != 0:
             child, pipe = attempt(out)
             if number != signal.SIGKILL:
-                os.read(pipe, 1)  # a signal of before would end the process as any other
-            if ended < times:
-                time.sleep(draw.uniform(0, longest / 2))
+                os.read(pipe, 1)  # before that, the signal would end the process without a save
+            if interrupted < times:
+                time.sleep(rng.uniform(0, duration / 2))
                 os.kill(child, number)
             status = os.waitpid(child, 0)[1]
             os.close(pipe)
             stopped = os.WIFEXITED(status) and os.WEXITSTATUS(status) == STOPPED
             by_signal = os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == -number % 256
             assert status == 0 or stopped or by_signal, status
-            ended, in_order = ended + (status != 0), in_order + stopped
-            require_whole(out)
-        assert_equal_runs(folder / "whole", out)
-        assert not list(out.glob(".*")), "what killed processes had begun is still there"
-    print(ended, in_order)
+            interrupted, saved = interrupted + (status != 0), saved + stopped
+            check_readable(out)
+        assert_equal_runs(folder / "uninterrupted", out)
+        assert not list(out.glob(".*")), "leftovers of killed processes remain"
+    print(interrupted, saved)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Every method, in both precisions, stopped in every way and resumed: ``python resume_matrix.py FOLDER RANK SIZE``.
+"""Every method in both precisions, stopped in every way and resumed: ``python resume_matrix.py FOLDER RANK SIZE``.
 
-One process trains each run as a whole and in pieces, or several do together. The first one compares the files of the
-two bit for bit, and prints how many resumed runs were equal.
+Trains each run without and with stops, in one process or several. Rank 0 compares the files of the two bit for bit and
+prints how many resumed runs were equal.
 """
 
 import os
@@ -25,7 +25,7 @@ STOPS = {  # epoch and step, both from 1; None is an epoch's end
 
 
 def make(folder, options, scenario):
-    """The run of a variant. Only one scenario has surveys, which make two runs out of it."""
+    """The job of a variant. Only one scenario has surveys, so it has its own uninterrupted run."""
     return job(folder, net=network(), **options, surveys=2 if scenario == "surveys" else 0)
 
 
@@ -37,11 +37,11 @@ class Kill(StopAt):
 
 def join(folder, rank, size, number):
     if size > 1:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{number}", rank=rank, world_size=size)
+        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous-{number}", rank=rank, world_size=size)
 
 
 def kill(folder, rank, size):
-    """Leave runs that were killed in their second epoch, one step after a save, each in a process of its own."""
+    """Train each variant in a separate process and kill it in its second epoch, one step after a save."""
     for number, (name, options) in enumerate(variants()):
         child = os.fork()
         if not child:
@@ -49,19 +49,19 @@ def kill(folder, rank, size):
                 join(folder, rank, size, number)
                 train([make(folder / "kill" / name, options, "kill")], watch=Kill(2, 3), save_every=0)
             finally:
-                os._exit(1)  # of several processes the others lose their connection
+                os._exit(1)  # the other ranks lose their connection
         status = os.waitpid(child, 0)[1]
         assert os.WIFSIGNALED(status) if rank == 0 else status != 0, status
 
 
 def main(folder, rank, size):
-    train([job(epochs=1)])  # imports what training needs, once for all forks
+    train([job(epochs=1)])  # import everything that training needs before forking
     kill(folder, rank, size)
     join(folder, rank, size, "all")
     equal = 0
     for name, options in variants():
-        for whole in ("whole", "surveys"):
-            train([make(folder / "whole" / whole / name, options, whole)])
+        for kind in ("plain", "surveys"):
+            train([make(folder / "uninterrupted" / kind / name, options, kind)])
         for scenario, stops in STOPS.items():
             out, stopped = folder / scenario / name, 0
             for stop in stops:
@@ -72,7 +72,8 @@ def main(folder, rank, size):
             train([make(out, options, scenario)], resume=True)
             assert stopped == len(stops), (scenario, name)
             if rank == 0:
-                assert_equal_runs(folder / "whole" / ("surveys" if scenario == "surveys" else "whole") / name, out)
+                kind = "surveys" if scenario == "surveys" else "plain"
+                assert_equal_runs(folder / "uninterrupted" / kind / name, out)
                 equal += 1
     if rank == 0:
         print(equal)

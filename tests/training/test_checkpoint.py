@@ -1,4 +1,4 @@
-"""Checkpoints say in one sentence what is wrong with them, and a failing disk leaves the last good one."""
+"""Checkpoint errors are one sentence, and a failing disk keeps the last good checkpoint."""
 
 import errno
 import hashlib
@@ -39,26 +39,28 @@ def stopped(tmp_path):
     return tmp_path / "run"
 
 
-def refusal(folder, **changes):
+def resume_error(folder, **changes):
     with pytest.raises(CheckpointError) as info:
         train([job(folder, **changes)], resume=True)
-    said = str(info.value)
-    assert said.startswith(str(folder / LAST))
-    assert "\n" not in said
-    return said.removeprefix(str(folder / LAST)).strip()
+    message = str(info.value)
+    assert message.startswith(str(folder / LAST))
+    assert "\n" not in message
+    return message.removeprefix(str(folder / LAST)).strip()
 
 
 def rewrite(path, tensors, facts):
     write_tensors(path, tensors, json.dumps(facts))
 
 
-def test_another_recipe(stopped):
-    assert refusal(stopped, lr=0.5) == "belongs to another run: lr is 0.05 there and 0.5 here."
-    assert refusal(stopped, method="gce").startswith("belongs to another run: method is 'ce+ogc' there and 'gce' here")
-    assert refusal(stopped, seed=3).startswith("belongs to another run: seed is 0 there and 3 here")
+def test_different_recipe_is_rejected(stopped):
+    assert resume_error(stopped, lr=0.5) == "belongs to another run: lr is 0.05 there and 0.5 here."
+    assert resume_error(stopped, method="gce").startswith(
+        "belongs to another run: method is 'ce+ogc' there and 'gce' here"
+    )
+    assert resume_error(stopped, seed=3).startswith("belongs to another run: seed is 0 there and 3 here")
 
 
-def test_a_description_that_was_edited(stopped):
+def test_edited_description_is_rejected(stopped):
     content = json.loads((stopped / RUN).read_text())
     content["recipe"]["lr"] = 0.5
     (stopped / RUN).write_text(json.dumps(content))
@@ -66,77 +68,77 @@ def test_a_description_that_was_edited(stopped):
         read_description(stopped)
 
 
-def test_other_data(stopped):
-    assert refusal(stopped, n=81) == "belongs to another run: number of samples is 80 there and 81 here."
+def test_different_data_is_rejected(stopped):
+    assert resume_error(stopped, n=81) == "belongs to another run: number of samples is 80 there and 81 here."
     one = job(stopped)
     other = one.data[0].with_given(1 - one.data[0].given.clamp(max=1))
     with pytest.raises(CheckpointError, match=r"sha256 of the labels is '.*' there and '.*' here"):
         train([one._replace(data=(other, one.data[1]))], resume=True)
 
 
-def test_samples_in_another_order(stopped):
+def test_reordered_samples_are_rejected(stopped):
     one = job(stopped)
     other = replace(one.data[0], ids=one.data[0].ids[::-1])
     with pytest.raises(CheckpointError, match="belongs to other data: ids of train changed"):
         train([one._replace(data=(other, one.data[1]))], resume=True)
 
 
-def test_another_network(stopped):
-    assert refusal(stopped, net=network()).startswith("does not fit this run: Error(s) in loading state_dict for")
+def test_different_network_is_rejected(stopped):
+    assert resume_error(stopped, net=network()).startswith("does not fit this run: Error(s) in loading state_dict for")
 
 
-@pytest.mark.parametrize("share", [0, 0.0001, 0.3, 0.999])
-def test_cut_off(stopped, share):
+@pytest.mark.parametrize("fraction", [0, 0.0001, 0.3, 0.999])
+def test_truncated_checkpoint_is_rejected(stopped, fraction):
     content = (stopped / LAST).read_bytes()
-    (stopped / LAST).write_bytes(content[: int(share * len(content))])
-    assert refusal(stopped).startswith("cannot be used: ")
+    (stopped / LAST).write_bytes(content[: int(fraction * len(content))])
+    assert resume_error(stopped).startswith("cannot be used: ")
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04N.", b"PK\x03\x04" + bytes(200), bytes(1000), b"\xff" * 1000])
-def test_something_else(stopped, content):
+def test_file_in_another_format_is_rejected(stopped, content):
     (stopped / LAST).write_bytes(content)
-    assert refusal(stopped).startswith("cannot be used: ")
+    assert resume_error(stopped).startswith("cannot be used: ")
 
 
-def test_of_another_program(stopped):
+def test_safetensors_of_another_program_are_rejected(stopped):
     fix = "Restore it from a backup, use the version of ogc that wrote it, or train again."
     for metadata in (None, {"ogc": "{"}, {"ogc": '{"format": 1}'}):
         save_file({"a": torch.zeros(3)}, stopped / LAST, metadata=metadata)
-        assert refusal(stopped) == f"cannot be used: it has no checksum. {fix}"
+        assert resume_error(stopped) == f"cannot be used: it has no checksum. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 99})
-    assert refusal(stopped) == f"cannot be used: expected format 2, found 99. {fix}"
+    assert resume_error(stopped) == f"cannot be used: expected format 2, found 99. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2})
     fix = "Restore it from a backup, or train again."
-    assert refusal(stopped) == f"belongs to a different run than run.json next to it. {fix}"
+    assert resume_error(stopped) == f"belongs to a different run than run.json next to it. {fix}"
     rewrite(stopped / LAST, {"a": torch.zeros(3)}, {"format": 2, "run": read_description(stopped).id})
-    assert refusal(stopped).startswith("does not fit this run: it has no 'belongs_to'.")
+    assert resume_error(stopped).startswith("does not fit this run: it has no 'belongs_to'.")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("old", "new", "message"),
     [
         (b'"checksum":"', b'"checksum":"G', "cannot be used: its contents do not match its checksum."),
         (b'"__metadata__"', b'"__metadato__"', "cannot be used: it has no checksum."),
         (b'"checksum"', b'"chacksum"', "cannot be used: it has no checksum."),
     ],
 )
-def test_a_damaged_header(stopped, old, new, words):
+def test_damaged_header_is_rejected(stopped, old, new, message):
     content = (stopped / LAST).read_bytes()
     at = content.index(old)
     (stopped / LAST).write_bytes(content[:at] + new + content[at + len(new) :])
-    assert refusal(stopped).startswith(words)
+    assert resume_error(stopped).startswith(message)
 
 
-def test_a_header_without_facts(stopped):
+def test_header_without_facts_is_rejected(stopped):
     header = b'{"__metadata__":{"checksum":"%b"}}' % (b"0" * 64)
     content = len(header).to_bytes(8, "little") + header
     digest = hashlib.sha256(content).hexdigest().encode()
     (stopped / LAST).write_bytes(content.replace(b"0" * 64, digest))
-    assert refusal(stopped).startswith("cannot be used: it has no 'ogc'.")
+    assert resume_error(stopped).startswith("cannot be used: it has no 'ogc'.")
 
 
 @pytest.mark.parametrize(
-    ("lost", "words"),
+    ("name", "message"),
     [
         ("optimizer.0.momentum_buffer", None),
         ("criterion.queue", "does not fit this run: "),
@@ -144,23 +146,23 @@ def test_a_header_without_facts(stopped):
         ("rng.0", "does not fit this run: it has no 'rng.0'."),
     ],
 )
-def test_a_part_is_missing_or_misshapen(stopped, lost, words):
+def test_missing_or_misshapen_tensor_is_rejected(stopped, name, message):
     tensors, facts = read_tensors(stopped / LAST)
-    if words is not None:
-        rewrite(stopped / LAST, {name: value for name, value in tensors.items() if name != lost}, facts)
-        assert refusal(stopped).startswith(words)
-    rewrite(stopped / LAST, {**tensors, lost: torch.zeros(7, 7, 7)}, facts)
-    if lost != "rng.0":
-        assert refusal(stopped).startswith("does not fit this run: ")
+    if message is not None:
+        rewrite(stopped / LAST, {key: value for key, value in tensors.items() if key != name}, facts)
+        assert resume_error(stopped).startswith(message)
+    rewrite(stopped / LAST, {**tensors, name: torch.zeros(7, 7, 7)}, facts)
+    if name != "rng.0":
+        assert resume_error(stopped).startswith("does not fit this run: ")
 
 
-def test_of_another_version(stopped):
-    """The checksum is right, and a field is missing or unknown."""
+def test_files_of_another_version_are_rejected(stopped):
+    """The checksum is valid, but a field is missing or unknown."""
     tensors, facts = read_tensors(stopped / LAST)
     fewer = {name: value for name, value in facts["belongs_to"].items() if name != "accumulate"}
     rewrite(stopped / LAST, tensors, facts | {"belongs_to": fewer})
     fix = "use the version of ogc that wrote it, or train again."
-    assert refusal(stopped) == "belongs to another run: accumulate is None there and 1 here."
+    assert resume_error(stopped) == "belongs to another run: accumulate is None there and 1 here."
     fewer = {name: value for name, value in facts.items() if name != "history"}
     for other, reason in ((facts | {"history": [{"epoch": 1}]}, ".* argument.*"), (fewer, "it has no 'history'.")):
         rewrite(stopped / LAST, tensors, other)
@@ -168,7 +170,7 @@ def test_of_another_version(stopped):
             read(stopped)
     content = json.loads((stopped / RUN).read_text())
     del content["checksum"]
-    needed = ("samples", "classes", "inputs", "from_python", "network", "started")
+    required = ("samples", "classes", "inputs", "from_python", "network", "started")
     known = content["facts"]
     for change, reason in (
         ({"format": 3}, "expected format None, found 3."),
@@ -176,7 +178,7 @@ def test_of_another_version(stopped):
         ({"recipe": {**content["recipe"], "colour": "red"}}, "There is no parameter 'colour'."),
         *(
             ({"facts": {name: value for name, value in known.items() if name != lost}}, f"it has no '{lost}'.")
-            for lost in needed
+            for lost in required
         ),
         *(
             ({"facts": {**known, name: 3}}, rf"Parameter `facts\.{name}` should be a list\.")
@@ -186,28 +188,28 @@ def test_of_another_version(stopped):
         write_json(stopped / RUN, content | change)
         with pytest.raises(CheckpointError, match=f"{RUN} cannot be used: {reason} .*{fix}"):
             read_description(stopped)
-    write_json(stopped / RUN, content | {"facts": {name: known[name] for name in needed}})
+    write_json(stopped / RUN, content | {"facts": {name: known[name] for name in required}})
     assert read_description(stopped).facts["inputs"] == [192]
     (stopped / RUN).write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=f"{RUN} cannot be used: it has no checksum. .* or train again"):
         read_description(stopped)
 
 
-def test_facts_that_are_only_shown_may_be_missing(tmp_path):
+def test_facts_used_only_for_display_may_be_missing(tmp_path):
     train([job(tmp_path, epochs=1)])
-    shown = ("commit", "device", "versions", "noise", "batch", "steps")
-    edited(tmp_path / RUN, lambda run: [run["facts"].pop(name) for name in shown])
+    displayed = ("commit", "device", "versions", "noise", "batch", "steps")
+    edited(tmp_path / RUN, lambda run: [run["facts"].pop(name) for name in displayed])
     write_report(tmp_path)
     assert read(tmp_path).facts["device"] == "not known"
 
 
-def test_checksums_of_the_data_that_are_none(tmp_path):
+def test_invalid_data_checksums_are_rejected(tmp_path):
     train([job(tmp_path, epochs=1)])
     tensors, facts = read_tensors(tmp_path / SAMPLES)
     rewrite(tmp_path / SAMPLES, tensors, facts | {"sha256": 5})
     with pytest.raises(CheckpointError, match=f"{SAMPLES} cannot be used: 'int'") as info:
         read(tmp_path)
-    assert isinstance(info.value.__cause__, TypeError), "for whoever looks for a bug"
+    assert isinstance(info.value.__cause__, TypeError), "kept for debugging"
 
 
 def test_nothing_is_pickled(stopped):
@@ -216,7 +218,7 @@ def test_nothing_is_pickled(stopped):
         assert path.suffix in (".safetensors", ".json", ".jsonl")
 
 
-def test_a_new_run_in_an_old_folder(tmp_path):
+def test_new_run_removes_files_of_the_old_one(tmp_path):
     train([job(tmp_path)])
     write_report(tmp_path)
     (tmp_path / "events.out.tfevents.1.2").touch()
@@ -231,13 +233,13 @@ def test_a_new_run_in_an_old_folder(tmp_path):
     assert_equal_runs(tmp_path, tmp_path / "alone")
 
 
-def test_where_it_broke_is_forgotten_when_it_goes_on(stopped):
+def test_resuming_removes_the_nonfinite_record(stopped):
     (stopped / NONFINITE).touch()
     train([job(stopped)], resume=True)
     assert not (stopped / NONFINITE).exists()
 
 
-def test_what_a_killed_process_had_begun_goes(tmp_path):
+def test_leftovers_of_killed_processes_are_removed(tmp_path):
     for name in (".last.safetensors.4711", ".run.json.1"):
         (tmp_path / name).write_text("half")
     for name in (".mine.5", ".last.safetensors.old", ".run.json"):
@@ -252,7 +254,7 @@ def test_what_a_killed_process_had_begun_goes(tmp_path):
     assert not (tmp_path / ".mine.5").exists()
 
 
-def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, monkeypatch):
+def test_full_disk_error_names_the_file_and_keeps_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_whole(path, b"old")
 
@@ -267,40 +269,40 @@ def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_disk_that_fills_up_in_training(tmp_path, monkeypatch):
-    """What was saved before stays, and can be gone on with once there is room."""
-    train([job(tmp_path / "whole")])
+def test_run_resumes_after_the_disk_was_full(tmp_path, monkeypatch):
+    """The last save is kept, and the run resumes once there is space."""
+    train([job(tmp_path / "uninterrupted")])
 
-    class Fills(StopAt):
+    class FillDisk(StopAt):
         def moved(self, run, *, epoch, step, images_per_second):
             if (epoch + 1, step) == self.at:
                 monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
 
     with pytest.raises(OSError, match="full") as info:
-        train([job(tmp_path / "run")], watch=Fills(2, 4), save_every=0)
+        train([job(tmp_path / "run")], watch=FillDisk(2, 4), save_every=0)
     assert info.value.filename == str(tmp_path / "run" / LAST)
     monkeypatch.undo()
     facts = read_tensors(tmp_path / "run" / LAST)[1]
     assert (facts["epoch"], facts["step"]) == (1, 3)
     train([job(tmp_path / "run")], resume=True)
-    assert_equal_runs(tmp_path / "whole", tmp_path / "run")
+    assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "run")
 
 
-def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
+def test_unwritable_folder_fails_before_training(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         train([job(tmp_path / "file")])
 
 
-def test_metrics_are_rewritten_as_far_as_the_checkpoint_goes(stopped):
-    """Epochs that were trained after the last save come again."""
+def test_metrics_are_truncated_to_the_checkpoint(stopped):
+    """Epochs trained after the last save are repeated."""
     lines = (stopped / METRICS).read_text()
     (stopped / METRICS).write_text(lines + lines.replace('"epoch": 1', '"epoch": 2') + '{"half')
     train([job(stopped)], resume=True)
     assert [json.loads(line)["epoch"] for line in (stopped / METRICS).read_text().splitlines()] == [1, 2, 3, 4]
 
 
-def test_the_best_epoch_is_kept(tmp_path):
+def test_best_epoch_is_kept(tmp_path):
     [result] = train([job(tmp_path, epochs=12, average=None, lr=0.3)])
     tensors, facts = read_tensors(tmp_path / BEST)
     assert facts["epoch"] == result["summary"]["best_epoch"]
@@ -308,9 +310,7 @@ def test_the_best_epoch_is_kept(tmp_path):
     assert all(name.startswith("network.") for name in tensors)
 
 
-def test_weights_that_are_used_twice(tmp_path):
-    """Tied weights are saved, averaged and gone on with."""
-
+def test_tied_weights_are_saved_averaged_and_resumed(tmp_path):
     class Tied(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -327,27 +327,27 @@ def test_weights_that_are_used_twice(tmp_path):
     def tied(out):
         return job(out)._replace(network=Tied(), data=(features(80), {"test": features(30, seed=1)}))
 
-    train([tied(tmp_path / "whole")])
+    train([tied(tmp_path / "uninterrupted")])
     with pytest.raises(Interrupted):
-        train([tied(tmp_path / "pieces")], watch=StopAt(2, 3))
-    train([tied(tmp_path / "pieces")], resume=True)
-    assert_equal_runs(tmp_path / "whole", tmp_path / "pieces")
+        train([tied(tmp_path / "resumed")], watch=StopAt(2, 3))
+    train([tied(tmp_path / "resumed")], resume=True)
+    assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
 
 
-def test_the_samples_file_tells_the_data_apart(tmp_path):
-    def told(name, change=lambda data: data):
+def test_samples_file_has_checksums_of_the_data(tmp_path):
+    def checksums(name, change=lambda data: data):
         one = job(tmp_path / name, epochs=1)
         train([one._replace(data=(change(one.data[0]), {"val": one.data[1]["again"]}))])
         return read_tensors(tmp_path / name / SAMPLES)[1]["sha256"]
 
-    before = told("one")
+    before = checksums("one")
     parts = ("labels", "classes", "ids")
     assert list(before) == [f"{what} of {name}" for name in ("train", "val") for what in parts]
-    assert told("same") == before
+    assert checksums("same") == before
     for what, change in (
         ("labels", lambda data: replace(data, given=data.given.flip(0))),
         ("classes", lambda data: replace(data, class_names=("a", "b", "d"))),
         ("ids", lambda data: replace(data, ids=data.ids[::-1])),
     ):
-        after = told(what, change)
+        after = checksums(what, change)
         assert [name for name in before if after[name] != before[name]] == [f"{what} of train"]

@@ -19,7 +19,7 @@ SHORT = ["digits", "--epochs", "2", "--set", "hidden=16"]
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
+def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -38,19 +38,19 @@ def fails(result, code, message):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The jobs and options that reach training, which does nothing."""
-    found = []
+    """The jobs and options passed to training, which is replaced by a stub."""
+    recorded = []
 
-    def note(jobs, **options):
-        found.append((jobs, options))
+    def record(jobs, **options):
+        recorded.append((jobs, options))
         return []
 
-    monkeypatch.setattr("ogc.training.session.train", note)
+    monkeypatch.setattr("ogc.training.session.train", record)
     monkeypatch.setattr("ogc.report.table.table", lambda results: f"{len(results)} results")
-    return found
+    return recorded
 
 
-def test_from_digits_to_a_report():
+def test_training_on_digits_writes_a_report():
     result = train(*SHORT, "--noise", "symmetric:0.5", "--method", "gce", "--set", "q=0.5")
     assert result.exit_code == 0, result.output
     folder = Path("runs/digits-gce-symmetric-0.5-0")
@@ -62,7 +62,7 @@ def test_from_digits_to_a_report():
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_table_and_arrays():
+def test_training_on_a_table_and_arrays():
     rng = np.random.default_rng(0)
     lines = [f"{a:.3f},{b:.3f},{'yes' if a + b > 0 else 'no'}" for a, b in rng.normal(size=(200, 2))]
     Path("rows.csv").write_text("a,b,label\n" + "\n".join(lines) + "\n")
@@ -76,7 +76,7 @@ def test_a_table_and_arrays():
     assert Path("here/result.json").exists()
 
 
-def test_resumed_it_goes_on_to_the_end():
+def test_resume_completes_the_run():
     assert train(*SHORT, "--out", "a").exit_code == 0
     before = json.loads(Path("a/result.json").read_text())
     Path("a/result.json").unlink()
@@ -124,7 +124,7 @@ def test_options_reach_the_source(calls, monkeypatch):
     assert [jobs[0].recipe.name for jobs, _ in calls] == ["folder", "table", "cifar10", "webvision"]
 
 
-def test_a_recipe_by_name_or_from_a_file(calls):
+def test_recipe_by_name_or_from_a_file(calls):
     Path("mine.toml").write_text('base = "digits"\nlr = 0.01\n')
     assert train("digits", "--recipe", "mine.toml", "--set", "epochs=3").exit_code == 0
     assert train("digits", "--recipe", "table").exit_code == 0
@@ -132,7 +132,7 @@ def test_a_recipe_by_name_or_from_a_file(calls):
     assert recipes == [override(RECIPES["digits"], {"lr": 0.01, "epochs": 3}), RECIPES["table"]]
 
 
-def test_folders_are_new_ones(calls):
+def test_each_run_gets_a_new_folder(calls):
     for name in ("digits-ce+ogc-0", "digits-ce+ogc-0-2", "mine"):
         Path("runs", name).mkdir(parents=True)
         Path("runs", name, "run.json").touch()
@@ -147,16 +147,16 @@ def test_folders_are_new_ones(calls):
     assert train("digits", "--out", "runs", "--seeds", "0,1").exit_code == 0
     assert [job.out for job in calls[1][0]] == [Path("runs/seed-0"), Path("runs/seed-1")]
     Path("runs/mine/result.json").unlink()
-    assert train("digits", "--out", "runs/mine").exit_code == 0  # nothing came of what was there
+    assert train("digits", "--out", "runs/mine").exit_code == 0  # the run there has no result
 
 
-def test_a_folder_has_no_colon_in_its_name(calls):
+def test_folder_name_has_no_colon(calls):
     Path("mine.py").write_text("from ogc.losses import CrossEntropy\nclass Mine(CrossEntropy):\n    pass\n")
     assert train("digits", "--method", "mine.py:Mine", "--noise", "symmetric:0.5").exit_code == 0
     assert calls[0][0][0].out == Path("runs/digits-mine.py-Mine-symmetric-0.5-0")
 
 
-def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
+def test_print_shows_the_recipe_without_training(calls, monkeypatch):
     monkeypatch.setattr("ogc.training.source.load", None)
     result = train("cifar10", "--noise", "symmetric:0.5", "--epochs", 30, "--data", "d", "--seeds", "0,1", "--print")
     assert result.exit_code == 0
@@ -212,13 +212,13 @@ def test_print_shows_the_recipe_and_does_nothing(calls, monkeypatch):
         ("--resume here --print", 2, "Parameter `print` cannot be combined with --resume"),
     ],
 )
-def test_a_bad_value_gets_one_sentence_before_any_work(calls, arguments, code, message):
+def test_bad_value_fails_early_with_one_sentence(calls, arguments, code, message):
     assert fails(train(*arguments.split()), code, message)
     assert not calls
     assert not Path("runs").exists()
 
 
-def test_data_that_cannot_be_read_is_trouble_with_a_file(calls):
+def test_unreadable_data_is_a_file_error(calls):
     Path("rows.csv").write_text("a,label\n1,x\n2,y\n")
     assert fails(train("rows.csv", "--label", "z"), 1, "has no column `z`. Found `a`, `label`.")
     Path("broken").mkdir()
@@ -241,7 +241,7 @@ def test_data_that_cannot_be_read_is_trouble_with_a_file(calls):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_how_training_can_end(monkeypatch, error, code, message):
+def test_exit_code_and_message_of_each_error(monkeypatch, error, code, message):
     def stop(*args, **options):
         raise error
 
@@ -249,7 +249,7 @@ def test_how_training_can_end(monkeypatch, error, code, message):
     assert fails(train("digits"), code, message)
 
 
-def test_what_is_no_users_fault_is_not_hidden(monkeypatch):
+def test_internal_errors_are_not_hidden(monkeypatch):
     def crash(*args, **options):
         raise RuntimeError("a bug")
 
@@ -258,7 +258,7 @@ def test_what_is_no_users_fault_is_not_hidden(monkeypatch):
     assert isinstance(result.exception, RuntimeError)
 
 
-def test_of_several_runs_those_that_have_begun_get_a_report(monkeypatch):
+def test_only_started_runs_get_a_report(monkeypatch):
     written = []
     monkeypatch.setattr("ogc.report.report.write_report", written.append)
 
@@ -273,7 +273,7 @@ def test_of_several_runs_those_that_have_begun_get_a_report(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device", "a/report.html"), KeyboardInterrupt()])
-def test_trouble_with_a_report_hides_no_other(monkeypatch, error):
+def test_report_error_does_not_hide_another_error(monkeypatch, error):
     def stop(jobs, **options):
         jobs[0].out.mkdir(parents=True)
         (jobs[0].out / "metrics.jsonl").touch()
@@ -289,7 +289,7 @@ def test_trouble_with_a_report_hides_no_other(monkeypatch, error):
     assert "No report: " in result.stdout
 
 
-def test_trouble_with_a_report_is_told(monkeypatch):
+def test_report_error_is_printed(monkeypatch):
     def full(folder):
         raise OSError(28, "No space left on device", "a/report.html")
 
@@ -297,7 +297,7 @@ def test_trouble_with_a_report_is_told(monkeypatch):
     assert fails(train(*SHORT, "--out", "a"), 1, "Cannot use a/report.html: No space left on device.")
 
 
-def test_warnings_are_notes(calls, monkeypatch):
+def test_warnings_are_printed_as_notes(calls, monkeypatch):
     def warn(jobs, **options):
         with warnings.catch_warnings():
             warnings.simplefilter("always")
@@ -310,7 +310,7 @@ def test_warnings_are_notes(calls, monkeypatch):
     assert result.stderr == ""
 
 
-def test_only_the_first_process_speaks_and_reports(calls, monkeypatch):
+def test_only_rank_0_prints_and_writes_a_report(calls, monkeypatch):
     monkeypatch.setattr("ogc.report.report.write_report", None)
     monkeypatch.setenv("RANK", "1")
     result = train("digits")
@@ -318,7 +318,7 @@ def test_only_the_first_process_speaks_and_reports(calls, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "output"),
     [
         (NonFinite("The loss is nan."), ""),
         (Interrupted(signal.SIGTERM, {Path("a"): "ce"}), ""),
@@ -329,7 +329,7 @@ def test_only_the_first_process_speaks_and_reports(calls, monkeypatch):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_another_process_speaks_of_its_own_trouble(monkeypatch, error, said):
+def test_other_ranks_print_only_their_own_errors(monkeypatch, error, output):
     def stop(*args, **options):
         raise error
 
@@ -337,8 +337,8 @@ def test_another_process_speaks_of_its_own_trouble(monkeypatch, error, said):
     monkeypatch.setenv("RANK", "1")
     result = train("digits")
     assert result.exit_code != 0
-    assert result.output.startswith(said)
-    assert bool(result.output) == bool(said)
+    assert result.output.startswith(output)
+    assert bool(result.output) == bool(output)
 
 
 def test_help_has_examples():
@@ -349,9 +349,9 @@ def test_help_has_examples():
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_names_the_command_that_goes_on(tmp_path, number, code):
+def test_signal_saves_and_prints_the_resume_command(tmp_path, number, code):
     command = ("train", "digits", "--epochs", 6, "--set", "hidden=8", "--out", "a")
-    process = ogc(*command, env=held(hold := tmp_path / "hold", after=15))  # of 11 steps per epoch
+    process = ogc(*command, env=held(hold := tmp_path / "hold", after=15))  # 11 steps per epoch
     wait_for(hold.exists, "the second epoch", process)
     process.send_signal(number)
     _, stderr = process.communicate()
@@ -370,14 +370,14 @@ def test_a_signal_saves_and_names_the_command_that_goes_on(tmp_path, number, cod
         (["--set", "augment=cifar"], "`augment` should be none with features"),
     ],
 )
-def test_what_cannot_be_trained_takes_no_folder(arguments, message):
+def test_rejected_run_creates_no_folder(arguments, message):
     np.savez("x.npz", X=np.random.default_rng(0).normal(size=(51, 3)), y=np.arange(51) % 2)
     assert fails(train("x.npz", *arguments, "--out", "a", "--val", 0), 2, message)
     assert not Path("a").exists()
 
 
 def end_to_end(*arguments):
-    """Through the command line in a process of its own: what is in result.json."""
+    """Run ``ogc train`` in a separate process. Return the contents of result.json."""
     process = ogc("train", *arguments, "--out", "a")
     _, stderr = process.communicate()
     assert process.returncode == 0, stderr
@@ -388,9 +388,9 @@ def end_to_end(*arguments):
 @pytest.mark.parametrize(
     "length",
     [pytest.param(["--epochs", 30], marks=pytest.mark.slow), pytest.param([], marks=pytest.mark.kill)],
-    ids=["a quarter", "in full"],  # test_demo.py trains as long as the recipe says
+    ids=["quarter", "full"],  # test_demo.py trains for the full length, too
 )
-def test_digits_from_end_to_end(length):
+def test_digits_end_to_end(length):
     result = end_to_end("digits", "--noise", "symmetric:0.5", "--method", "ce+ogc", *length)
     assert result["summary"]["last"] > 0.9
     taus = [epoch["tau"] for epoch in result["epochs"] if epoch["tau"] is not None]
@@ -400,7 +400,7 @@ def test_digits_from_end_to_end(length):
 
 
 @pytest.mark.slow
-def test_a_table_of_twenty_thousand_rows():
+def test_table_of_20000_rows():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(20_000, 10))
     lines = [",".join(f"{x:.3f}" for x in row) + ("," + "abcd"[int(np.abs(row[:4]).argmax())]) for row in rows]
@@ -412,7 +412,7 @@ def test_a_table_of_twenty_thousand_rows():
 
 
 @pytest.mark.slow
-def test_a_folder_of_two_thousand_images():
+def test_folder_of_2000_images():
     from PIL import Image
 
     rng = np.random.default_rng(0)

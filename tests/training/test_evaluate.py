@@ -1,4 +1,4 @@
-"""Accuracy, shares of clean and wrong labels, and the true ratio, by hand."""
+"""Accuracy, shares of clean and wrong labels, and the true ratio, computed by hand."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ def by_hand(net, data, one):
 @pytest.mark.parametrize("place", ["memory", "disk"])
 def test_hits_are_counted_against_true_labels(place):
     net, train = network(), images(20)
-    net(torch.randn(50, 3, 8, 8))  # batch statistics that evaluation must not move
+    net(torch.randn(50, 3, 8, 8))  # batch statistics that evaluation must not change
     before = {name: value.clone() for name, value in net.state_dict().items()}
     data = images(53, seed=5, flipped=0.5)
     one = feed(on_disk(train) if place == "disk" else train)
@@ -36,14 +36,14 @@ def test_hits_are_counted_against_true_labels(place):
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-def test_more_than_one_batch_of_evaluation():
+def test_evaluation_in_several_batches():
     data = features(EVALUATION_BATCH + 7, seed=5, flipped=0)
     net = nn.Linear(192, CLASSES)
     hits = int(EvaluationSet(data, feed(features(20))).hits(net, {}, "float32"))
     assert hits == int((net(data.inputs).argmax(1) == data.true).sum())
 
 
-def test_large_images_are_taken_fewer_at_a_time(monkeypatch):
+def test_large_images_use_smaller_batches(monkeypatch):
     monkeypatch.setattr(evaluate, "EVALUATION_NUMBERS", 5 * 3 * 8 * 8 + 1)
     net, train, data = network(), images(20), images(53, seed=5)
     seen = []
@@ -55,7 +55,7 @@ def test_large_images_are_taken_fewer_at_a_time(monkeypatch):
     assert EvaluationSet(data, part.feed).batch == 1
 
 
-def test_other_weights_than_the_networks_own():
+def test_given_weights_replace_those_of_the_network():
     data = features(30, flipped=0)
     net = nn.Linear(192, CLASSES)
     weights = {"weight": torch.zeros(CLASSES, 192), "bias": torch.tensor([0.0, 1.0, 0.0])}
@@ -63,7 +63,7 @@ def test_other_weights_than_the_networks_own():
     assert int(hits) == int((data.given == 1).sum())
 
 
-def test_given_labels_where_true_ones_are_unknown():
+def test_given_labels_are_used_if_true_ones_are_unknown():
     data = replace(features(30), true=None)
     net = nn.Linear(192, CLASSES)
     hits = int(EvaluationSet(data, feed(data)).hits(net, {}, "float32"))
@@ -90,7 +90,7 @@ def test_training_shares():
     assert training_shares(torch.full((6,), -1), given, true)["agreement"] == 0.0
 
 
-def test_the_true_ratio():
+def test_true_ratio():
     p, wrong = torch.tensor([0.5, 0.25, 0.1, 0.01, 0.9]), torch.tensor([False, False, True, True, False])
     H = torch.cat([-p.log(), torch.tensor([math.nan])])
     wrong = torch.cat([wrong, torch.tensor([True])])  # not seen yet: left out
@@ -106,8 +106,8 @@ def test_the_true_ratio():
     assert clipping_facts(LOSSES["ce"](), solution, H, torch.zeros(6, dtype=torch.bool))["true_ratio"] is None
 
 
-def test_the_ratio_of_a_mixture():
-    """Far apart and narrow, each normal sits on one value of the slope: p = e^-mean."""
+def test_ratio_of_a_mixture():
+    """The normals are narrow and far apart, so each has a single slope, at p = e^-mean."""
     solution = torch.tensor([P_MIN, 1 / P_MIN, 1.0, 1e-2, 3.0, 1e-2, 0.5], dtype=torch.float64)
     facts = clipping_facts(LOSSES["ce"](), solution, torch.zeros(3), None)
     assert facts["ratio"] == pytest.approx(math.e**2, rel=0.01)
@@ -115,5 +115,5 @@ def test_the_ratio_of_a_mixture():
     assert facts["tau"] is None  # nothing is clipped
 
 
-def test_methods_that_do_not_clip_have_nothing_to_tell():
+def test_no_clipping_facts_without_clipping():
     assert set(clipping_facts(None, None, torch.zeros(3), None).values()) == {None}

@@ -1,4 +1,4 @@
-"""An epoch's order and draws are a function of seed and epoch; batches are what the data say."""
+"""An epoch's order and draws depend only on seed and epoch, and batches match the data."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from small_runs import features, feed, images, on_disk
 
 
 @pytest.mark.parametrize("augment", ["none", "cifar", "large"])
-def test_a_plan_is_a_function_of_seed_and_epoch(augment):
+def test_plan_depends_only_on_seed_and_epoch(augment):
     data = images(70)
     one, other = (feed(data, augment=augment, size=8) for _ in range(2))
-    torch.rand(5)  # what others draw does not matter
+    torch.rand(5)  # other draws have no effect
     for epoch in (0, 5):
         first, second = one.plan(epoch), other.plan(epoch)
         assert torch.equal(first.order, second.order)
@@ -24,14 +24,14 @@ def test_a_plan_is_a_function_of_seed_and_epoch(augment):
     assert not torch.equal(one.plan(0).order, feed(data, augment=augment, size=8, seed=4).plan(0).order)
 
 
-def test_every_batch_is_full_and_no_sample_comes_twice():
+def test_batches_are_full_and_samples_do_not_repeat():
     one = feed(images(70))
     order = one.plan(2).order
     assert order.shape == (4, 16)
     assert order.unique().numel() == 64
 
 
-def test_few_samples_are_one_batch():
+def test_few_samples_form_one_batch():
     one = feed(images(9))
     assert (one.batch, one.steps) == (9, 1)
     with pytest.raises(ValueError, match="`data` should be at least 2 samples"):
@@ -39,7 +39,7 @@ def test_few_samples_are_one_batch():
 
 
 @pytest.mark.parametrize("augment", ["none", "cifar", "large"])
-def test_batches(augment):
+def test_batches_with_each_augmentation(augment):
     data = images(40)
     one = feed(data, augment=augment, size=6)
     plan = one.plan(0)
@@ -52,7 +52,7 @@ def test_batches(augment):
     assert isinstance(one.augment, {"none": type(None), "cifar": Cifar, "large": Large}[augment])
 
 
-def test_features_stay_as_they_are():
+def test_features_are_unchanged():
     data = features(40)
     one = feed(data)
     index = one.plan(0).order[0]
@@ -60,7 +60,7 @@ def test_features_stay_as_they_are():
 
 
 @pytest.mark.parametrize(
-    ("data", "changes", "sentence"),
+    ("data", "changes", "message"),
     [
         (features(40), {"augment": "cifar"}, "`augment` should be none with features"),
         (features(40), {"size": 32}, "`size` should be none with features"),
@@ -71,12 +71,12 @@ def test_features_stay_as_they_are():
         (images(9), {"parts": 2}, "`batch_size` should be a multiple of 2 .* and no more than there are samples"),
     ],
 )
-def test_what_cannot_be_is_refused(data, changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_invalid_options_are_rejected(data, changes, message):
+    with pytest.raises(ValueError, match=message):
         check(data, **{"batch_size": 16, "augment": "none", "size": None} | changes)
 
 
-def test_mean_and_deviation_are_on_the_device(monkeypatch):
+def test_mean_and_std_are_tensors_on_the_device(monkeypatch):
     one, seen = feed(images(40)), []
     monkeypatch.setattr("ogc.training.feed.normalise", lambda inputs, *scale: seen.extend(scale))
     one.plain(images(4).inputs)
@@ -84,20 +84,20 @@ def test_mean_and_deviation_are_on_the_device(monkeypatch):
     assert all(isinstance(part, torch.Tensor) for part in seen)
 
 
-def test_images_on_the_disk_are_read_when_their_batch_is_due():
+def test_images_on_disk_are_read_with_their_batch():
     data = images(40)
-    one, there = feed(on_disk(data), augment="large", size=6), feed(data, augment="large", size=6)
-    one.inputs.asked = 0
+    one, in_memory = feed(on_disk(data), augment="large", size=6), feed(data, augment="large", size=6)
+    one.inputs.reads = 0
     plan = one.plan(0)
-    assert one.inputs.asked == 0
+    assert one.inputs.reads == 0
     inputs = one(plan.order[0], tuple(part[0] for part in plan.draws))
-    assert one.inputs.asked == 16
+    assert one.inputs.reads == 16
     assert one.statistics == IMAGENET
-    assert torch.equal(plan.order, there.plan(0).order)
+    assert torch.equal(plan.order, in_memory.plan(0).order)
     assert inputs.shape == (16, 3, 6, 6)
 
 
-def test_runs_share_what_is_the_same():
+def test_runs_on_the_same_images_share_the_augmentation():
     data = images(40)
     one = feed(data, augment="cifar")
     shared = feed(data, augment="cifar", seed=9, batch_size=8, like=one)
@@ -106,7 +106,7 @@ def test_runs_share_what_is_the_same():
     assert feed(images(40), augment="cifar", like=one).augment is not one.augment
 
 
-def test_statistics_are_those_of_the_pixels():
+def test_statistics_match_the_pixels():
     pixels = images(40).inputs
     mean, std = statistics(pixels)
     scaled = pixels.double().transpose(0, 1).flatten(1) / 255

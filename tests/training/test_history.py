@@ -1,4 +1,4 @@
-"""What is kept of an epoch, and the numbers that tables show."""
+"""The record of an epoch, and the summary shown in tables."""
 
 import json
 from dataclasses import asdict, replace
@@ -27,14 +27,14 @@ EPOCH = Epoch(
 )
 
 
-def epochs(*shares, averaged=None):
+def epochs(*accuracies, averaged=None):
     return [
-        replace(EPOCH, epoch=i + 1, accuracy={"test": share}, averaged={"test": averaged[i]} if averaged else {})
-        for i, share in enumerate(shares)
+        replace(EPOCH, epoch=i + 1, accuracy={"test": accuracy}, averaged={"test": averaged[i]} if averaged else {})
+        for i, accuracy in enumerate(accuracies)
     ]
 
 
-def test_json_and_back():
+def test_json_round_trip():
     line = EPOCH.to_json()
     assert "\n" not in line
     assert Epoch(**json.loads(line)) == EPOCH
@@ -58,18 +58,18 @@ def test_summary_with_averages():
     assert found["averaged_std"] == pytest.approx(0.125)
 
 
-def test_nothing_to_sum_up():
+def test_summary_without_accuracies():
     assert summary([], 3) == {"set": None}
     assert summary([replace(EPOCH, accuracy={})], 3) == {"set": None}
 
 
-def test_the_first_set_counts():
+def test_summary_uses_the_first_set():
     assert summary([EPOCH], 1)["set"] == "test"
 
 
-def test_nobody_listens():
-    nobody = SilentWatch()
-    nobody.began(0, epoch=0, epochs=1, steps=1)
-    nobody.moved(0, epoch=0, step=1, images_per_second=None)
-    nobody.ended_epoch(0, EPOCH)
-    nobody.said("nothing")
+def test_silent_watch_accepts_all_events():
+    watch = SilentWatch()
+    watch.began(0, epoch=0, epochs=1, steps=1)
+    watch.moved(0, epoch=0, step=1, images_per_second=None)
+    watch.ended_epoch(0, EPOCH)
+    watch.said("nothing")

@@ -1,4 +1,4 @@
-"""The loop's arithmetic against one written out by hand, and what it does when a loss is not finite."""
+"""The loop compared with one written out by hand, and its errors when a value is not finite."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,10 @@ from small_runs import StopAt, assert_equal_runs, features, feed, images, job, n
 
 
 def by_hand(one, *, clip_norm=None, average=None):
-    """Cross entropy with SGD; the weights, their average, and H and the prediction of every sample as last seen."""
+    """Train with cross entropy and SGD.
+
+    Return the weights, their average, the last H and prediction of every sample, and the losses.
+    """
     data, order = one.data[0], feed(one.data[0], seed=one.recipe.seed)
     weights = list(one.network.parameters())
     optimizer = torch.optim.SGD(weights, lr=1, momentum=0.9, weight_decay=one.recipe.weight_decay)
@@ -43,7 +46,7 @@ def by_hand(one, *, clip_norm=None, average=None):
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
-def test_the_arithmetic(tmp_path, clip_norm):
+def test_loop_matches_training_by_hand(tmp_path, clip_norm):
     one = job(tmp_path, "ce", n=70, net=network(normed=False, drop=0), clip_norm=clip_norm, average=0.7)
     twin = job(None, "ce", n=70, net=network(normed=False, drop=0))
     [result] = train([one])
@@ -59,23 +62,23 @@ def test_the_arithmetic(tmp_path, clip_norm):
         assert found["lr"] == one.recipe.lr_at(epoch, 3 / 4)
 
 
-def test_accumulated_gradients_are_those_of_the_batch(tmp_path):
+def test_accumulated_gradients_equal_those_of_the_batch(tmp_path):
     for parts in (1, 4):
         train([job(tmp_path / str(parts), "gce", net=network(normed=False, drop=0), accumulate=parts)])
-    whole, parts = (read_tensors(tmp_path / name / LAST)[0] for name in ("1", "4"))
-    for name, value in whole.items():
+    full, parts = (read_tensors(tmp_path / name / LAST)[0] for name in ("1", "4"))
+    for name, value in full.items():
         if name.startswith(("network", "averaged", "samples")):
             assert torch.allclose(value, parts[name], atol=1e-6), name
 
 
-def test_young_averages_move_faster():
+def test_averages_move_faster_at_first():
     assert decay_at(0.999, 0) == 0.1
     assert decay_at(0.999, 10**6) == 0.999
     assert decay_at(0.5, 20) == 0.5
 
 
-def test_images_on_the_disk_train_alike(tmp_path, monkeypatch):
-    """They are read ahead by a thread, and arrive in order."""
+def test_images_on_disk_and_in_memory_train_alike(tmp_path, monkeypatch):
+    """Images on disk are prefetched by a thread and arrive in order."""
     monkeypatch.setattr("ogc.training.feed.statistics", lambda inputs: IMAGENET)
     for name, place in (("memory", lambda data: data), ("disk", on_disk)):
         data = place(images(80)), {"test": place(images(30, seed=1))}
@@ -83,7 +86,7 @@ def test_images_on_the_disk_train_alike(tmp_path, monkeypatch):
     assert_equal_runs(tmp_path / "memory", tmp_path / "disk")
 
 
-def test_it_learns():
+def test_training_learns():
     [result] = train([job(None, "ce+ogc", n=400, epochs=8, lr=0.1)])
     assert result["summary"]["best"] > 0.9
     last = result["epochs"][-1]
@@ -91,20 +94,20 @@ def test_it_learns():
     assert last["clean"] > last["memorised"]
 
 
-def test_bf16_trains_too(tmp_path):
+def test_bf16_keeps_float32_weights(tmp_path):
     train([job(tmp_path, net=network(), precision="bf16")])
     tensors = read_tensors(tmp_path / LAST)[0]
     assert tensors["network.0.weight"].dtype == torch.float32
 
 
-def test_random_numbers_are_the_runs_own():
+def test_global_random_state_is_unchanged():
     before = torch.get_rng_state()
     train([job(net=network(), epochs=1)])
     assert torch.equal(torch.get_rng_state(), before)
 
 
-class Spoils(StopAt):
-    """Puts NaN into the next batch instead of stopping."""
+class InsertNaN(StopAt):
+    """Insert NaN into the next batch instead of stopping."""
 
     def __init__(self, one, epoch, step):
         super().__init__(epoch, step)
@@ -117,17 +120,17 @@ class Spoils(StopAt):
 
 
 @pytest.mark.parametrize("method", ["ce", "ce+ogc", "js"])
-def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, method):
+def test_nonfinite_loss_ends_the_run(tmp_path, method):
     one = job(tmp_path, method)
-    spoils = Spoils(one, 2, 3)
+    watch = InsertNaN(one, 2, 3)
     with pytest.raises(NonFinite) as info:
-        train([one], watch=spoils, save_every=0)
-    said = str(info.value)
-    assert "The loss is nan at step 4 of epoch 2" in said
-    assert f"The last good checkpoint is in {tmp_path}." in said
-    ids = [one.data[0].ids[i] for i in spoils.batch]
+        train([one], watch=watch, save_every=0)
+    message = str(info.value)
+    assert "The loss is nan at step 4 of epoch 2" in message
+    assert f"The last good checkpoint is in {tmp_path}." in message
+    ids = [one.data[0].ids[i] for i in watch.batch]
     path = tmp_path / NONFINITE
-    assert said.endswith(f"Samples of the batch: {', '.join(ids[:10])} and 6 more (all of them in {path}).")
+    assert message.endswith(f"Samples of the batch: {', '.join(ids[:10])} and 6 more (all of them in {path}).")
     assert info.value.batch == {"epoch": 2, "step": 4, "samples": ids}
     assert read_part(path).items() >= info.value.batch.items()
     tensors, facts = read_tensors(tmp_path / LAST)
@@ -135,7 +138,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, method):
     assert all(value.isfinite().all() for name, value in tensors.items() if name.startswith(("network", "averaged")))
 
 
-def test_bad_data_are_named(tmp_path):
+def test_error_names_samples_with_bad_inputs(tmp_path):
     one = job(tmp_path, "gce")
     one.data[0].inputs[17, 0] = math.inf
     with pytest.raises(NonFinite) as info:
@@ -144,8 +147,8 @@ def test_bad_data_are_named(tmp_path):
     assert "checkpoint" not in str(info.value)
 
 
-class Steep(nn.Module):
-    """At one of its steps the loss is finite, and the gradient is not."""
+class SteepNetwork(nn.Module):
+    """A network with a finite loss but a non-finite gradient at one of its steps."""
 
     def __init__(self, step):
         super().__init__()
@@ -163,9 +166,9 @@ class Steep(nn.Module):
 @pytest.mark.parametrize("average", [None, 0.9])
 @pytest.mark.parametrize("save_every", [0, 60])
 @pytest.mark.parametrize("step", [8, 10])
-def test_a_gradient_that_is_not_finite(tmp_path, step, save_every, average):
-    """It is found before a save, and the batch is its own, not the next one."""
-    one = job(tmp_path, "ce", average=average)._replace(network=Steep(step))
+def test_nonfinite_gradient_ends_the_run(tmp_path, step, save_every, average):
+    """It is found before a save, and the error names its own batch, not the next one."""
+    one = job(tmp_path, "ce", average=average)._replace(network=SteepNetwork(step))
     with pytest.raises(NonFinite, match=f"The gradient is not finite at step {step - 5} of epoch 2, though") as info:
         train([one], save_every=save_every)
     batch = feed(one.data[0], seed=0).plan(1).order[step - 6]
@@ -177,8 +180,8 @@ def test_a_gradient_that_is_not_finite(tmp_path, step, save_every, average):
         assert all(value.isfinite().all() for name, value in tensors.items() if name.startswith("network"))
 
 
-def test_an_epochs_weights_have_to_be_finite():
-    """As the engine records it: from a snapshot."""
+def test_nonfinite_weights_at_the_end_of_an_epoch():
+    """Recorded from a snapshot, as in the engine."""
     run = Run(job(None, "ce"), device=torch.device("cpu"))
     run.epoch = 1
     bad = replace(run.snapshot(), weights=lambda: {f"network.{name}": value / 0 for name, value in run.state().items()})
@@ -187,25 +190,25 @@ def test_an_epochs_weights_have_to_be_finite():
     assert run.history == []
 
 
-def test_weights_that_are_broken_from_the_beginning():
+def test_nonfinite_initial_weights():
     one = job(None, "ce")._replace(network=nn.Linear(192, 3))
     nn.init.constant_(one.network.weight, math.nan)
     with pytest.raises(NonFinite, match=r"The weights are not finite before epoch 1 .* may help\.$"):
         train([one])
 
 
-def test_a_run_that_breaks_leaves_the_others_alone(tmp_path):
-    broken, whole = job(tmp_path / "broken", "ce"), job(tmp_path / "whole", "ce")
+def test_nonfinite_run_does_not_affect_others(tmp_path):
+    broken, intact = job(tmp_path / "broken", "ce"), job(tmp_path / "intact", "ce")
     broken.data[0].inputs[17, 0] = math.nan
     with pytest.raises(NonFinite) as info:
-        train([broken, whole])
+        train([broken, intact])
     assert "image 17" in info.value.batch["samples"]
-    assert (tmp_path / "whole" / "result.json").exists()
+    assert (tmp_path / "intact" / "result.json").exists()
     assert not (tmp_path / "broken" / "result.json").exists()
 
 
-class Ruled(nn.Module):
-    """Says that the last class cannot be."""
+class RulesOutLastClass(nn.Module):
+    """A network that gives the last class the probability 0."""
 
     def __init__(self):
         super().__init__()
@@ -215,27 +218,27 @@ class Ruled(nn.Module):
         return self.layer(inputs).index_fill(1, torch.tensor([2]), -math.inf)
 
 
-def test_a_class_that_is_ruled_out_may_be():
+def test_unused_class_may_have_probability_0():
     data = features(60)
     keep = data.given < 2
-    few = replace(data, inputs=data.inputs[keep], given=data.given[keep], ids=range(int(keep.sum())), true=None)
-    [result] = train([Job(recipe("gce", epochs=1), None, (few, {}), None, None, Ruled())])
+    remaining = replace(data, inputs=data.inputs[keep], given=data.given[keep], ids=range(int(keep.sum())), true=None)
+    [result] = train([Job(recipe("gce", epochs=1), None, (remaining, {}), None, None, RulesOutLastClass())])
     assert math.isfinite(result["epochs"][0]["loss"])
     assert result["summary"] == {"set": None}
 
 
 @pytest.mark.parametrize(("save_every", "steps_seen"), [(0, 1), (60, 5)])
-def test_where_nobody_looks_at_every_step(tmp_path, monkeypatch, save_every, steps_seen):
-    """As on a GPU: what is not finite is noticed before a save, or at the epoch's end."""
+def test_nonfinite_loss_without_a_check_at_every_step(tmp_path, monkeypatch, save_every, steps_seen):
+    """As on a GPU: it is found before a save, or at the epoch's end."""
     monkeypatch.setattr("ogc.training.loop.require_finite", lambda *_: None)
-    watch = Counts()
+    watch = CountSteps()
     with pytest.raises(NonFinite, match="The loss is inf at step 1 of epoch 1"):
-        train([job(tmp_path, "ce")._replace(network=Ruled())], watch=watch, save_every=save_every)
+        train([job(tmp_path, "ce")._replace(network=RulesOutLastClass())], watch=watch, save_every=save_every)
     assert watch.steps == steps_seen
     assert not (tmp_path / LAST).exists()
 
 
-class Counts(SilentWatch):
+class CountSteps(SilentWatch):
     steps = 0
 
     def moved(self, run, *, epoch, step, images_per_second):

@@ -13,7 +13,7 @@ from ogc.training.recipe import RECIPES, override
 
 
 def a_step(recipe, **changes):
-    """The criterion, and a gradient of it."""
+    """Take one step. Return the criterion, the gradient and the optimizer."""
     model = nn.Linear(6, 5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = criterion(override(recipe, changes), classes=5, optimizer=optimizer, total_steps=100)
@@ -53,12 +53,12 @@ def test_epsilon_follows_the_optimizer():
     assert taus[0] < taus[1]
 
 
-def test_linear_ends_with_training():
+def test_linear_schedule_spans_the_training():
     loss, _, _ = a_step(RECIPES["digits"], method="ce+linear")
     assert float(loss.tau) == pytest.approx(10 * (1 - 1 / 100))
 
 
-def test_the_papers_parameters():
+def test_parameters_are_those_of_the_paper():
     printed = json.loads((Path(__file__).parent.parent / "paper.json").read_text("utf-8"))
     names = printed["methods"]
     assert PAPER == {
@@ -67,15 +67,15 @@ def test_the_papers_parameters():
     }
 
 
-def test_the_papers_parameters_are_taken_by_the_methods():
+def test_methods_accept_the_papers_parameters():
     for data, rows in PAPER.items():
         for method, parameters in rows.items():
             check(method, parameters)
             assert complete(method, {}, data).items() >= parameters.items()
 
 
-def test_the_losses_defaults_are_the_papers_for_cifar10():
-    """Typed twice, in losses/ and here; gce+ogc has a q of its own, and OGC's epsilon is another form of epsilon0."""
+def test_loss_defaults_are_the_papers_for_cifar10():
+    """They are defined twice, in losses/ and in PAPER. gce+ogc has a separate q, and epsilon is lr times epsilon0."""
     alone = {method: row for method, row in PAPER["cifar10"].items() if not method.endswith("+ogc")}
     assert {method: takes(method) for method in alone} == alone
     assert RECIPES["cifar10"].lr * PAPER["cifar10"]["ce+ogc"]["epsilon0"] == IMAGE_EPSILON
@@ -91,20 +91,20 @@ def test_the_losses_defaults_are_the_papers_for_cifar10():
         ("webvision", "lc_ce", {}, {"tau": 1.2}),
         ("cifar10", "ce", {}, {}),
         ("cifar10", "gce+ogc", {}, {"q": 0.7, "epsilon0": 20.0}),
-        ("cifar100", "gce+ogc", {}, {"q": 0.6, "epsilon": 2.0}),  # not in the paper: the base's, and our epsilon
+        ("cifar100", "gce+ogc", {}, {"q": 0.6, "epsilon": 2.0}),  # not in the paper: q of gce, and our epsilon
         ("webvision", "fl+ogc", {}, {"gamma": 0.5, "epsilon0": 350.0}),
         ("webvision", "ce+ogc", {"epsilon": 1}, {"epsilon": 1}),
         ("digits", "ce+ogc", {"epsilon0": 5}, {"epsilon0": 5}),
         ("cifar100", "js+ema", {}, {"pi1": 0.5, "alpha": 0.9999}),
     ],
 )
-def test_given_then_the_papers_then_our_own(data, method, given, expected):
+def test_parameter_precedence_is_given_then_paper_then_default(data, method, given, expected):
     rest = {"follow_lr": True, "every": 32, "queue_size": 4096} if method.endswith("+ogc") else {}
     assert complete(method, given, data) == {**expected, **rest}
 
 
 @pytest.mark.parametrize(
-    ("method", "parameters", "sentence"),
+    ("method", "parameters", "message"),
     [
         ("cee", {}, r"There is no method named 'cee'\. Did you mean ce.* Choose from ce, fl, mae, "),
         ("ce+oge", {}, r"There is no method named 'ce\+oge'\. Did you mean ce\+ogc"),
@@ -112,15 +112,15 @@ def test_given_then_the_papers_then_our_own(data, method, given, expected):
         ("", {}, "There is no method named ''"),
         ("gce", {"gq": 1}, r"The method gce has no parameter 'gq'\. Did you mean q\? It takes q\."),
         ("ce", {"q": 1}, r"The method ce has no parameter 'q'\. It takes none\."),
-        ("ce+linear", {"steps": 9}, "has no parameter 'steps'"),  # training is as long as it is
+        ("ce+linear", {"steps": 9}, "has no parameter 'steps'"),  # given by the length of training
         ("mae+ogc", {}, "clipped already: use that loss by itself"),
         ("nce_rce+ogc", {}, "OGC needs a pointwise loss"),
         ("sce+ema", {}, r"The method sce\+ema is not supported: its loss and its rule both have a parameter `alpha`\."),
         ("taylor_ce+ogc", {"t": 1}, "clipped already"),
     ],
 )
-def test_what_cannot_be_is_refused(method, parameters, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_invalid_methods_are_rejected(method, parameters, message):
+    with pytest.raises(ValueError, match=message):
         build(method, parameters)
 
 

@@ -1,4 +1,4 @@
-"""A loss from a file: ``ogc train --method my_loss.py:MyLoss``, and going on with it."""
+"""Custom losses from a file, ``ogc train --method my_loss.py:MyLoss``, and resuming with them."""
 
 import hashlib
 import pickle
@@ -20,7 +20,7 @@ from ogc.losses import Pointwise
 
 
 class Mine(nn.Module):
-    \"\"\"CE in a power, with a count of the steps.\"\"\"
+    \"\"\"A power of the cross entropy, with a step counter.\"\"\"
 
     def __init__(self, power: float = 1.0, square: bool = False):
         super().__init__()
@@ -47,8 +47,8 @@ class Helper:
 """
 
 
-def allowed(path, content=FILE):
-    """Write a file that may run."""
+def write_allowed(path, content=FILE):
+    """Write a file and allow it to run."""
     path.write_text(content)
     allow_loss(f"{path}:Mine")
     return path
@@ -56,10 +56,10 @@ def allowed(path, content=FILE):
 
 @pytest.fixture
 def file(tmp_path):
-    return allowed(tmp_path / "my_loss.py")
+    return write_allowed(tmp_path / "my_loss.py")
 
 
-def test_names():
+def test_method_names_are_split():
     assert split("ce+ogc") == ("ce", "+", "ogc")
     assert split("gce") == ("gce", "", "")
     assert split("a+b/c.py:D+ema") == ("a+b/c.py:D", "+", "ema")
@@ -68,7 +68,7 @@ def test_names():
     assert with_absolute_path("ce+ogc") == "ce+ogc"
 
 
-def test_a_recipe_has_the_whole_path_and_the_checksum(file, monkeypatch):
+def test_recipe_records_absolute_path_and_checksum(file, monkeypatch):
     monkeypatch.chdir(file.parent)
     recipe = override(RECIPES["digits"], {"method": "my_loss.py:Mine"})
     assert recipe.method == f"{file}:Mine"
@@ -80,23 +80,23 @@ def test_a_recipe_has_the_whole_path_and_the_checksum(file, monkeypatch):
     assert pickle.loads(pickle.dumps(recipe)) == recipe
 
 
-def test_reading_a_recorded_recipe_runs_nothing(file):
+def test_reading_a_recorded_recipe_does_not_run_the_file(file):
     recipe = override(RECIPES["digits"], {"method": f"{file}:Mine"})
-    allowed(file, "raise SystemExit")
+    write_allowed(file, "raise SystemExit")
     assert Recipe(**recipe.model_dump(mode="json")) == recipe
     assert override(recipe, {"seed": 3}).method_sha256 == recipe.method_sha256
     with pytest.raises(ValueError, match=r"my_loss.py` has changed since this run began: its sha256 was"):
         criterion(recipe, classes=10, optimizer=None, total_steps=1)
 
 
-def test_what_it_is_called_with(file):
+def test_parameters_reach_the_custom_loss(file):
     logits, labels = torch.randn(8, 10), torch.randint(10, (8,))
     loss = build(f"{file}:Mine", {"power": 2.0})
     assert torch.allclose(loss(logits, labels), CrossEntropy()(logits, labels) ** 2)
     assert pickle.loads(pickle.dumps(loss)).power == 2.0
 
 
-def test_one_that_is_pointwise_is_clipped(file):
+def test_pointwise_custom_loss_can_be_clipped(file):
     recipe = override(RECIPES["cifar10"], {"method": f"{file}:Power+ogc", "q": 0.7})
     loss = criterion(recipe, classes=10, optimizer=None, total_steps=1)
     assert isinstance(loss.base, Pointwise)
@@ -104,12 +104,12 @@ def test_one_that_is_pointwise_is_clipped(file):
     assert isinstance(build(f"{file}:Power+ema", {}).base, Pointwise)
 
 
-def test_the_copy_that_is_tried_out_is_another(file):
+def test_trial_call_uses_a_separate_copy(file):
     loss = criterion(override(RECIPES["digits"], {"method": f"{file}:Mine"}), classes=3, optimizer=None, total_steps=1)
     assert loss.steps == 0
 
 
-def test_a_file_that_is_carried_here(tmp_path):
+def test_content_can_be_allowed_without_the_file(tmp_path):
     own = OwnLoss(tmp_path / "elsewhere.py", "Mine")
     with pytest.raises(ValueError, match="There is no"):
         own.allow()
@@ -120,54 +120,54 @@ def test_a_file_that_is_carried_here(tmp_path):
     sha256 = hashlib.sha256(FILE.encode()).hexdigest()
     assert own.sha256() == sha256
     own.path.write_text("# an older one")
-    assert own.load(sha256).__name__ == own.load().__name__ == "Mine", "whatever lies at its place"
+    assert own.load(sha256).__name__ == own.load().__name__ == "Mine", "the allowed content is used, not the file"
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_a_file_that_leaves_is_told(status, file):
-    allowed(file, f"import sys\nsys.exit({status})")
+def test_error_reports_a_file_that_exits(status, file):
+    write_allowed(file, f"import sys\nsys.exit({status})")
     with pytest.raises(ValueError, match=rf"my_loss.py` cannot be loaded: SystemExit: {status}\."):
         OwnLoss(file, "Mine").load()
-    leaving = "class Leaving(Mine):\n    def forward(self, logits, labels):\n        raise SystemExit(1)"
-    allowed(file, f"{FILE}\n\n{leaving}")
-    recipe = override(RECIPES["digits"], {"method": f"{file}:Leaving"})
+    exiting = "class Exiting(Mine):\n    def forward(self, logits, labels):\n        raise SystemExit(1)"
+    write_allowed(file, f"{FILE}\n\n{exiting}")
+    recipe = override(RECIPES["digits"], {"method": f"{file}:Exiting"})
     with pytest.raises(ValueError, match=r"fails on logits \(4, 10\) and labels \(4,\): SystemExit: 1"):
         criterion(recipe, classes=10, optimizer=None, total_steps=1)
 
 
-def test_it_goes_on_where_its_file_lies_elsewhere(file, tmp_path):
-    """On another machine of a cluster; its checksum says that it is the same."""
+def test_run_resumes_with_the_file_at_another_path(file, tmp_path):
+    """As on another machine of a cluster. The checksum must match."""
     other = tmp_path / "elsewhere" / file.name
     other.parent.mkdir()
-    allowed(other)
+    write_allowed(other)
     with pytest.raises(Interrupted):
         train([job(tmp_path / "run", method=f"{file}:Mine")], watch=StopAt(1, 2))
     [result] = train([job(tmp_path / "run", method=f"{other}:Mine")], resume=True)
     assert result["recipe"]["method"] == f"{other}:Mine"
-    allowed(other, FILE + "\n")
+    write_allowed(other, FILE + "\n")
     with pytest.raises(CheckpointError, match="method_sha256 is"):
         train([job(tmp_path / "run", method=f"{other}:Mine")], resume=True)
 
 
-def test_it_resumes_bit_for_bit(file, tmp_path):
+def test_custom_loss_resumes_bit_for_bit(file, tmp_path):
     def make(name):
         return job(tmp_path / name, method=f"{file}:Mine", parameters={"power": 1.5})
 
-    train([make("whole")])
-    train_in_pieces(lambda: make("pieces"), [(1, 2), (3, 3)])
-    assert_equal_runs(tmp_path / "whole", tmp_path / "pieces")
+    train([make("uninterrupted")])
+    train_in_pieces(lambda: make("resumed"), [(1, 2), (3, 3)])
+    assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
 
 
-def test_a_changed_file_is_noticed(file, tmp_path):
-    """By a new recipe against the checkpoint, and by the recorded one against the file."""
+def test_run_does_not_resume_with_a_changed_file(file, tmp_path):
+    """The network can still be loaded, even without the file."""
 
     def make():
         return job(tmp_path / "run", method=f"{file}:Mine", parameters={})
 
     with pytest.raises(KeyboardInterrupt):
         train([make()], watch=StopAt(2, None))
-    allowed(file, FILE + "\n")
+    write_allowed(file, FILE + "\n")
     with pytest.raises(CheckpointError, match="belongs to another run: method_sha256 is"):
         train([make()], resume=True)
     file.unlink()
-    assert load_network(tmp_path / "run") is not None  # which nobody needs the loss for
+    assert load_network(tmp_path / "run") is not None

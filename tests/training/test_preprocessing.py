@@ -1,4 +1,4 @@
-"""How a run's inputs were prepared is stored with it, printed, and the same when it is resumed."""
+"""Preprocessing is stored with the run, printed, and unchanged when the run is resumed."""
 
 import pytest
 
@@ -23,34 +23,34 @@ def table_job(source, out, **changes):
     return Job(recipe, source, *load(source, recipe), out)
 
 
-class Listener(SilentWatch):
+class MessageRecorder(SilentWatch):
     def __init__(self):
-        self.heard = []
+        self.messages = []
 
     def said(self, sentence):
-        self.heard.append(sentence)
+        self.messages.append(sentence)
 
 
-def test_a_table_with_text_resumes_bit_for_bit(tickets, tmp_path):
-    train([table_job(tickets, tmp_path / "whole")])
-    _, stood = train_in_pieces(lambda: table_job(tickets, tmp_path / "pieces"), [(2, 3), (3, None)])
-    assert len(stood) == 2
-    assert_equal_runs(tmp_path / "whole", tmp_path / "pieces")
-    assert Preprocessing.read(tmp_path / "whole") == Preprocessing.read(tmp_path / "pieces")
+def test_table_with_text_resumes_bit_for_bit(tickets, tmp_path):
+    train([table_job(tickets, tmp_path / "uninterrupted")])
+    _, positions = train_in_pieces(lambda: table_job(tickets, tmp_path / "resumed"), [(2, 3), (3, None)])
+    assert len(positions) == 2
+    assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
+    assert Preprocessing.read(tmp_path / "uninterrupted") == Preprocessing.read(tmp_path / "resumed")
 
 
-def test_what_is_read_is_what_was_fitted(tickets, tmp_path):
-    for number, made in enumerate([table_job(tickets, None), job(), job(net=network())]):
-        fitted = Preprocessing.of(Run(made, device=pick_device("cpu")))
+def test_stored_preprocessing_equals_the_fitted_one(tickets, tmp_path):
+    for number, one in enumerate([table_job(tickets, None), job(), job(net=network())]):
+        fitted = Preprocessing.of(Run(one, device=pick_device("cpu")))
         folder = tmp_path / str(number)
-        train([made._replace(out=folder)])
+        train([one._replace(out=folder)])
         assert Preprocessing.read(folder) == fitted
     assert fitted.kind == "images"
     assert fitted.shape == (3, 8, 8)
     assert fitted.class_names == images().class_names
 
 
-def test_a_run_whose_inputs_would_be_others_is_not_resumed(tickets, tmp_path, monkeypatch):
+def test_run_does_not_resume_with_other_preprocessing(tickets, tmp_path, monkeypatch):
     with pytest.raises(Interrupted):
         train([table_job(tickets, tmp_path / "run")], watch=StopAt(2, 3))
     monkeypatch.setattr("ogc.data.columns.MOST_WORDS", 30)
@@ -58,10 +58,10 @@ def test_a_run_whose_inputs_would_be_others_is_not_resumed(tickets, tmp_path, mo
         train([table_job(tickets, tmp_path / "run")], resume=True)
 
 
-def test_the_use_of_the_columns_is_printed_once(tickets, tmp_path):
-    listener = Listener()
-    train([table_job(tickets, tmp_path / str(seed), seed=seed) for seed in (0, 1)], watch=listener)
-    [line] = [sentence for sentence in listener.heard if sentence.startswith("Columns:")]
+def test_use_of_columns_is_printed_once(tickets, tmp_path):
+    recorder = MessageRecorder()
+    train([table_job(tickets, tmp_path / str(seed), seed=seed) for seed in (0, 1)], watch=recorder)
+    [line] = [sentence for sentence in recorder.messages if sentence.startswith("Columns:")]
     assert line == (
         "Columns: opened: date (year, month, weekday); city: 4 categories; age: number; comment: text, 84 words; "
         "ticket: dropped, unique; customer: dropped, unique."

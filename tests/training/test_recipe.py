@@ -15,27 +15,27 @@ from ogc.training.recipe import RECIPES, Recipe, by_name, from_toml, never_clips
 PAPER = RECIPES["cifar10"]
 
 
-def refused(change, recipe=PAPER):
+def error_of(change, recipe=PAPER):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         override(recipe, change)
-    assert not isinstance(caught.value, ValidationError)  # whose message has four lines
+    assert not isinstance(caught.value, ValidationError)  # its message has four lines
     return str(caught.value)
 
 
 def changed(change, recipe=PAPER):
-    """The fields that are not as before."""
+    """The fields that differ after the change."""
     return {name: value for name, value in override(recipe, change) if value != getattr(recipe, name)}
 
 
-def test_plus():
+def test_plus_recipes():
     for name in ("cifar10", "cifar100"):
-        usual, plus = RECIPES[name], RECIPES[f"{name}-plus"]
-        changed = {field for field, value in plus if value != getattr(usual, field)}
+        base, plus = RECIPES[name], RECIPES[f"{name}-plus"]
+        changed = {field for field, value in plus if value != getattr(base, field)}
         assert changed == {"name", "epochs", "milestones", "average", "report"}
         assert [plus.lr_at(epoch) for epoch in (0, 49, 50, 99)] == pytest.approx([0.1, 0.1, 0.01, 0.01])
-        assert (plus.data, usual.data, usual.report) == (name, name, "raw")
-        assert override(plus, {"method": "gce"}).parameters == override(usual, {"method": "gce"}).parameters
-    assert "`average` should be given with report = averaged" in refused({"report": "averaged"})
+        assert (plus.data, base.data, base.report) == (name, name, "raw")
+        assert override(plus, {"method": "gce"}).parameters == override(base, {"method": "gce"}).parameters
+    assert "`average` should be given with report = averaged" in error_of({"report": "averaged"})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_plus():
         ("webvision", "resnet18", 120, (40, 80), 1),
     ],
 )
-def test_the_papers_protocols(name, network, epochs, milestones, report):
+def test_recipes_follow_the_papers_protocols(name, network, epochs, milestones, report):
     recipe = RECIPES[name]
     assert (recipe.network, recipe.epochs, recipe.milestones, recipe.report_epochs) == (
         network,
@@ -60,7 +60,7 @@ def test_the_papers_protocols(name, network, epochs, milestones, report):
     assert (recipe.augment, recipe.size) == (("large", 224) if name == "webvision" else ("cifar", None))
 
 
-def test_outside_the_papers_protocols_weights_are_averaged():
+def test_other_recipes_average_weights():
     assert {name for name, recipe in RECIPES.items() if recipe.average is None} == {
         "cifar10",
         "cifar10-default",
@@ -70,13 +70,13 @@ def test_outside_the_papers_protocols_weights_are_averaged():
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_is_called_what_it_is_found_by(name):
+def test_recipe_has_the_name_of_its_key(name):
     assert RECIPES[name].name == name
     assert by_name(name) is RECIPES[name]
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "message"),
     [
         ({"lr": -1}, "Parameter `lr` should be greater than 0. Found `lr = -1`."),
         ({"lr": "fast"}, "Parameter `lr` should be a valid number. Found `lr = 'fast'`."),
@@ -137,13 +137,13 @@ def test_a_recipe_is_called_what_it_is_found_by(name):
     ],
     ids=str,
 )
-def test_a_bad_value_gets_one_sentence(change, sentence):
-    found = refused(change)
-    assert sentence in found
+def test_bad_value_error_is_one_sentence(change, message):
+    found = error_of(change)
+    assert message in found
     assert "\n" not in found
 
 
-def test_what_is_missing_or_unknown_is_named():
+def test_error_names_missing_or_unknown_parameter():
     with pytest.raises(ValueError, match=r"^Parameter `network` should be given\.$"):
         Recipe(name="mine")
     with pytest.raises(ValueError, match=r"There is no parameter 'epoch'\. Did you mean epochs\?"):
@@ -152,7 +152,7 @@ def test_what_is_missing_or_unknown_is_named():
         by_name("cifar")
 
 
-def test_it_is_frozen():
+def test_recipe_is_frozen():
     with pytest.raises(ValidationError, match="frozen"):
         PAPER.lr = 1.0
     recipe = override(PAPER, {"lr": 0.05})
@@ -186,11 +186,11 @@ def test_it_is_frozen():
     ],
     ids=str,
 )
-def test_changes_as_the_command_line_gives_them(change, expected):
+def test_override_parses_command_line_values(change, expected):
     assert changed(change) == expected
 
 
-def test_epsilon_and_epsilon0_displace_each_other():
+def test_epsilon_and_epsilon0_replace_each_other():
     rest = {"follow_lr": True, "every": 32, "queue_size": 4096}
     assert PAPER.parameters == {"epsilon0": 20.0, **rest}
     assert override(PAPER, {"epsilon": "0.5"}).parameters == {"epsilon": 0.5, **rest}
@@ -202,23 +202,23 @@ def test_epsilon_and_epsilon0_displace_each_other():
     assert override(fixed, {"queue_size": 64}).parameters == {**fixed.parameters, "queue_size": 64}  # the rest is kept
 
 
-def test_another_name_looks_its_own_parameters_up():
+def test_parameters_depend_on_the_name():
     assert override(PAPER, {"name": "webvision"}).parameters["epsilon0"] == 250.0
     assert "epsilon0" not in override(PAPER, {"name": "mine"}).parameters
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_recorded_is_the_recipe(method):
+def test_json_round_trip(method):
     for recipe in RECIPES.values():
         changed = override(recipe, {"method": method})
         assert Recipe(**json.loads(json.dumps(changed.model_dump(mode="json")))) == changed
 
 
 @pytest.mark.parametrize("schedule", ["steps", "cosine", "constant"])
-def test_the_learning_rate_is_torchs(schedule):
+def test_learning_rate_matches_torch(schedule):
     recipe = override(PAPER, {"schedule": schedule, "epochs": 30})
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=recipe.lr)
-    twin = {
+    scheduler = {
         "steps": lambda: torch.optim.lr_scheduler.MultiStepLR(optimizer, recipe.milestones, gamma=recipe.factor),
         "cosine": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30 * 4),
         "constant": lambda: torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1),
@@ -228,9 +228,9 @@ def test_the_learning_rate_is_torchs(schedule):
             assert recipe.lr_at(epoch, step / 4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
             optimizer.step()
             if schedule == "cosine":
-                twin.step()
+                scheduler.step()
         if schedule != "cosine":
-            twin.step()
+            scheduler.step()
 
 
 @pytest.mark.parametrize(
@@ -245,36 +245,36 @@ def test_the_learning_rate_is_torchs(schedule):
         (100, {"epochs": 41, "every": 1}, True),
         (100, {"epochs": 30, "queue_size": 64}, False),
         (100, {"epochs": 30, "accumulate": 4, "batch_size": 100}, False),
-        (100, {"epochs": 48, "accumulate": 4, "batch_size": 100}, True),  # call 192 is a 32nd one: 4,800 samples
+        (100, {"epochs": 48, "accumulate": 4, "batch_size": 100}, True),  # call 192 is a multiple of 32: 4,800 samples
         (2, {"epochs": 3, "method": "gce"}, True),
         (2, {"epochs": 3, "method": "ce+ema"}, True),
     ],
 )
-def test_when_nothing_would_be_clipped(samples, changes, clips):
-    """The rule against a criterion that is fed as the loop does it, and the way out against the same."""
+def test_never_clips(samples, changes, clips):
+    """Compare the rule, and the fix it suggests, with a criterion that is fed as in the loop."""
     recipe = override(RECIPES["table"], changes)
     if recipe.method == "ce+ogc":
         recipe = override(recipe, {"epsilon": 2.0})
     batch = min(recipe.batch_size, samples)
     run = {"samples": samples, "batch": batch, "steps": samples // batch}
-    why = never_clips(recipe, **run)
-    assert (why is None) == clips
+    reason = never_clips(recipe, **run)
+    assert (reason is None) == clips
     if samples > 100 or not recipe.method.endswith("+ogc"):
         return
 
-    def moves(recipe):
+    def is_fitted(recipe):
         criterion = methods.build(recipe.method, {**recipe.parameters, "follow_lr": False})
         part = batch // recipe.accumulate
         for _ in range(recipe.epochs * recipe.accumulate):
             criterion(torch.randn(part, 4), torch.randint(4, (part,)))
         return bool(criterion.solution.isfinite().all())
 
-    assert moves(recipe) == clips
-    if why is not None:
-        typed = dict(found.split("=") for found in re.findall(r"--set (\w+=\d+)", why))
-        better = override(recipe, typed)
-        assert never_clips(better, **run) is None
-        assert moves(better)
+    assert is_fitted(recipe) == clips
+    if reason is not None:
+        suggested = dict(found.split("=") for found in re.findall(r"--set (\w+=\d+)", reason))
+        fixed_recipe = override(recipe, suggested)
+        assert never_clips(fixed_recipe, **run) is None
+        assert is_fitted(fixed_recipe)
 
 
 def toml(tmp_path, text):
@@ -283,13 +283,13 @@ def toml(tmp_path, text):
     return path
 
 
-def test_a_recipe_from_a_file(tmp_path):
+def test_toml_file_with_a_base(tmp_path):
     path = toml(tmp_path, 'base = "cifar10"\nepochs = 30\nclip_norm = "none"\nmethod = "gce"\n[parameters]\nq = 0.5\n')
     expected = {"epochs": 30, "milestones": (10, 20), "clip_norm": None, "method": "gce", "parameters": {"q": 0.5}}
     assert from_toml(path) == override(PAPER, expected)
 
 
-def test_a_file_can_be_whole(tmp_path):
+def test_toml_file_without_a_base(tmp_path):
     text = (
         'name = "mine"\nnetwork = "mlp"\nhidden = [8, 8]\nepochs = 3\nbatch_size = 4\nlr = 1\n'
         'weight_decay = 0\nschedule = "constant"\n'
@@ -299,7 +299,7 @@ def test_a_file_can_be_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         ('base = "cifar10"\nepoch = 3', "There is no parameter 'epoch'. Did you mean epochs?"),
         ('base = "cifar1"', "There is no recipe named 'cifar1'. Did you mean cifar10 or cifar100 or cifar10-plus?"),
@@ -310,18 +310,17 @@ def test_a_file_can_be_whole(tmp_path):
         ("\x00", "Invalid statement"),
     ],
 )
-def test_what_is_wrong_in_a_file_names_the_file(tmp_path, text, sentence):
+def test_toml_error_names_the_file(tmp_path, text, message):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         from_toml(toml(tmp_path, text))
     assert str(caught.value).startswith(f"{tmp_path / 'mine.toml'}: ")
-    assert sentence in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_it_prints_as_it_can_be_typed():
-    """What ``show`` says of a field is what ``--set`` takes for it."""
+def test_show_prints_values_that_set_accepts():
     for recipe in (PAPER, RECIPES["digits"], override(RECIPES["table"], {"method": "sce", "noise": "pairflip:0.2"})):
         lines = recipe.show().splitlines()
-        typed = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in lines}
-        assert len(typed) == len(lines) == len(Recipe.model_fields) - 2 + len(recipe.parameters)
+        shown = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in lines}
+        assert len(shown) == len(lines) == len(Recipe.model_fields) - 2 + len(recipe.parameters)
         assert len({len(line) - len(line.split(maxsplit=1)[1]) for line in lines}) == 1  # aligned
-        assert override(PAPER, typed) == recipe
+        assert override(PAPER, shown) == recipe

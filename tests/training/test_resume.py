@@ -1,4 +1,4 @@
-"""Resumed equals uninterrupted, bit for bit: every method, any position, float32 and bf16, one process and two."""
+"""Resumed runs equal uninterrupted ones bit for bit: every method, any step, float32 and bf16, one or two processes."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ from small_runs import (
 
 @pytest.mark.slow
 def test_every_method_in_one_process(tmp_path):
-    """In one precision each; ``test_every_way_to_stop`` has both, in two processes as well."""
+    """In one precision each. ``test_every_way_to_stop`` uses both, with two processes as well."""
     resume_matrix(tmp_path, half_of_the_variants)
     assert_matrix(tmp_path, half_of_the_variants)
 
@@ -37,27 +37,27 @@ def test_every_kind_of_method_in_two_processes(tmp_path):
 
 
 @pytest.mark.parametrize("stops", [[(1, step) for step in (1, 2, 3, 4, None)], [(4, 4)], [(3, None), (4, 1)]])
-def test_any_position(tmp_path, stops):
-    train([job(tmp_path / "whole", net=network())])
-    _, stood = train_in_pieces(lambda: job(tmp_path / "pieces", net=network()), stops)
-    assert len(stood) == len(stops)
-    assert_equal_runs(tmp_path / "whole", tmp_path / "pieces")
+def test_resume_at_any_step(tmp_path, stops):
+    train([job(tmp_path / "uninterrupted", net=network())])
+    _, positions = train_in_pieces(lambda: job(tmp_path / "resumed", net=network()), stops)
+    assert len(positions) == len(stops)
+    assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
 
 
-def test_stopped_after_the_last_epoch_is_done(tmp_path):
-    train([job(tmp_path / "whole")])
-    result, stood = train_in_pieces(lambda: job(tmp_path / "pieces"), [(4, None), (4, 5)])
-    assert stood == []
+def test_signal_after_the_last_epoch_does_not_interrupt(tmp_path):
+    train([job(tmp_path / "uninterrupted")])
+    result, positions = train_in_pieces(lambda: job(tmp_path / "resumed"), [(4, None), (4, 5)])
+    assert positions == []
     assert len(result["epochs"]) == 4
-    assert_equal_runs(tmp_path / "whole", tmp_path / "pieces")
+    assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
 
 
-def test_results_are_those_of_one_run(tmp_path):
-    [whole] = train([job(tmp_path / "whole")])
-    pieces, _ = train_in_pieces(lambda: job(tmp_path / "pieces"), [(2, 3)])
-    assert pieces["summary"] == whole["summary"]
-    assert pieces["recipe"] == whole["recipe"]
-    assert len(pieces["epochs"]) == 4
+def test_resumed_results_equal_uninterrupted_ones(tmp_path):
+    [uninterrupted] = train([job(tmp_path / "uninterrupted")])
+    resumed, _ = train_in_pieces(lambda: job(tmp_path / "resumed"), [(2, 3)])
+    assert resumed["summary"] == uninterrupted["summary"]
+    assert resumed["recipe"] == uninterrupted["recipe"]
+    assert len(resumed["epochs"]) == 4
 
 
 @pytest.mark.kill
@@ -69,11 +69,11 @@ def test_every_way_to_stop(tmp_path, capsys, size):
     pipes = {"env": environment(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([*command, str(rank), str(size)], **pipes) for rank in range(size)]
     try:
-        said = [process.communicate(timeout=3600) for process in processes]
+        outputs = [process.communicate(timeout=3600) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * size, said
+    assert [process.returncode for process in processes] == [0] * size, outputs
     with capsys.disabled():
-        print(f"\n{said[0][0].strip()} resumed runs equal the uninterrupted ones, with {size} process(es)")
-    assert int(said[0][0]) == len(METHODS) * 2 * 6
+        print(f"\n{outputs[0][0].strip()} resumed runs equal the uninterrupted ones, with {size} process(es)")
+    assert int(outputs[0][0]) == len(METHODS) * 2 * 6

@@ -1,4 +1,4 @@
-"""Jobs from beginning to end: folders, results, networks that come back, TensorBoard, refusals."""
+"""Jobs from start to finish: folders, results, loaded networks, TensorBoard, errors."""
 
 import gc
 import json
@@ -49,7 +49,7 @@ def accuracy(net, one, name="test"):
     return int(part.hits(net, {}, "float32")) / part.samples
 
 
-def test_what_is_left_in_the_folder(tmp_path):
+def test_contents_of_the_run_folder(tmp_path):
     one = digits(tmp_path)
     [result] = train([one])
     assert result == read_part(tmp_path / RESULT)
@@ -68,24 +68,24 @@ def test_what_is_left_in_the_folder(tmp_path):
     samples = read_tensors(tmp_path / SAMPLES)[0]
     assert torch.equal(samples["given"], one.data[0].given)
     assert torch.equal(samples["true"], one.data[0].true)
-    assert int(samples["H"].isnan().sum()) < 100  # those that sat both epochs out
+    assert int(samples["H"].isnan().sum()) < 100  # those left out of both epochs
     wrong, seen = samples["given"] != samples["true"], samples["predicted"] >= 0
     recovered = (samples["predicted"] == samples["true"])[wrong & seen].double().mean()
     assert result["epochs"][-1]["recovered"] == float(recovered)
 
 
-def test_resume_by_folder_alone(tmp_path):
-    [whole] = train([digits(tmp_path / "whole")])
+def test_resume_from_the_folder_alone(tmp_path):
+    [uninterrupted] = train([digits(tmp_path / "uninterrupted")])
     with pytest.raises(Interrupted):
         train([digits(tmp_path / "run")], watch=StopAt(2, 5))
     [result] = resume([tmp_path / "run"])
-    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
-    assert result["summary"] == whole["summary"]
-    assert result["facts"]["noise"] == whole["facts"]["noise"]
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "uninterrupted")
+    assert result["summary"] == uninterrupted["summary"]
+    assert result["facts"]["noise"] == uninterrupted["facts"]["noise"]
 
 
 @pytest.mark.parametrize("average", [None, 0.9])
-def test_networks_come_back_as_they_were_measured(tmp_path, average):
+def test_loaded_networks_have_the_recorded_accuracy(tmp_path, average):
     one = job(tmp_path, net=network(), epochs=8, lr=0.2, average=average)
     [result] = train([one])
     last, facts = result["epochs"][-1], read_tensors(tmp_path / BEST)[1]
@@ -99,7 +99,7 @@ def test_networks_come_back_as_they_were_measured(tmp_path, average):
     assert not load_network(tmp_path, "best", network()).training
 
 
-def test_networks_by_name_are_built(tmp_path):
+def test_load_network_builds_networks_by_name(tmp_path):
     one = digits(tmp_path)
     [result] = train([one])
     assert accuracy(load_network(tmp_path, "last"), one) == result["epochs"][-1]["accuracy"]["test"]
@@ -108,7 +108,7 @@ def test_networks_by_name_are_built(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resnet_comes_back(tmp_path):
+def test_loaded_resnet_has_the_recorded_accuracy(tmp_path):
     one = job(tmp_path, net=network())  # for its images
     one = one._replace(recipe=override(one.recipe, {"network": "resnet18-cifar", "epochs": 1}), network=None)
     [result] = train([one])
@@ -116,7 +116,7 @@ def test_a_resnet_comes_back(tmp_path):
         assert accuracy(load_network(tmp_path, which), one) == result["epochs"][-1][key]["test"]
 
 
-def test_refusals_of_load_network(tmp_path):
+def test_load_network_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match="is not a run folder"):
         load_network(tmp_path)
     train([job(tmp_path, net=network(), epochs=1)])
@@ -131,7 +131,7 @@ def test_refusals_of_load_network(tmp_path):
         load_network(tmp_path, "best", network())
 
 
-def test_what_came_from_python_goes_on_from_python(tmp_path):
+def test_data_and_network_from_python_are_not_restored(tmp_path):
     train([job(tmp_path / "data", epochs=1)])
     with pytest.raises(ValueError, match=r"The data of .* came from Python"):
         jobs_of([tmp_path / "data"])
@@ -141,7 +141,7 @@ def test_what_came_from_python_goes_on_from_python(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         *((content, "cannot be used: ") for content in ("", "{", "[]", "null", "\x00\xff")),
         ("{}", "cannot be used: it has no checksum. Restore it from a backup"),
@@ -152,32 +152,32 @@ def test_what_came_from_python_goes_on_from_python(tmp_path):
         ),
     ],
 )
-def test_a_broken_description(tmp_path, content, words):
+def test_broken_description_is_rejected(tmp_path, content, message):
     (tmp_path / RUN).write_text(content)
     for use in (lambda folder: jobs_of([folder]), load_network):
-        with pytest.raises(CheckpointError, match=f"{RUN} {words}"):
+        with pytest.raises(CheckpointError, match=f"{RUN} {message}"):
             use(tmp_path)
 
 
-def test_a_description_with_another_recipe(tmp_path):
+def test_description_with_an_invalid_recipe_is_rejected(tmp_path):
     train([digits(tmp_path)])
     edited(tmp_path / RUN, lambda run: run["recipe"].update(lr=-1))
     with pytest.raises(CheckpointError, match="`lr` should be greater than 0"):
         jobs_of([tmp_path])
 
 
-def test_one_folder_for_each_job(tmp_path):
+def test_jobs_need_different_folders(tmp_path):
     with pytest.raises(ValueError, match="`out` should be a different folder for each job"):
         train([job(tmp_path), job(tmp_path / "." / ".." / tmp_path.name)])
     assert not list(tmp_path.iterdir())
 
 
-def test_batches_that_cannot_be_cut():
+def test_indivisible_batches_are_rejected():
     with pytest.raises(ValueError, match="`batch_size` should be a multiple of 2"):
         train([job(n=15, accumulate=2)])
 
 
-def test_devices_and_engines():
+def test_invalid_devices_and_engines_are_rejected():
     assert pick_device("cpu").type == "cpu"
     for name in ("tpu", "mps", "cuda:99"):
         with pytest.raises(ValueError, match="`device` should be"):
@@ -188,7 +188,7 @@ def test_devices_and_engines():
         train([job()], engine="graph", device="cpu")
 
 
-def test_evaluation_sets_of_other_classes():
+def test_evaluation_set_with_other_classes_is_rejected():
     one = job()
     other = digits(None).data[1]["test"]
     with pytest.raises(ValueError, match=r"`other\.num_classes` should be 3, as in training"):
@@ -204,14 +204,14 @@ def events(folder):
 
 @pytest.mark.filterwarnings("ignore:.*(distutils|np.bool8|datetime|pkg_resources).*")
 def test_tensorboard(tmp_path):
-    """Every number of every epoch, once: what was written after the last save is forgotten."""
-    [whole] = train([job(tmp_path / "whole")], tensorboard=True)
-    told = events(tmp_path / "whole")
-    assert [step for step, _ in told["loss"]] == [1, 2, 3, 4]
-    assert told["accuracy/test"][-1][1] == pytest.approx(whole["epochs"][-1]["accuracy"]["test"])
-    assert {"lr", "averaged/test", "true_ratio", "mixture/noisy_weight", "images_per_second"} <= told.keys()
+    """Every number is logged once per epoch. Events written after the last save are discarded."""
+    [uninterrupted] = train([job(tmp_path / "uninterrupted")], tensorboard=True)
+    logged = events(tmp_path / "uninterrupted")
+    assert [step for step, _ in logged["loss"]] == [1, 2, 3, 4]
+    assert logged["accuracy/test"][-1][1] == pytest.approx(uninterrupted["epochs"][-1]["accuracy"]["test"])
+    assert {"lr", "averaged/test", "true_ratio", "mixture/noisy_weight", "images_per_second"} <= logged.keys()
 
-    class Dies(StopAt):
+    class Crash(StopAt):
         def ended_epoch(self, run, epoch):
             if epoch.epoch == 3:
                 raise RuntimeError("killed")
@@ -219,31 +219,31 @@ def test_tensorboard(tmp_path):
     with pytest.raises(Interrupted):
         train([job(tmp_path / "run")], tensorboard=True, watch=StopAt(2, 2))
     with pytest.raises(RuntimeError, match="killed"):
-        train([job(tmp_path / "run")], tensorboard=True, watch=Dies(0, 0), resume=True)
+        train([job(tmp_path / "run")], tensorboard=True, watch=Crash(0, 0), resume=True)
     train([job(tmp_path / "run")], tensorboard=True, resume=True)
-    again = events(tmp_path / "run")
-    assert again["loss"] == told["loss"]
+    resumed = events(tmp_path / "run")
+    assert resumed["loss"] == logged["loss"]
 
 
-def test_jobs_one_after_the_other(tmp_path):
+def test_consecutive_jobs_equal_separate_ones(tmp_path):
     alone = [train([job(None, method)])[0] for method in ("ce", "gce")]
     together = train([job(tmp_path / method, method) for method in ("ce", "gce")])
     assert [result["summary"] for result in together] == [result["summary"] for result in alone]
 
 
-# --- side by side: a stand-in for the engine, which trains by the loop ---
+# --- side by side: a stand-in for the engine that trains with the loop ---
 
 
 @pytest.fixture
 def engine(monkeypatch):
     def run_all(lanes, *, stop, save_every):
-        trouble = None
+        first_error = None
         for run in lanes:
             try:
                 loop.train(run, ranks=Ranks(), watch=run.watch, stop=stop, save_every=save_every)
             except NonFinite as error:
-                trouble = trouble or error
-        return trouble
+                first_error = first_error or error
+        return first_error
 
     def prepare(runs, watch):
         lanes = [run for run in runs if not run.done]
@@ -264,14 +264,14 @@ def broken(out):
 
 
 class StopRun(StopAt):
-    """Stops one of the runs, and notes which ones have begun."""
+    """Stop one of the runs, and record which ones have started."""
 
     def __init__(self, run):
         super().__init__(2, 2)
-        self.run, self.begun = run, []
+        self.run, self.started = run, []
 
     def began(self, run, *, epoch, epochs, steps):
-        self.begun.append((run, epoch))
+        self.started.append((run, epoch))
 
     def moved(self, run, **where):
         if run == self.run:
@@ -279,8 +279,8 @@ class StopRun(StopAt):
 
 
 @pytest.mark.parametrize("how", ["side by side", "one by one"])
-def test_one_that_breaks_and_one_that_is_stopped(tmp_path, request, how):
-    """Neither hides the other, and what is done is written."""
+def test_nonfinite_and_stopped_runs_are_both_reported(tmp_path, request, how):
+    """Neither hides the other, and finished runs are written."""
     if how == "side by side":
         request.getfixturevalue("engine")
     jobs = [broken(tmp_path / "broken"), job(tmp_path / "done"), job(tmp_path / "stopped"), job(tmp_path / "last")]
@@ -295,50 +295,50 @@ def test_one_that_breaks_and_one_that_is_stopped(tmp_path, request, how):
 
     again, watch = jobs[1:], StopRun(None)
     assert len(train(again, watch=watch, resume=True)) == 3
-    assert watch.begun[0] == (0, 4)  # it is done, and does not wait
-    assert {run for run, _ in watch.begun} == {0, 1, 2}
+    assert watch.started[0] == (0, 4)  # it is already finished
+    assert {run for run, _ in watch.started} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("how", ["side by side", "one by one"])
-def test_one_that_breaks_in_its_last_step(tmp_path, request, how):
+def test_run_with_nonfinite_last_step_has_no_result(tmp_path, request, how):
     if how == "side by side":
         request.getfixturevalue("engine")
 
-    class Breaks(SilentWatch):
+    class BreakWeights(SilentWatch):
         def moved(self, run, *, epoch, step, images_per_second):
             if (run, epoch, step) == (0, 3, 5):
                 torch.nn.init.constant_(jobs[0].network.weight, math.nan)
 
     jobs = [job(tmp_path / "broken")._replace(network=torch.nn.Linear(192, 3)), job(tmp_path / "done")]
     with pytest.raises(NonFinite, match="not finite at step 5 of epoch 4"):
-        train(jobs, watch=Breaks())
+        train(jobs, watch=BreakWeights())
     assert not (tmp_path / "broken" / RESULT).exists()
     assert (tmp_path / "done" / RESULT).exists()
 
 
-def test_what_cannot_be_captured_leaves_no_memory_behind(engine, tmp_path):
-    begun, left = [], []
+def test_failed_capture_releases_memory(engine, tmp_path):
+    runs_seen, left = [], []
 
     def prepare(runs, watch):
-        begun.extend(weakref.ref(run) for run in runs)
+        runs_seen.extend(weakref.ref(run) for run in runs)
         lanes = list(runs)
         raise graphs.CaptureError(f"{len(lanes)} cannot be captured.")
 
-    class Says(SilentWatch):
+    class CheckReleased(SilentWatch):
         def said(self, sentence):
             gc.collect()
-            left.extend(ref() for ref in begun)
+            left.extend(ref() for ref in runs_seen)
             assert sentence == "2 cannot be captured. Training with the plain loop instead."
 
     engine.setattr(graphs, "prepare", prepare)
     jobs = [job(tmp_path / "one", epochs=1, method="ce"), job(tmp_path / "two", epochs=1, method="ce")]
-    assert len(train(jobs, watch=Says())) == 2
+    assert len(train(jobs, watch=CheckReleased())) == 2
     assert left == [None, None]
     with pytest.raises(ValueError, match="2 cannot be captured"):
         train(jobs, engine="graph")
 
 
-def test_runs_share_images_with_any_earlier_one(engine):
+def test_runs_share_images_with_earlier_ones(engine):
     seen = []
     prepare = graphs.prepare
     engine.setattr(graphs, "prepare", lambda runs, watch: seen.extend(runs) or prepare(runs, watch))
@@ -364,10 +364,10 @@ def test_resumed_runs_share_their_data(tmp_path, monkeypatch):
     assert c.info.rate_asked == 0.2
 
 
-def test_threads_of_a_network_from_python_are_its_own():
+def test_network_from_python_keeps_the_number_of_threads():
     seen = []
 
-    class Asks(torch.nn.Linear):
+    class RecordThreads(torch.nn.Linear):
         def forward(self, inputs):
             seen.append(torch.get_num_threads())
             return super().forward(inputs)
@@ -375,26 +375,26 @@ def test_threads_of_a_network_from_python_are_its_own():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        train([job(None, "ce", epochs=1)._replace(network=Asks(192, 3))])
+        train([job(None, "ce", epochs=1)._replace(network=RecordThreads(192, 3))])
     finally:
         torch.set_num_threads(before)
     assert set(seen) == {2}
 
 
-def test_that_nothing_will_be_clipped_is_said_at_the_beginning():
-    class Notes(SilentWatch):
+def test_message_at_the_start_if_nothing_will_be_clipped():
+    class Recorder(SilentWatch):
         def __init__(self):
-            self.heard = []
+            self.events = []
 
         def began(self, run, **_):
-            self.heard.append("began")
+            self.events.append("began")
 
         def said(self, sentence):
-            self.heard.append(sentence)
+            self.events.append(sentence)
 
-    watch = Notes()
+    watch = Recorder()
     train([job(None, epochs=1, parameters={"queue_size": 512, "every": 1})], watch=watch)
-    sentence, began = watch.heard
+    sentence, began = watch.events
     assert sentence == (
         "ce+ogc clips nothing in 5 steps of 16 samples: tau moves every step, "
         "once 256 samples are queued. To fix this: --set queue_size=16, or more epochs."
@@ -402,7 +402,7 @@ def test_that_nothing_will_be_clipped_is_said_at_the_beginning():
     assert began == "began"
 
 
-def test_a_refusal_takes_no_folder(tmp_path):
+def test_rejected_job_creates_no_folder(tmp_path):
     odd = job(tmp_path / "b", accumulate=2, batch_size=90, n=81)
     with pytest.raises(ValueError, match="`batch_size` should be a multiple of 2"):
         train([job(tmp_path / "a"), odd])
@@ -415,20 +415,20 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_pieces_of_a_run_without_evaluation(tmp_path):
+def test_resumed_run_without_evaluation_sets(tmp_path):
     def bare():
         one = job(tmp_path)
         return one._replace(data=(one.data[0], {}))
 
-    result, stood = train_in_pieces(bare, [(2, 2)])
-    assert stood == [(1, 2)]
+    result, positions = train_in_pieces(bare, [(2, 2)])
+    assert positions == [(1, 2)]
     assert result["summary"] == {"set": None}
     assert result["epochs"][0]["accuracy"] == {}
     assert not (tmp_path / BEST).exists()
     assert (tmp_path / LAST).exists()
 
 
-def test_the_commit_is_that_of_this_code(monkeypatch, tmp_path):
+def test_commit_is_that_of_this_code(monkeypatch, tmp_path):
     _provenance.commit.cache_clear()
     monkeypatch.setenv("OGC_COMMIT", "abc")
     assert _provenance.commit() == "abc"
@@ -442,9 +442,9 @@ def test_the_commit_is_that_of_this_code(monkeypatch, tmp_path):
     package = Path(tmp_path) / "__init__.py"
     package.write_text("")
     subprocess.run([*git, "init", "-q"], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "of somebody else"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "unrelated"], check=True)
     _provenance.commit.cache_clear()
-    assert _provenance.commit() is None  # in somebody's repository, but no part of it
+    assert _provenance.commit() is None  # in another repository, but not tracked by it
     subprocess.run([*git, "add", "__init__.py"], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "ours"], check=True)
     _provenance.commit.cache_clear()

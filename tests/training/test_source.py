@@ -17,7 +17,7 @@ from ogc.training.source import Source, check, load
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
+def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -47,18 +47,18 @@ def arrays():
 
 @pytest.fixture
 def cifar(monkeypatch):
-    """What the loader would give, with fewer images."""
+    """Replace the loader of CIFAR-10 by one with fewer images. Return its calls."""
     labels = torch.arange(10).repeat(30)
     images = torch.randint(0, 256, (300, 3, 4, 4), generator=torch.Generator().manual_seed(0)).byte()
     names, ids = tuple("abcdefghij"), [str(i) for i in range(300)]
-    asked = []
+    calls = []
 
     def loader(root, *, download, progress):
-        asked.append((root, download))
+        calls.append((root, download))
         return Dataset(images, labels, names, ids, true=labels.clone()), {"test": Dataset(images, labels, names, ids)}
 
     monkeypatch.setattr(data, "cifar10", loader)
-    return asked
+    return calls
 
 
 def recipe(name, **changes):
@@ -66,7 +66,7 @@ def recipe(name, **changes):
 
 
 @pytest.mark.usefixtures("rows", "photos", "arrays")
-def test_what_a_person_types():
+def test_parse_valid_sources():
     here = Path.cwd()
     assert Source.parse("digits") == Source(kind="digits")
     assert Source.parse("cifar10") == Source(kind="cifar10", path=here / "data")
@@ -88,7 +88,7 @@ def test_what_a_person_types():
 
 @pytest.mark.usefixtures("rows", "arrays")
 @pytest.mark.parametrize(
-    ("text", "options", "error", "sentence"),
+    ("text", "options", "error", "message"),
     [
         ("digit", {}, ValueError, r"There is no `digit`\. Did you mean digits\? Supported: digits, cifar10, "),
         ("cifar-10", {}, ValueError, "Did you mean cifar10"),
@@ -117,20 +117,20 @@ def test_what_a_person_types():
         ("digits", {"labels": Path("no.npy")}, FileNotFoundError, r"There is no `no\.npy`, given as labels"),
     ],
 )
-def test_what_a_person_mistypes(text, options, error, sentence):
-    with pytest.raises(error, match=sentence):
+def test_parse_errors(text, options, error, message):
+    with pytest.raises(error, match=message):
         Source.parse(text, **options)
 
 
 @pytest.mark.usefixtures("rows")
-def test_what_is_recorded_is_the_source():
+def test_json_round_trip():
     for source in (Source.parse("digits"), Source.parse("rows.csv", label="a", val=0.25)):
         assert Source(**source.model_dump(mode="json")) == source
 
 
-def test_noise_is_the_functions_and_true_labels_are_kept():
-    (clean, clean_sets), nothing = load(Source.parse("digits"), RECIPES["digits"])
-    assert nothing is None
+def test_noise_matches_its_function_and_true_labels_are_kept():
+    (clean, clean_sets), no_noise = load(Source.parse("digits"), RECIPES["digits"])
+    assert no_noise is None
     (train, sets), info = load(Source.parse("digits"), recipe("digits", noise="symmetric:0.5", noise_seed=3))
     expected = noise.symmetric(clean.given.numpy(), 0.5, num_classes=10, seed=3)
     assert (train.given.numpy() == expected).all()
@@ -140,13 +140,13 @@ def test_noise_is_the_functions_and_true_labels_are_kept():
     assert sets["test"].given.equal(clean_sets["test"].given)
 
 
-def test_another_seed_of_the_run_leaves_the_noise_alone():
+def test_noise_does_not_depend_on_the_seed_of_the_run():
     given = [load(Source.parse("digits"), recipe("digits", noise="pairflip:0.3", seed=s))[0][0].given for s in (0, 1)]
     assert given[0].equal(given[1])
 
 
 @pytest.mark.usefixtures("rows")
-def test_labels_as_found_stand_for_the_truth_only_under_noise():
+def test_given_labels_become_true_ones_only_if_noise_is_added():
     source = Source.parse("rows.csv", label="found", id="key")
     (found, _), info = load(source, RECIPES["table"])
     assert found.true is None
@@ -160,7 +160,7 @@ def test_labels_as_found_stand_for_the_truth_only_under_noise():
 
 
 @pytest.mark.usefixtures("rows")
-def test_noise_is_added_to_the_true_labels_where_there_are_any():
+def test_noise_is_added_to_the_true_labels_if_known():
     source = Source.parse("rows.csv", label="found", true="right", id="key")
     (before, _), _ = load(source, RECIPES["table"])
     assert bool(before.wrong.any())
@@ -170,7 +170,7 @@ def test_noise_is_added_to_the_true_labels_where_there_are_any():
 
 
 @pytest.mark.usefixtures("photos")
-def test_a_folder_is_decoded_once_if_it_fits(monkeypatch):
+def test_folder_is_decoded_into_memory_if_it_fits(monkeypatch):
     source = Source.parse("photos", val=0.25)
     (train, sets), _ = load(source, recipe("folder", size=8))
     assert train.inputs.shape == (30, 3, 8, 8)
@@ -188,7 +188,7 @@ def test_a_folder_is_decoded_once_if_it_fits(monkeypatch):
 
 
 @pytest.mark.usefixtures("photos")
-def test_an_image_that_cannot_be_read():
+def test_unreadable_image_fails_or_is_skipped():
     Path("photos/cat/broken.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"cannot be read: `cat/broken\.png`"):
         load(Source.parse("photos"), RECIPES["folder"])
@@ -214,8 +214,8 @@ def test_labels_from_a_file():
     given = (true + (np.arange(len(true)) < 100)) % 10
     np.save("given.npy", given)
     source = Source.parse("digits", labels=Path("given.npy"))
-    for asked in (RECIPES["digits"], recipe("digits", noise="file")):
-        (train, _), info = load(source, asked)
+    for variant in (RECIPES["digits"], recipe("digits", noise="file")):
+        (train, _), info = load(source, variant)
         assert (train.given.numpy() == given).all()
         assert (train.true.numpy() == true).all()
         assert (info.kind, info.flips, info.seed) == ("file", 100, None)
@@ -225,17 +225,17 @@ def test_labels_from_a_file():
 
 
 def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
-    source, asked = Source.parse("cifar10", data=Path("here")), recipe("cifar10", noise="human:worse")
+    source, worse = Source.parse("cifar10", data=Path("here")), recipe("cifar10", noise="human:worse")
     with pytest.raises(
         FileNotFoundError, match=r"human:worse is read from CIFAR-10_human\.pt, which is not in `.*here`"
     ):
-        check(source, asked)
+        check(source, worse)
     true = np.tile(np.arange(10), 30)
     Path("here").mkdir()
     torch.save({"clean_label": true, "worse_label": (true + 1) % 10}, "here/CIFAR-10_human.pt")
     digest = sha256(Path("here/CIFAR-10_human.pt").read_bytes()).hexdigest()
     monkeypatch.setattr(human, "PUBLISHED", (replace(human.PUBLISHED[0], sha256=digest), human.PUBLISHED[1]))
-    (train, sets), info = load(source, asked, download=True)
+    (train, sets), info = load(source, worse, download=True)
     assert bool(train.wrong.all())
     assert info.kind == "human:worse"
     assert set(sets) == {"test"}
@@ -243,7 +243,7 @@ def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "changes", "sentence"),
+    ("text", "name", "changes", "message"),
     [
         ("digits", "digits", {"noise": "asymmetric:0.4"}, "`source` should be cifar10 or cifar100 with asymmetric"),
         ("cifar10", "cifar10", {"noise": "blocks:0.4"}, "`source` should be cifar100 with blocks"),
@@ -260,12 +260,12 @@ def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
         ("digits", "digits", {"augment": "cifar"}, "`augment` should be none with digits"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_is_read(text, name, changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_incompatible_options_are_rejected_before_reading(text, name, changes, message):
+    with pytest.raises(ValueError, match=message):
         check(Source.parse(text), recipe(name, **changes))
 
 
-def test_noise_and_a_file_of_labels_exclude_each_other():
+def test_noise_and_label_file_are_mutually_exclusive():
     np.save("given.npy", np.zeros(3, int))
     source = Source.parse("digits", labels=Path("given.npy"))
     with pytest.raises(ValueError, match=r"`labels` should be omitted with symmetric:0\.5, which makes labels"):

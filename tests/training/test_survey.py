@@ -1,4 +1,4 @@
-"""What the network is asked about its training samples: when, with which weights, and that asking changes nothing."""
+"""Surveys of the training samples: when, with which weights, and without an effect on training."""
 
 import json
 
@@ -30,18 +30,18 @@ EPOCHS = recipe().epochs
         (240, 1, [240]),
     ],
 )
-def test_moments_are_spread_evenly_over_the_first_epochs_and_over_the_rest(epochs, surveys, when):
+def test_surveys_are_spread_evenly_over_early_and_later_epochs(epochs, surveys, when):
     assert moments(epochs=epochs, surveys=surveys) == tuple(when)
 
 
 @pytest.mark.parametrize("epochs", [21, 30, 60, 1000])
-def test_longer_training_moves_no_survey_of_the_first_epochs(epochs):
+def test_longer_training_keeps_the_early_surveys(epochs):
     assert moments(epochs=epochs, surveys=10)[:5] == (4, 8, 12, 16, 20)
     assert moments(epochs=epochs, surveys=10)[-1] == epochs
 
 
-class Told(torch.nn.Module):
-    """A network that predicts what it is told to: the given label, or for some samples the next class."""
+class FixedPredictions(torch.nn.Module):
+    """A network that predicts the given labels, but the next class for the first ``wrong`` samples."""
 
     def __init__(self, given):
         super().__init__()
@@ -54,11 +54,11 @@ class Told(torch.nn.Module):
 
 
 def surveyed(contradicted, *, epochs=240):
-    """Surveys of a network that contradicts so many of 100 labels, one number for each survey."""
+    """Surveys of a network. In survey i it contradicts ``contradicted[i]`` of 100 labels."""
     data = images(100)
     survey = Survey(EvaluationSet(data, feed(data)), data.given, CLASSES)
     surveys = Surveys({"train": survey}, epochs=epochs, surveys=10)
-    network = Told(data.given)
+    network = FixedPredictions(data.given)
     for epoch, network.wrong in zip(surveys.moments, contradicted, strict=True):
         surveys.take(network, {}, "float32", epoch)
     return surveys
@@ -69,24 +69,24 @@ def test_surveys_after_memorisation_do_not_count():
     points = points_of(surveys.history)
     assert [point.epoch for point in points] == list(surveys.moments)
     assert [round(100 * point.disagreement) for point in points] == [60, 50, 40, 40, 40, 38, 20, 10, 50, 5]
-    assert [point.counts for point in points] == [True] * 6 + [False] * 4, "never again, once it has stopped"
+    assert [point.counts for point in points] == [True] * 6 + [False] * 4, "none counts after the first that does not"
     assert int(surveys.parts["train"].count) == 6
     assert memorised_from(points) == 108
     assert surveys.noise_rate() == points[-1].noise_rate == 0.4, "most of the six that count contradict 40"
 
 
-def test_a_slow_fall_stops_counting_too():
+def test_surveys_after_a_slow_fall_do_not_count():
     counts = [point.counts for point in points_of(surveyed([40] * 5 + [38, 36, 34, 33, 31]).history)]
     assert counts == [True] * 8 + [False] * 2, f"33 are fewer than {KEPT} of 40"
 
 
-def test_all_surveys_count_while_the_network_contradicts_as_many_labels():
+def test_all_surveys_count_without_memorisation():
     surveys = surveyed([60, 50, 45, 40, 40, 38, 36, 36, 35, 35])
     assert all(point.counts for point in points_of(surveys.history))
     assert memorised_from(points_of(surveys.history)) is None
 
 
-def test_the_first_epochs_always_count():
+def test_early_surveys_always_count():
     points = points_of(surveyed([60, 50, 40, 30, 20, 10, 5, 4, 3, 2], epochs=EARLY).history)
     assert all(point.counts for point in points)
 
@@ -102,12 +102,12 @@ def test_the_first_epochs_always_count():
         ((0.6,), (1,), True),
     ],
 )
-def test_a_training_that_ends_while_disagreements_fall_is_unsettled(disagreements, epochs, expected):
+def test_training_is_unsettled_if_disagreement_falls_at_its_end(disagreements, epochs, expected):
     points = [Point(epoch, d, 0.3, True) for epoch, d in zip(epochs, disagreements, strict=True)]
     assert unsettled(points) is expected
 
 
-def test_nothing_is_known_without_surveys():
+def test_no_results_without_surveys():
     surveys = Surveys({}, epochs=5, surveys=10)
     assert not surveys.due(5)
     assert surveys.noise_rate() is None
@@ -115,7 +115,7 @@ def test_nothing_is_known_without_surveys():
 
 
 @pytest.mark.parametrize("batch", [7, 1000])
-def test_means_over_surveys_by_hand(batch):
+def test_means_over_surveys_match_those_by_hand(batch):
     net, data = network(drop=0.5), images(40)
     part = EvaluationSet(data, feed(data))
     part.batch = batch
@@ -147,7 +147,7 @@ def test_means_over_surveys_by_hand(batch):
 
 
 @pytest.mark.parametrize("average", [0.9, None])
-def test_the_averaged_weights_are_asked_where_there_are_any(tmp_path, average):
+def test_surveys_use_averaged_weights_if_available(tmp_path, average):
     one = job(tmp_path, net=network(), average=average, surveys=1)
     train([one], device="cpu")
     found = read_tensors(tmp_path / SAMPLES)[0]
@@ -157,18 +157,18 @@ def test_the_averaged_weights_are_asked_where_there_are_any(tmp_path, average):
     torch.testing.assert_close(found["survey.train.probabilities"], p, rtol=1e-4, atol=1e-5)
 
 
-def test_asking_changes_nothing_but_what_is_known(tmp_path):
+def test_surveys_do_not_affect_training(tmp_path):
     results = [train([job(tmp_path / str(n), surveys=n)], device="cpu")[0] for n in (0, 3)]
-    plain, asked = (read_tensors(tmp_path / str(n) / SAMPLES)[0] for n in (0, 3))
+    plain, with_surveys = (read_tensors(tmp_path / str(n) / SAMPLES)[0] for n in (0, 3))
     means = {f"survey.train.{name}" for name in ("H", "margin", "probabilities")}
-    assert asked.keys() - plain.keys() == {*means, "survey.history"}
+    assert with_surveys.keys() - plain.keys() == {*means, "survey.history"}
     assert results[0]["noise_rate"] is None
-    assert all(torch.equal(value, asked[name]) for name, value in plain.items())
+    assert all(torch.equal(value, with_surveys[name]) for name, value in plain.items())
     losses = [[epoch["loss"] for epoch in result["epochs"]] for result in results]
     assert losses[0] == losses[1]
 
 
-def test_the_validation_part_is_asked_too_and_the_test_set_is_not(tmp_path):
+def test_surveys_include_the_validation_but_not_the_test_set(tmp_path):
     one = job(tmp_path)
     sets = {"val": features(23, seed=4), "test": features(9, seed=5)}
     train([one._replace(data=(one.data[0], sets))], device="cpu")
@@ -178,34 +178,34 @@ def test_the_validation_part_is_asked_too_and_the_test_set_is_not(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["recipe"]["surveys"] == 10
 
 
-def test_a_run_goes_on_with_other_surveys_than_it_began_with(tmp_path):
-    """As one does whose checkpoint is older than surveys are."""
+def test_run_resumes_with_another_number_of_surveys(tmp_path):
+    """As with a checkpoint written before surveys existed."""
     with pytest.raises(Interrupted):
         train([job(tmp_path, surveys=0)], device="cpu", watch=StopAt(2, 1))
     assert not any("survey" in name for name in read_tensors(tmp_path / LAST)[0])
     train([job(tmp_path, surveys=10)], device="cpu", resume=True)
     assert int(read_tensors(tmp_path / LAST)[0]["samples.survey.train.count"]) == EPOCHS - 1
     found = read_tensors(tmp_path / SAMPLES)[0]
-    train([job(tmp_path / "whole", surveys=10)], device="cpu")
-    whole = read_tensors(tmp_path / "whole" / SAMPLES)[0]
-    assert torch.equal(found["H"], whole["H"])
-    assert not torch.equal(found["survey.train.margin"], whole["survey.train.margin"])
+    train([job(tmp_path / "uninterrupted", surveys=10)], device="cpu")
+    uninterrupted = read_tensors(tmp_path / "uninterrupted" / SAMPLES)[0]
+    assert torch.equal(found["H"], uninterrupted["H"])
+    assert not torch.equal(found["survey.train.margin"], uninterrupted["survey.train.margin"])
     assert found["survey.train.probabilities"].sum(1).sub(1).abs().max() < 1e-5
 
 
-def test_what_does_not_fit_is_not_kept(tmp_path, monkeypatch):
+def test_surveys_above_the_size_limit_are_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "LARGEST", 80 * CLASSES - 1)
     train([job(tmp_path)], device="cpu")
     assert not any(name.startswith("survey") for name in read_tensors(tmp_path / SAMPLES)[0])
 
 
-def test_a_resumed_run_has_the_surveys_of_one_that_was_never_stopped(tmp_path):
+def test_resumed_run_has_the_surveys_of_an_uninterrupted_one(tmp_path):
     with pytest.raises(Interrupted):
-        train([job(tmp_path / "cut")], device="cpu", watch=StopAt(2, 1))
-    [cut] = train([job(tmp_path / "cut")], device="cpu", resume=True)
-    [whole] = train([job(tmp_path / "whole")], device="cpu")
-    assert len(cut["surveys"]) == EPOCHS
-    assert cut["surveys"] == whole["surveys"]
-    assert cut["noise_rate"] == whole["noise_rate"] == whole["surveys"][-1]["noise_rate"]
-    one, other = (read_tensors(tmp_path / name / SAMPLES)[0] for name in ("cut", "whole"))
+        train([job(tmp_path / "resumed")], device="cpu", watch=StopAt(2, 1))
+    [resumed] = train([job(tmp_path / "resumed")], device="cpu", resume=True)
+    [uninterrupted] = train([job(tmp_path / "uninterrupted")], device="cpu")
+    assert len(resumed["surveys"]) == EPOCHS
+    assert resumed["surveys"] == uninterrupted["surveys"]
+    assert resumed["noise_rate"] == uninterrupted["noise_rate"] == uninterrupted["surveys"][-1]["noise_rate"]
+    one, other = (read_tensors(tmp_path / name / SAMPLES)[0] for name in ("resumed", "uninterrupted"))
     assert all(torch.equal(value, other[name]) for name, value in one.items() if name.startswith("survey.train"))
