@@ -64,7 +64,7 @@ def test_proposition_1(seed):
     assert (losses.sum(-1) <= high + ROUNDING).all()
 
 
-def test_proposition_1_is_tight_where_tau_is_one():
+def test_proposition_1_is_tight_if_tau_is_one():
     """MAE, the symmetric loss."""
     assert loss_bounds(torch.tensor(0.3), 1.0) == (torch.tensor(0.7), torch.tensor(0.7))
     assert loss_sum_bounds(10, 1.0) == (9.0, 9.0)

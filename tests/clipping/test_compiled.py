@@ -22,9 +22,9 @@ pytestmark = [
 def compare_with_eager(backend: str, base, **arguments) -> None:
     """Compare 100 steps, forward and backward, with uneven batches and a new learning rate at each step."""
     optimizer = optimizer_with(0.1)
-    eager, twin = (OGC(base, optimizer, every=8, queue_size=512, **arguments) for _ in range(2))
+    eager, original = (OGC(base, optimizer, every=8, queue_size=512, **arguments) for _ in range(2))
     counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(twin, fullgraph=True, backend=counter)
+    compiled = torch.compile(original, fullgraph=True, backend=counter)
     for step in range(100):
         optimizer.param_groups[0]["lr"] = 0.1 * (0.51 + 0.5 * math.cos(math.pi * step / 100))
         n = 64 if step % 10 < 9 else 20 + step % 7
@@ -35,7 +35,7 @@ def compare_with_eager(backend: str, base, **arguments) -> None:
         assert_close(value, expected, rtol=1e-6, atol=1e-6)
         assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
         for name, buffer in eager.named_buffers():
-            assert same_bits(buffer, twin.get_buffer(name)), (step, name)
+            assert same_bits(buffer, original.get_buffer(name)), (step, name)
     assert float(eager.p0) > 1e-3
     assert counter.frame_count <= 5
 
@@ -85,7 +85,7 @@ def test_compiled_training_step():
     """Compile a function that calls both model and criterion."""
     torch.manual_seed(0)
     model, optimizer = torch.nn.Linear(10, 10), optimizer_with(0.1)
-    criterion, twin = (OGC("ce", optimizer, every=2, queue_size=64) for _ in range(2))
+    criterion, eager = (OGC("ce", optimizer, every=2, queue_size=64) for _ in range(2))
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def step(x, y):
@@ -93,9 +93,9 @@ def test_compiled_training_step():
 
     for seed in range(6):
         x, y = noisy_batch(64, seed=seed)
-        assert_close(step(x, y), twin(model(x), y))
+        assert_close(step(x, y), eager(model(x), y))
     assert criterion.steps == 6
-    assert_close(criterion.solution, twin.solution, rtol=1e-4, atol=1e-6)  # compiled logits differ in the last bits
+    assert_close(criterion.solution, eager.solution, rtol=1e-4, atol=1e-6)  # compiled logits differ in the last bits
 
 
 def test_ten_criteria_share_a_graph():

@@ -42,13 +42,13 @@ def draw(seed, size):
 @pytest.mark.parametrize("push_", [push_by_slices, push_by_scatter, push])
 def test_equals_a_deque(push_, seed):
     size = (4, 5, 16, 33)[seed % 4]
-    ring, twin, seen = Ring(size, push_), deque(maxlen=size), 0
+    ring, expected, seen = Ring(size, push_), deque(maxlen=size), 0
     for H in draw(seed, size):
         ring.push(H)
         kept = H[H.isfinite()].clamp(H_MIN, H_MAX).tolist()
-        twin.extend(kept)
+        expected.extend(kept)
         seen += len(kept)
-        assert ring.contents() == list(twin)
+        assert ring.contents() == list(expected)
         assert ring.seen == seen
 
 

@@ -27,12 +27,12 @@ BASES = {
 
 def compare_with_reference(name: str, rule: str, *, every: int, queue_size: int, N: int, steps: int) -> None:
     """Simulate training: warm-up, cosine, uneven batches, classes learned late, and a phase of clean labels."""
-    base, twin_loss = BASES[name]
+    base, numpy_loss = BASES[name]
     optimizer = optimizer_with(0.0)
     sizes = {"every": every, "queue_size": queue_size}
     criterion = OGC(base, optimizer, **sizes) if rule == "default" else OGC(base, optimizer, epsilon=2.0, **sizes)
-    twin = reference.ReferenceDefault(twin_loss, **sizes) if rule == "default" else None
-    twin = twin or reference.ReferenceOGC(twin_loss, epsilon=2.0, **sizes)
+    numpy_ogc = reference.ReferenceDefault(numpy_loss, **sizes) if rule == "default" else None
+    numpy_ogc = numpy_ogc or reference.ReferenceOGC(numpy_loss, epsilon=2.0, **sizes)
     updates = set()
     for step in range(steps):
         lr = 0.1 * min(step / 20, 0.5 + 0.5 * math.cos(math.pi * step / steps))
@@ -43,17 +43,19 @@ def compare_with_reference(name: str, rule: str, *, every: int, queue_size: int,
         if step < steps // 4:
             logits[labels < 3] = 0.0  # three classes that are not learned yet
         value = criterion(logits.requires_grad_(), labels)
-        expected, _ = twin.step(logits.detach().double().numpy(), labels.tolist(), lr)
-        assert criterion.p0.item() == pytest.approx(twin.p0, abs=1e-5), step
-        assert criterion.tau.item() == pytest.approx(twin.tau, rel=1e-4), step
+        expected, _ = numpy_ogc.step(logits.detach().double().numpy(), labels.tolist(), lr)
+        assert criterion.p0.item() == pytest.approx(numpy_ogc.p0, abs=1e-5), step
+        assert criterion.tau.item() == pytest.approx(numpy_ogc.tau, rel=1e-4), step
         assert value.item() == pytest.approx(expected, rel=1e-6, abs=1e-6), step
         updates.add(criterion.p0.item())
-    assert criterion.degenerate == twin.degenerate_fits
-    assert_close(torch.stack(criterion.mixture), torch.tensor(twin.mixture, dtype=torch.float64), rtol=1e-5, atol=1e-6)
+    assert criterion.degenerate == numpy_ogc.degenerate_fits
+    assert_close(
+        torch.stack(criterion.mixture), torch.tensor(numpy_ogc.mixture, dtype=torch.float64), rtol=1e-5, atol=1e-6
+    )
     assert len(updates) > 4
-    if isinstance(twin, reference.ReferenceDefault):
+    if isinstance(numpy_ogc, reference.ReferenceDefault):
         early = "better than a guess" if name == "gce" else "better than a guess, limited"  # GCE is not steep enough
-        assert twin.cases >= {early, "a class is given up", "edge"}
+        assert numpy_ogc.cases >= {early, "a class is given up", "edge"}
 
 
 @pytest.mark.parametrize("rule", ["default", "epsilon"])
@@ -81,10 +83,10 @@ def test_defaults():
 
 
 def test_unclipped_until_the_queue_is_full():
-    criterion, twin = OGC("ce", follow_lr=False, every=2, queue_size=64), losses.CrossEntropy()
+    criterion, unclipped = OGC("ce", follow_lr=False, every=2, queue_size=64), losses.CrossEntropy()
     for step in range(3):
         data = noisy_batch(20, seed=step)
-        assert_close(value_and_gradient(criterion, *data), value_and_gradient(twin, *data))
+        assert_close(value_and_gradient(criterion, *data), value_and_gradient(unclipped, *data))
         assert criterion.p0 == P_MIN
     criterion(*noisy_batch(20, seed=3))
     assert criterion.p0 > P_MIN
@@ -125,9 +127,9 @@ def test_batch_larger_than_queue():
     criterion = OGC("ce", follow_lr=False, every=1, queue_size=64)
     logits, labels = noisy_batch(200, seed=0)
     criterion(logits, labels)
-    twin = OGC("ce", follow_lr=False, every=1, queue_size=64)
-    twin(logits[-64:], labels[-64:])
-    assert_close(criterion.solution, twin.solution, rtol=1e-9, atol=0)
+    other = OGC("ce", follow_lr=False, every=1, queue_size=64)
+    other(logits[-64:], labels[-64:])
+    assert_close(criterion.solution, other.solution, rtol=1e-9, atol=0)
 
 
 def test_samples_of_weight_zero_are_queued():

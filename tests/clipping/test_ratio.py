@@ -40,8 +40,8 @@ def test_grid_includes_both_ends():
 @pytest.mark.parametrize("numbers", MIXTURES, ids=str)
 @pytest.mark.parametrize("name", BASES)
 def test_equals_the_reference(name, numbers, tau):
-    base, twin = BASES[name]
-    expected = reference.ratio(twin.slope, reference.Mixture(*numbers), tau)
+    base, numpy_loss = BASES[name]
+    expected = reference.ratio(numpy_loss.slope, reference.Mixture(*numbers), tau)
     assert_close(noisy_to_clean_ratio(base, as_tensors(numbers), tau).item(), expected, rtol=1e-9, atol=0)
     as_tensor = torch.tensor(tau, dtype=torch.float64)
     assert_close(noisy_to_clean_ratio(base, as_tensors(numbers), as_tensor).item(), expected, rtol=1e-9, atol=0)

@@ -18,10 +18,12 @@ def taus(criterion: OGC, steps: int) -> list[float]:
 
 @pytest.mark.parametrize("tau", [1.0, 2.0, 10.0])
 def test_fixed_is_phuber_ce(tau):
-    criterion, twin = OGC("ce", threshold=Fixed(tau)), losses.PHuberCE(tau=tau)
+    criterion, phuber_ce = OGC("ce", threshold=Fixed(tau)), losses.PHuberCE(tau=tau)
     for step in range(3):  # from the first step on
         for dtype in (torch.float32, torch.float64):
-            found, expected = (value_and_gradient(loss, *batch(seed=step, dtype=dtype)) for loss in (criterion, twin))
+            found, expected = (
+                value_and_gradient(loss, *batch(seed=step, dtype=dtype)) for loss in (criterion, phuber_ce)
+            )
             assert_close(found, expected, rtol=1e-6, atol=1e-7)
     assert taus(criterion, 3) == [tau] * 3
 

@@ -159,16 +159,16 @@ def test_copies_are_independent_and_have_no_optimizer(copier):
     criterion = OGC("ce", optimizer, every=2, queue_size=64)
     run_steps(criterion, optimizer, range(5))
     before = state_of(criterion)
-    twin = copier(criterion)
-    assert_same_state(criterion, twin)
-    assert twin._key != criterion._key
+    copied = copier(criterion)
+    assert_same_state(criterion, copied)
+    assert copied._key != criterion._key
     with pytest.raises(RuntimeError, match="no optimizer is attached"):
-        twin(*batch())
+        copied(*batch())
     assert all(same_bits(buffer, before[name]) for name, buffer in criterion.named_buffers())
-    twin = copier(criterion).attach(optimizer)
-    for value, again in zip(*(run_steps(c, optimizer, range(5, 15)) for c in (criterion, twin)), strict=True):
+    copied = copier(criterion).attach(optimizer)
+    for value, again in zip(*(run_steps(c, optimizer, range(5, 15)) for c in (criterion, copied)), strict=True):
         assert torch.equal(value, again)
-    assert_same_state(criterion, twin)
+    assert_same_state(criterion, copied)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from samples import random
 GOLDEN = Path(__file__).parents[1] / "golden"
 THRESHOLDS = json.loads((GOLDEN / "thresholds.json").read_text())
 BASES = {"ce": losses.CrossEntropy(), "fl": losses.Focal(gamma=0.5), "gce": losses.GCE(q=0.7)}
-TWINS = {"ce": reference.ce(), "fl": reference.fl(gamma=0.5), "gce": reference.gce(q=0.7)}
+NUMPY_BASES = {"ce": reference.ce(), "fl": reference.fl(gamma=0.5), "gce": reference.gce(q=0.7)}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_equals_the_reference(name):
     for seed in range(12):
         for target in (1.01, 1.5, 3.0):
             numbers = draw(seed)
-            expected = reference.solve_threshold(TWINS[name].slope, reference.Mixture(*numbers), target)
+            expected = reference.solve_threshold(NUMPY_BASES[name].slope, reference.Mixture(*numbers), target)
             found = solve_threshold(BASES[name], as_tensors(numbers), target)
             assert found.dtype == torch.float64
             assert found.item() == pytest.approx(expected, abs=1e-5), (numbers, target)

@@ -312,7 +312,7 @@ def hue_shifted(image, shift):
 
 
 @pytest.mark.parametrize(
-    ("adjust", "alone", "low", "high"),
+    ("adjust", "reference", "low", "high"),
     [
         (adjust_brightness, brighter, 0, 2),
         (adjust_contrast, contrasted, 0, 2),
@@ -321,7 +321,7 @@ def hue_shifted(image, shift):
     ],
     ids=["brightness", "contrast", "saturation", "hue"],
 )
-def test_colour_jitter_stages(adjust, alone, low, high):
+def test_colour_jitter_stages(adjust, reference, low, high):
     images = floats(9, 6, 5)
     images[0] = images[0, :1]  # grey
     images[1] = 0
@@ -331,7 +331,7 @@ def test_colour_jitter_stages(adjust, alone, low, high):
     images[5, 1] = images[5, 2]
     amount = torch.linspace(low, high, 9)
     for order in (amount, amount.flip(0), amount.roll(4)):
-        assert_close(adjust(images, order), each_image(alone, images, order), rtol=0, atol=1e-5)
+        assert_close(adjust(images, order), each_image(reference, images, order), rtol=0, atol=1e-5)
 
 
 def test_large_applies_its_stages_in_order():

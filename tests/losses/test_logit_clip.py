@@ -21,7 +21,7 @@ def test_wraps_other_base_losses(base):
     assert_close(LogitClip(base, tau=2.0)(logits, labels), type(base)()(shrunk(logits, 2.0), labels))
 
 
-def test_short_logits_are_left_alone():
+def test_logits_of_small_norm_are_not_clipped():
     logits, labels = batch(spread=0.01)
     assert_close(LogitClip(tau=1.0)(logits, labels), losses.CrossEntropy()(logits, labels))
 
