@@ -35,7 +35,7 @@ def test_traces(name):
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # inductor's own
 @pytest.mark.parametrize(("backend", "dtype"), [("inductor", torch.float32), ("aot_eager", torch.bfloat16)])
 def test_compiled_losses_equal_eager_ones(backend, dtype):
-    """All eleven in one graph, so that the compiler runs once; clipping/test_compiled.py has OGC."""
+    """All eleven losses are in one graph, so that the compiler runs once. clipping/test_compiled.py covers OGC."""
     criteria = [make() for make in LOSSES.values()]
 
     def all_losses(logits, labels):

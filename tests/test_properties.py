@@ -1,4 +1,4 @@
-"""Properties of losses, queues and OGC on drawn inputs: none gives NaN, and every promise holds.
+"""Property-based tests of losses, queues and OGC: no input gives NaN, and every guarantee holds.
 
 One round of `make fuzz` draws more than 10,000 examples. `make test` draws an eighth, the same ones every time.
 """
@@ -33,14 +33,14 @@ BASES = {"ce": losses.CrossEntropy(), "fl": losses.Focal(), "gce": losses.GCE(q=
 UNBOUNDED = {"ce", "fl", "sce", "lc_ce"}
 """+inf where the given label's logit is -inf."""
 
-# --- what is drawn ---------------------------------------------------------------------------------------------------
+# --- strategies ------------------------------------------------------------------------------------------------------
 
 logit = st.sampled_from([0.0, 1.0, -1.0, 1e4, -1e4, 88.0, -104.0, -math.inf]) | st.floats(-30, 30, width=16)
 
 
 @st.composite
 def batches(draw, labels_ignored=True) -> tuple[Tensor, Tensor]:
-    """Logits and labels: two classes or more, one sample or more, huge, -inf (no whole row), some or all ignored."""
+    """Draw logits, some huge or -inf (but no complete row), and labels, some or all of them ignored."""
     N, C = draw(st.integers(1, 6)), draw(st.integers(2, 5))
     rows = torch.tensor(draw(st.lists(logit, min_size=N * C, max_size=N * C))).view(N, C)
     rows[(rows == -math.inf).all(1)] = 0
@@ -51,16 +51,16 @@ def batches(draw, labels_ignored=True) -> tuple[Tensor, Tensor]:
 
 
 entropy = st.floats(0, 40, width=32) | st.sampled_from([0.0, 1e-12, H_MAX, 1e4])
-wild = entropy | st.sampled_from([math.nan, math.inf])
+any_entropy = entropy | st.sampled_from([math.nan, math.inf])
 
 
 @st.composite
 def queues(draw, size=Q) -> Tensor:
-    """Full queues, as pushing leaves them: of anything, constant, two spikes, one outlier, two heaps."""
+    """Draw a full queue, as left by pushing: arbitrary, (nearly) constant, two spikes, one outlier, two clusters."""
     kind = draw(st.sampled_from(["anything", "constant", "two spikes", "one outlier", "two heaps", "nearly constant"]))
     a, b = draw(entropy), draw(entropy)
     if kind == "anything":
-        H = torch.tensor(draw(st.lists(wild, min_size=size, max_size=2 * size)))
+        H = torch.tensor(draw(st.lists(any_entropy, min_size=size, max_size=2 * size)))
     elif kind == "constant":
         H = torch.full((size,), a)
     elif kind == "two spikes":
@@ -90,7 +90,7 @@ def copied(state: dict) -> dict:
 
 @pytest.fixture(scope="module")
 def started():
-    """One OGC a base, and its state before the first step: loading that is cheaper than making another."""
+    """One OGC per base loss, with its initial state. Loading that is cheaper than making a new OGC."""
     made = {name: OGC(base, follow_lr=False, every=2, queue_size=Q, reduction="sum") for name, base in BASES.items()}
     return {name: (criterion, copied(criterion.state_dict())) for name, criterion in made.items()}
 
@@ -175,7 +175,7 @@ def test_every_queue_has_a_threshold(name, started):
 
 @pytest.mark.parametrize("name", BASES)
 def test_gradient_with_respect_to_p_is_at_most_tau(name, started):
-    """By both ways to it: autograd through the clipped loss, and the slope written by hand."""
+    """Both with autograd through the clipped loss and with the hand-written slope."""
     base, slopes = BASES[name], started[name][0].slopes
 
     @examples(400)
@@ -197,7 +197,7 @@ def test_gradient_with_respect_to_p_is_at_most_tau(name, started):
 
 @examples(100)
 @given(queue=queues(), epsilon=epsilons)
-def test_the_public_functions_are_those_of_ogc(queue, epsilon, started):
+def test_public_functions_equal_ogc(queue, epsilon, started):
     criterion, _ = started["ce"]
     mixture, _ = fit(queue)
     p0, _ = criterion.slopes.solve(mixture, 1 + epsilon)
@@ -214,8 +214,8 @@ def test_order_of_the_queue_does_not_matter(queue, order):
 
 
 @examples(600)
-@given(st.lists(st.lists(wild, max_size=40), max_size=6), st.integers(4, 16))
-def test_both_ways_to_push_agree(pushes, size):
+@given(st.lists(st.lists(any_entropy, max_size=40), max_size=6), st.integers(4, 16))
+def test_push_and_push_by_scatter_agree(pushes, size):
     queue, seen = torch.zeros(size + 1), torch.zeros((), dtype=torch.int64)
     other, other_seen = queue.clone(), seen.clone()
     kept = []
@@ -236,7 +236,7 @@ def test_both_ways_to_push_agree(pushes, size):
 
 @pytest.mark.filterwarnings("ignore:OGC. for:UserWarning")
 @pytest.mark.parametrize("name", BASES)
-def test_steps(name, started):
+def test_steps_are_finite_and_clip_to_the_target_ratio(name, started):
     @examples(500)
     @given(
         st.lists(queues() | st.lists(entropy, min_size=1, max_size=3 * Q).map(torch.tensor), min_size=1, max_size=5),
@@ -269,8 +269,8 @@ def test_steps(name, started):
 
 
 @pytest.mark.filterwarnings("ignore:OGC. for:UserWarning")
-def test_any_batches_of_logits(started):
-    """Training on them: nothing that is not finite gets in, and nothing that is not finite gets out."""
+def test_training_on_any_batches_stays_finite(started):
+    """Gradients, queue and solution contain no NaN or infinity."""
 
     @examples(500)
     @given(st.lists(batches(), min_size=1, max_size=8))
@@ -308,20 +308,20 @@ def test_evaluation_changes_nothing(queue, drawn, started):
 @pytest.mark.filterwarnings("ignore:OGC. for:UserWarning")
 @examples(300)
 @given(steps=st.lists(queues(), min_size=2, max_size=6), data=st.data())
-def test_save_anywhere_and_continue(steps, data, started):
-    """The same bits as without the break."""
+def test_save_anywhere_and_resume(steps, data, started):
+    """The result is bit-identical to an uninterrupted run."""
     cut = data.draw(st.integers(1, len(steps) - 1))
     criterion, state = started["gce"]
     restart(criterion, state)
-    straight = [criterion(*logits_with(H.clamp(min=1e-12))) for H in steps]
+    uninterrupted = [criterion(*logits_with(H.clamp(min=1e-12))) for H in steps]
     end = state_of(criterion)
     restart(criterion, state)
-    broken = [criterion(*logits_with(H.clamp(min=1e-12))) for H in steps[:cut]]
+    resumed = [criterion(*logits_with(H.clamp(min=1e-12))) for H in steps[:cut]]
     saved = copied(criterion.state_dict())
-    criterion(*logits_with(torch.rand(5) + 1))  # something else in between
+    criterion(*logits_with(torch.rand(5) + 1))  # an unrelated step in between
     restart(criterion, saved)
-    broken += [criterion(*logits_with(H.clamp(min=1e-12))) for H in steps[cut:]]
-    assert torch.equal(torch.stack(broken), torch.stack(straight))
+    resumed += [criterion(*logits_with(H.clamp(min=1e-12))) for H in steps[cut:]]
+    assert torch.equal(torch.stack(resumed), torch.stack(uninterrupted))
     assert all(same_bits(buffer, end[name]) for name, buffer in criterion.named_buffers())
 
 

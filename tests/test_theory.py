@@ -21,7 +21,7 @@ def clipped_ce(p: Tensor, tau: float) -> Tensor:
 
 
 def draw(seed: int, *, perfect: bool):
-    """A distribution on X = {0, ..., 5}, right labels there, 30 classifiers, (30, 6, K); the first may be perfect."""
+    """Draw a distribution on X = {0, ..., 5}, true labels, and 30 classifiers (30, 6, K). The first may be perfect."""
     g = random(seed)
     K = int(torch.randint(2, 7, (), generator=g))
     tau = float(1 + 20 * torch.rand((), generator=g, dtype=torch.float64) ** 3)
@@ -40,12 +40,12 @@ def risk(losses: Tensor, D: Tensor, eta: Tensor) -> Tensor:
 
 
 def noise(K: int, y: Tensor, wrong: Tensor) -> Tensor:
-    """The given label's distribution, (6, K): ``wrong`` (6, K) off the right label, the rest on it."""
+    """Return the given label's distribution (6, K): ``wrong`` (6, K) off the true label, the rest on it."""
     off = wrong * (1 - torch.nn.functional.one_hot(y, K))
     return off + torch.nn.functional.one_hot(y, K) * (1 - off.sum(1, keepdim=True))
 
 
-def test_the_loss_is_that_of_the_library():
+def test_clipped_ce_equals_the_library():
     p = torch.linspace(0.001, 0.999, 999, dtype=torch.float64)
     for tau in (1.0, 2.0, 30.0):
         torch.testing.assert_close(clipped_ce(p, tau), PHuberCE(tau=tau).value(p))
@@ -64,7 +64,7 @@ def test_proposition_1(seed):
     assert (losses.sum(-1) <= high + ROUNDING).all()
 
 
-def test_proposition_1_is_tight_where_tau_is_one():
+def test_proposition_1_is_tight_if_tau_is_one():
     """MAE, the symmetric loss."""
     assert loss_bounds(torch.tensor(0.3), 1.0) == (torch.tensor(0.7), torch.tensor(0.7))
     assert loss_sum_bounds(10, 1.0) == (9.0, 9.0)
@@ -89,7 +89,7 @@ def test_theorem_1(perfect, seed):
 @every_seed
 @pytest.mark.parametrize("by", ["class", "instance"])
 def test_theorems_2_and_3(by, seed):
-    """Noise that depends on the class, or on x; no wrong label as likely as the right one; a perfect classifier."""
+    """Class- or instance-dependent noise, no wrong label as likely as the true one, and a perfect classifier."""
     K, tau, D, y, f, g = draw(seed, perfect=True)
     wrong = torch.rand(K if by == "class" else 6, K, generator=g, dtype=torch.float64)
     wrong = wrong[y] if by == "class" else wrong
@@ -138,7 +138,7 @@ def test_theorems_2_and_3(by, seed):
         (lambda: dependent_excess_risk(2.0, 1.5, 10), "`kept` should be in [0, 1]. Found `kept = 1.5`."),
     ],
 )
-def test_refuses(call, message):
+def test_invalid_arguments(call, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         call()
     assert str(error.value) == f"Parameter {message}"

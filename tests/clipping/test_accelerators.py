@@ -1,6 +1,6 @@
-"""OGC on an accelerator without our kernels: a queue that is not read at every step, and no float64 as on Apple's MPS.
+"""OGC on accelerators without custom kernels: the queue is not read at every step, and float64 may be missing (MPS).
 
-No such device is needed. The first test runs the path of an accelerator on the CPU; the others use the meta device.
+No such device is needed. The first test runs the accelerator path on the CPU; the others use the meta device.
 """
 
 import pytest
@@ -14,7 +14,7 @@ from samples import noisy_batch, optimizer_with, same_bits
 
 
 class Remote(OGC):
-    """An OGC whose buffers count as remote: its steps push without reading, and its updates work on copies."""
+    """OGC with buffers treated as remote: steps push without reading, and updates work on copies."""
 
     copies = 0
 
@@ -29,7 +29,7 @@ class Remote(OGC):
 
 
 @pytest.mark.parametrize("rule", [{}, {"epsilon": 0.5}, {"epsilon0": 20.0}], ids=str)
-def test_updates_on_copies_give_the_same_numbers(rule, monkeypatch):
+def test_updates_on_copies_match_updates_in_place(rule, monkeypatch):
     optimizer = optimizer_with(0.1)
     settings = {"every": 8, "queue_size": 64, **rule}
     remote, plain = Remote("ce", optimizer, **settings), OGC("ce", optimizer, **settings)
@@ -58,7 +58,7 @@ def no_float64(monkeypatch):
     monkeypatch.setattr(state_module, "widest_float", widest_float)
 
 
-def test_float64_stays_on_the_cpu_where_the_device_has_none(no_float64):
+def test_float64_buffers_stay_on_cpu_if_device_lacks_float64(no_float64):
     criterion = OGC("ce", follow_lr=False, epsilon=2.0, every=1, queue_size=64)
     criterion(*noisy_batch(64, seed=0))
     before = {name: buffer.clone() for name, buffer in criterion.named_buffers()}
@@ -70,7 +70,7 @@ def test_float64_stays_on_the_cpu_where_the_device_has_none(no_float64):
     assert criterion.p0 == before["solution"][0]
 
 
-def test_a_step_on_a_device_without_float64_makes_none(no_float64, monkeypatch):
+def test_step_creates_no_float64_on_device_without_it(no_float64, monkeypatch):
     """Run everything but the update on the meta device. Any float64 there is an error."""
     monkeypatch.setattr("ogc.clipping.default_rule.widest_float", state_module.widest_float)
     monkeypatch.setattr("ogc.clipping.ogc.widest_float", state_module.widest_float)
@@ -95,12 +95,12 @@ def test_a_step_on_a_device_without_float64_makes_none(no_float64, monkeypatch):
     assert criterion.noise_probability(logits, labels).dtype == torch.float32
 
 
-def test_mps_is_known_to_have_no_float64():
+def test_mps_has_no_float64():
     assert given_label.widest_float(torch.device("mps")) == torch.float32
     assert {given_label.widest_float(torch.device(name)) for name in ("cpu", "cuda", "xpu")} == {torch.float64}
 
 
-def test_the_fit_of_float32_is_that_of_its_float64_values():
+def test_fit_of_float32_queue_equals_fit_of_float64_queue():
     """The queue is copied as float32 and converted on the CPU."""
     H = noisy_batch(300, seed=0)[0][:, 0].abs()
     assert torch.equal(torch.stack(fit_mixture(H)), torch.stack(fit_mixture(H.double())))

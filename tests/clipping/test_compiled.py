@@ -19,12 +19,12 @@ pytestmark = [
 ]
 
 
-def train(backend: str, base, **arguments) -> None:
-    """100 steps, the learning rate another one at each, uneven batches, forward and backward."""
+def compare_with_eager(backend: str, base, **arguments) -> None:
+    """Compare 100 steps, forward and backward, with uneven batches and a new learning rate at each step."""
     optimizer = optimizer_with(0.1)
-    eager, twin = (OGC(base, optimizer, every=8, queue_size=512, **arguments) for _ in range(2))
+    eager, original = (OGC(base, optimizer, every=8, queue_size=512, **arguments) for _ in range(2))
     counter = CompileCounterWithBackend(backend)
-    compiled = torch.compile(twin, fullgraph=True, backend=counter)
+    compiled = torch.compile(original, fullgraph=True, backend=counter)
     for step in range(100):
         optimizer.param_groups[0]["lr"] = 0.1 * (0.51 + 0.5 * math.cos(math.pi * step / 100))
         n = 64 if step % 10 < 9 else 20 + step % 7
@@ -35,22 +35,22 @@ def train(backend: str, base, **arguments) -> None:
         assert_close(value, expected, rtol=1e-6, atol=1e-6)
         assert_close(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
         for name, buffer in eager.named_buffers():
-            assert same_bits(buffer, twin.get_buffer(name)), (step, name)
+            assert same_bits(buffer, original.get_buffer(name)), (step, name)
     assert float(eager.p0) > 1e-3
     assert counter.frame_count <= 5
 
 
-def test_100_steps_equal_eager_ones():
-    train("inductor", "ce")
+def test_100_compiled_steps_equal_eager():
+    compare_with_eager("inductor", "ce")
 
 
 @pytest.mark.parametrize("base", [losses.Focal(), losses.GCE(q=0.7)], ids=repr)
-def test_100_steps_of_other_losses_in_the_traced_graph(base):
-    train("aot_eager", base)
+def test_100_traced_steps_of_other_losses_equal_eager(base):
+    compare_with_eager("aot_eager", base)
 
 
-def test_100_steps_of_a_schedule_in_the_traced_graph():
-    train("aot_eager", "ce", threshold=EMA(0.99))
+def test_100_traced_steps_with_schedule_equal_eager():
+    compare_with_eager("aot_eager", "ce", threshold=EMA(0.99))
 
 
 def test_evaluation_changes_nothing():
@@ -60,15 +60,15 @@ def test_evaluation_changes_nothing():
     compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
     logits, labels = noisy_batch(64, seed=1)
     with torch.no_grad():
-        quiet = compiled(logits, labels)
+        without_grad = compiled(logits, labels)
     criterion.eval()
-    assert torch.equal(compiled(logits, labels), quiet)
-    assert_close(quiet, criterion(logits, labels))
+    assert torch.equal(compiled(logits, labels), without_grad)
+    assert_close(without_grad, criterion(logits, labels))
     assert all(same_bits(buffer, before[name]) for name, buffer in criterion.named_buffers())
 
 
-def test_bad_values_give_nan_and_queue_nothing():
-    """A look would break the graph, so there is no error: a NaN loss, and the rest of the batch is queued."""
+def test_bad_values_give_nan_and_are_not_queued():
+    """Checking values would break the graph, so nothing is raised: the loss is NaN, and other samples are queued."""
     criterion = OGC("ce", follow_lr=False, queue_size=64)
     compiled = torch.compile(criterion, fullgraph=True, backend="aot_eager")
     logits, labels = noisy_batch(8, seed=0)
@@ -81,11 +81,11 @@ def test_bad_values_give_nan_and_queue_nothing():
     assert criterion.queue.isfinite().all()
 
 
-def test_a_whole_training_step():
-    """The criterion inside a compiled function with the model."""
+def test_compiled_training_step():
+    """Compile a function that calls both model and criterion."""
     torch.manual_seed(0)
     model, optimizer = torch.nn.Linear(10, 10), optimizer_with(0.1)
-    criterion, twin = (OGC("ce", optimizer, every=2, queue_size=64) for _ in range(2))
+    criterion, eager = (OGC("ce", optimizer, every=2, queue_size=64) for _ in range(2))
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def step(x, y):
@@ -93,13 +93,13 @@ def test_a_whole_training_step():
 
     for seed in range(6):
         x, y = noisy_batch(64, seed=seed)
-        assert_close(step(x, y), twin(model(x), y))
+        assert_close(step(x, y), eager(model(x), y))
     assert criterion.steps == 6
-    assert_close(criterion.solution, twin.solution, rtol=1e-4, atol=1e-6)  # the compiled model's logits differ in bits
+    assert_close(criterion.solution, eager.solution, rtol=1e-4, atol=1e-6)  # compiled logits differ in the last bits
 
 
 def test_ten_criteria_share_a_graph():
-    """Ten of them, as in a sweep: none is recompiled for, let alone refused."""
+    """A sweep over ten criteria neither recompiles for each nor reaches the recompile limit."""
     counter = CompileCounterWithBackend("aot_eager")
     for seed in range(10):
         criterion = OGC("ce", follow_lr=False, every=4, queue_size=64)

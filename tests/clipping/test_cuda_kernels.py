@@ -1,4 +1,4 @@
-"""The kernel of a step against torch on the CPU, on a GPU or in Triton's interpreter (TRITON_INTERPRET=1)."""
+"""The step kernel, on a GPU or in Triton's interpreter (TRITON_INTERPRET=1), compared with torch on the CPU."""
 
 import math
 import os
@@ -21,13 +21,13 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(cuda.triton is None, reason="needs Triton"),
     pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device or the interpreter"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's NumPy, where a GPU just gives inf and NaN
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy in the interpreter, where a GPU gives inf or NaN
 ]
 BASES = {"ce": losses.CrossEntropy(), "fl": losses.Focal(), "fl 2": losses.Focal(gamma=2.0), "gce": losses.GCE(q=0.7)}
 
 
-class ByKernel(OGC):
-    """An OGC on the device that has to run every training step by the kernel."""
+class KernelOGC(OGC):
+    """OGC that must run every training step with the kernel."""
 
     def forward(self, logits, labels):
         with pytest.MonkeyPatch.context() as patch:
@@ -39,21 +39,21 @@ class ByKernel(OGC):
         raise AssertionError("This step should have been run by the kernel.")
 
 
-def pair(base, lr: float | Tensor = 0.1, **arguments) -> tuple[ByKernel, OGC, torch.optim.Optimizer]:
-    """One by the kernel, its twin by torch on the CPU, and the optimizer that both follow."""
+def pair(base, lr: float | Tensor = 0.1, **arguments) -> tuple[KernelOGC, OGC, torch.optim.Optimizer]:
+    """Return an OGC that uses the kernel, one that uses torch on the CPU, and the optimizer that both follow."""
     optimizer = optimizer_with(0.1)
     optimizer.param_groups[0]["lr"] = lr
-    return ByKernel(base, optimizer, **arguments).to(DEVICE), OGC(base, optimizer, **arguments), optimizer
+    return KernelOGC(base, optimizer, **arguments).to(DEVICE), OGC(base, optimizer, **arguments), optimizer
 
 
 def check(fast: OGC, slow: OGC, logits: Tensor, labels: Tensor) -> None:
-    """Compare one step of each, the twin's in float64: loss, gradient and state."""
+    """Compare loss, gradient and state after one step of each. The CPU step uses float64."""
     expected, expected_gradient = value_and_gradient(slow, logits.double(), labels)
     value, gradient = value_and_gradient(fast, logits.to(DEVICE), labels.to(DEVICE))
     assert value.dtype == torch.float32
     assert gradient.dtype == logits.dtype
     assert_close(value.cpu(), expected.float(), rtol=1e-5, atol=1e-6)
-    coarse = torch.finfo(logits.dtype).eps if logits.dtype != torch.float32 else 0.0  # the gradient is rounded to it
+    coarse = torch.finfo(logits.dtype).eps if logits.dtype != torch.float32 else 0.0  # the gradient has this dtype
     assert_close(gradient.cpu().double(), expected_gradient, rtol=1e-4 + coarse, atol=5e-7)
     check_state(fast, slow)
 
@@ -71,7 +71,7 @@ def check_state(fast: OGC, slow: OGC) -> None:
 @pytest.mark.parametrize("rule", [{"epsilon": 0.5}, {}])
 @pytest.mark.parametrize("base", BASES)
 def test_200_steps_equal_torch(base, rule):
-    """The learning rate another one at each, uneven batches, ignored labels, clean ones for a while."""
+    """A new learning rate at each step, uneven batches, ignored labels, and a phase of clean labels."""
     fast, slow, optimizer = pair(BASES[base], every=8, queue_size=512, **rule)
     for step in range(200):
         optimizer.param_groups[0]["lr"] = 0.1 * min(step / 20, 0.51 + 0.5 * math.cos(math.pi * step / 200))
@@ -86,8 +86,8 @@ def test_200_steps_equal_torch(base, rule):
 
 @pytest.mark.parametrize("base", ["sce", "taylor_ce"])
 @pytest.mark.parametrize("arguments", [{}, {"reduction": "none"}, {"weight": torch.linspace(0, 1, 10)}])
-def test_the_state_of_other_losses_equals_torch(base, arguments):
-    """Of these losses the kernel updates the state only."""
+def test_state_with_other_losses_equals_torch(base, arguments):
+    """For these losses the kernel updates only the state."""
     fast, slow, _ = pair(base, every=4, queue_size=128, **arguments)
     for step in range(12):
         check(fast, slow, *noisy_batch(64, seed=step))
@@ -95,27 +95,27 @@ def test_the_state_of_other_losses_equals_torch(base, arguments):
 
 
 @pytest.mark.parametrize("base", ["ce", "fl"])
-def test_state_only_is_the_same_without_the_loss(base):
-    """As under torch.compile: bit for bit the state of steps that compute a loss too."""
-    whole, slow, _ = pair(BASES[base], every=8, queue_size=64)
-    alone, _, optimizer = pair(BASES[base], every=8, queue_size=64)
-    whole.attach(optimizer), slow.attach(optimizer)
+def test_state_only_kernel_matches_full_kernel(base):
+    """torch.compile uses the state-only kernel. Its queue and solution are bit-identical to those of full steps."""
+    full, slow, _ = pair(BASES[base], every=8, queue_size=64)
+    state_only, _, optimizer = pair(BASES[base], every=8, queue_size=64)
+    full.attach(optimizer), slow.attach(optimizer)
     for step in range(5):
         logits, labels = noisy_batch(32, seed=step)
         labels[:step] = -100
-        whole(logits.to(DEVICE), labels.to(DEVICE))
+        full(logits.to(DEVICE), labels.to(DEVICE))
         slow(logits, labels)
         with pytest.MonkeyPatch.context() as patch:
             if INTERPRETED:
                 patch.setattr(compiled, "step_kernels", lambda *_: cuda)
-            compiled._observe(logits.to(DEVICE), labels.to(DEVICE), *alone._state(), alone._key)
-        check_state(alone, slow)
-        assert torch.equal(whole.queue[:-1], alone.queue[:-1])
-        assert same_bits(whole.solution, alone.solution)
-    assert float(alone.p0) > 1e-3
+            compiled._observe(logits.to(DEVICE), labels.to(DEVICE), *state_only._state(), state_only._key)
+        check_state(state_only, slow)
+        assert torch.equal(full.queue[:-1], state_only.queue[:-1])
+        assert same_bits(full.solution, state_only.solution)
+    assert float(state_only.p0) > 1e-3
 
 
-def test_values_that_differ_by_rounding_are_one_value():
+def test_values_within_rounding_error_count_as_equal():
     fast, slow, _ = pair("ce", every=8, queue_size=16, epsilon=0.5)
     for criterion in (fast, slow):
         criterion.queue[:12], criterion.queue[12:] = 15.9, 15.9 + 2e-6
@@ -154,26 +154,26 @@ def test_strides():
 @pytest.mark.parametrize("arguments", [{}, {"epsilon0": 20}, {"follow_lr": False, "epsilon": 0.7}])
 @pytest.mark.parametrize("kind", ["float", "tensor"])
 def test_rules_for_epsilon(arguments, kind):
-    """lr 0 keeps tau; a tensor is read on the device."""
+    """A learning rate of 0 keeps tau. A tensor is read on the device."""
     fast, slow, optimizer = pair("ce", every=1, queue_size=64, **arguments)
     on_device = torch.zeros((), device=DEVICE)
     if kind == "tensor":
         fast._lr = lambda: on_device if fast.follow_lr else None
     for step, lr in enumerate((0.0, 0.02, 0.1, 0.05, 0.0, 1e-4)):
-        optimizer.param_groups[0]["lr"] = float(torch.tensor(lr))  # a number that float32 has
+        optimizer.param_groups[0]["lr"] = float(torch.tensor(lr))  # exact in float32
         on_device.fill_(lr)
         check(fast, slow, *noisy_batch(64, seed=step))
     assert float(slow.p0) > 1e-3
 
 
-def test_a_batch_larger_than_the_queue():
+def test_batch_larger_than_queue():
     fast, slow, _ = pair("ce", every=1, queue_size=50)
     for step in range(3):
         check(fast, slow, *noisy_batch(170, seed=step))
 
 
 def test_bad_values_give_nan_and_are_not_queued():
-    criterion = ByKernel("fl", follow_lr=False, queue_size=64).to(DEVICE)
+    criterion = KernelOGC("fl", follow_lr=False, queue_size=64).to(DEVICE)
     logits, labels = noisy_batch(10, seed=0)
     labels[0], labels[1] = 10, -1
     logits[2, 5], logits[3, 5], logits[4] = math.nan, math.inf, -math.inf
@@ -184,8 +184,8 @@ def test_bad_values_give_nan_and_are_not_queued():
     assert criterion.queue.isfinite().all()
 
 
-def test_ignored_rows_count_for_nothing():
-    criterion = ByKernel("ce", follow_lr=False, queue_size=64).to(DEVICE)
+def test_ignored_rows_have_no_effect():
+    criterion = KernelOGC("ce", follow_lr=False, queue_size=64).to(DEVICE)
     logits, labels = (t.to(DEVICE) for t in noisy_batch(8, seed=0))
     value, gradient = value_and_gradient(criterion, logits, torch.full_like(labels, -100))
     assert value == 0
@@ -195,7 +195,7 @@ def test_ignored_rows_count_for_nothing():
     assert criterion(logits, labels).isfinite()
 
 
-def test_differentiated_twice():
+def test_double_backward():
     fast, slow, _ = pair("fl", queue_size=64)
     clip(fast, slow)
     logits, labels = noisy_batch(16, seed=0)
@@ -203,16 +203,16 @@ def test_differentiated_twice():
     for criterion in (fast, slow):
         x = logits.to(DEVICE if criterion is fast else "cpu").requires_grad_()
         (first,) = torch.autograd.grad(criterion(x, labels.to(x.device)), x, create_graph=True)
-        clip_away(criterion)  # the p0 of the forward pass counts
+        overwrite_solution(criterion)  # the gradient uses the p0 of the forward pass
         second.append(torch.autograd.grad(first.square().sum(), x)[0].cpu())
     assert_close(*second, rtol=1e-4, atol=1e-7)
 
 
-def clip_away(criterion: OGC) -> None:
+def overwrite_solution(criterion: OGC) -> None:
     criterion.solution[:2] = 0.9
 
 
-def test_what_it_does_not_take():
+def test_unsupported_batches_are_rejected():
     logits, labels = noisy_batch(8, seed=0)
     assert cuda.serves_batch(logits, labels)
     too_many = torch.zeros(1, 1).expand(cuda.LARGEST_BATCH + 1, 2)
@@ -231,8 +231,8 @@ def test_what_it_does_not_take():
         assert not cuda.serves_batch(*wrong)
 
 
-def test_a_missing_optimizer_moves_nothing():
-    criterion = ByKernel("ce", every=1, queue_size=4).to(DEVICE)
+def test_missing_optimizer_leaves_state_unchanged():
+    criterion = KernelOGC("ce", every=1, queue_size=4).to(DEVICE)
     before = state_of(criterion)
     with pytest.raises(RuntimeError, match=r"criterion\.attach\(optimizer\)"):
         criterion(*(t.to(DEVICE) for t in noisy_batch(8, seed=0)))

@@ -1,4 +1,4 @@
-"""The default rule, part by part, and what it is for: two classes, small data, short trainings."""
+"""The parts of the default rule, and a short training run on a small binary dataset."""
 
 import math
 
@@ -23,14 +23,14 @@ def mixture(clean: float, noisy: float) -> Mixture:
 @pytest.mark.parametrize(
     ("clean", "noisy", "p_ratio", "gives_up", "expected"),
     [
-        (0.2, 2.0, 0.3, False, 0.1),  # better than a guess among ten: hard rather than wrong, so no edge
+        (0.2, 2.0, 0.3, False, 0.1),  # better than a random guess: hard rather than mislabelled, so no edge
         (0.2, 2.0, P_MIN, False, P_MIN),
         (0.2, 5.0, 0.3, False, math.exp(-0.2)),  # the edge of the clean samples
         (0.2, 5.0, 0.9, False, 0.9),  # the paper's bound, where it is tighter
         (0.2, 5.0, 0.3, True, 0.3),  # no edge while a class is not learned
         (0.2, 2.0, 0.03, True, 0.03),
         (0.2, 2.0, 0.3, True, 0.1),
-        (0.2, 2.4, 0.01, False, math.exp(2 * 2.4 - 3 * math.log(10))),  # hardly worse than a guess
+        (0.2, 2.4, 0.01, False, math.exp(2 * 2.4 - 3 * math.log(10))),  # slightly worse than a random guess
         (0.0, 9.0, 0.3, False, 1 - P_MIN),
     ],
 )
@@ -38,7 +38,7 @@ def test_p_star(clean, noisy, p_ratio, gives_up, expected):
     assert p_star(mixture(clean, noisy), p_ratio, 10, gives_up) == pytest.approx(expected)
 
 
-def test_p0_follows_with_a_memory():
+def test_p0_smoothing_is_exponential_in_steps():
     p0 = 0.0
     for _ in range(4):
         p0 = follow(p0, 1.0, steps=4)
@@ -46,12 +46,12 @@ def test_p0_follows_with_a_memory():
     assert p0 == pytest.approx(1 - math.exp(-1))
 
 
-def test_updates_are_frequent_at_first():
+def test_updates_are_more_frequent_at_first():
     assert [period(step, 32) for step in (1, 1024, 1025)] == [4, 4, 32]
     assert period(1, 4) == 1
 
 
-def test_recent_samples_are_fitted():
+def test_only_recent_samples_are_fitted():
     assert [recent(seen, 4096) for seen in (100, 300, 2000, 8000, 10**6)] == [100, 256, 500, 2000, 4096]
     queue, seen = torch.zeros(11), torch.zeros((), dtype=torch.int64)
     for value in range(1, 18):
@@ -60,7 +60,7 @@ def test_recent_samples_are_fitted():
         assert sorted(newest(queue, 17, count).tolist()) == [value / 4 for value in range(18 - count, 18)]
 
 
-def test_classes_are_counted():
+def test_samples_are_counted_per_class():
     counts = torch.zeros(2, 64, dtype=torch.int64)
     H = torch.tensor([0.1, 0.2, 5.0, 5.0, math.nan, 0.1])
     count_classes(counts, H, torch.tensor([0, 0, 0, 1, 1, -100]), 3)
@@ -73,7 +73,7 @@ def test_classes_are_counted():
     assert gives_up_a_class(torch.zeros(2, 64), 3)
 
 
-def test_ignored_samples_count_for_no_class():
+def test_ignored_samples_are_not_counted():
     criterion = OGC("ce", follow_lr=False, ignore_index=3, every=800)
     logits, labels = noisy_batch(64, seed=0)
     criterion(logits, labels)
@@ -91,12 +91,12 @@ def test_any_number_of_classes(num_classes):
         logits[torch.arange(40), labels[:40]] += 9.0
         criterion(logits, labels)
     assert 0.1 < criterion.p0 < 1
-    criterion(logits, labels)  # every update starts a new count, also after this one
+    criterion(logits, labels)  # every update resets the counts
     assert criterion.by_class.sum() == 0
 
 
-def train(name: str, seed: int, passes: int = 60) -> float:
-    """Test accuracy after training on two classes, three labels in ten wrong."""
+def train(name: str, seed: int, epochs: int = 60) -> float:
+    """Return the test accuracy after training on two classes with 30 % wrong labels."""
     X, y = load_breast_cancer(return_X_y=True)
     inputs = torch.from_numpy((X - X.mean(0)) / X.std(0)).float()
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
@@ -104,10 +104,10 @@ def train(name: str, seed: int, passes: int = 60) -> float:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(30, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, passes)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     criterion = nn.CrossEntropyLoss() if name == "ce" else OGC("ce", optimizer)
     held_out, rows = order[:170], order[170:]
-    for _ in range(passes):
+    for _ in range(epochs):
         for batch in rows.split(64):
             optimizer.zero_grad()
             criterion(model(inputs[batch]), given[batch]).backward()
@@ -117,7 +117,7 @@ def train(name: str, seed: int, passes: int = 60) -> float:
         return float((model(inputs[held_out]).argmax(1) == true[held_out]).double().mean())
 
 
-def test_two_classes_and_few_samples():
-    """The promise: one line, nothing to tune, on data that nobody tuned it for."""
+def test_beats_cross_entropy_on_small_binary_dataset():
+    """The defaults work on data that they were not tuned on."""
     ce, ogc = (sum(train(name, seed) for seed in range(2)) / 2 for name in ("ce", "ogc"))
     assert ogc > ce + 0.08, (ce, ogc)

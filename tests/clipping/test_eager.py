@@ -1,4 +1,4 @@
-"""The hand-written gradient of the clipped loss against autograd through the general path."""
+"""The hand-written gradient of the clipped loss, compared with autograd through the general path."""
 
 import pytest
 import torch
@@ -14,15 +14,15 @@ BASES = ("ce", "fl", "gce")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("name", BASES)
-def test_gradient_equals_that_of_the_general_path(name, reduction, dtype):
+def test_gradient_equals_general_path(name, reduction, dtype):
     criterion = clipping_ogc(name, reduction=reduction, weight=torch.linspace(0.1, 2, 10))
     logits, labels = batch(dtype=dtype)
     labels[::7] = -100
 
-    def again(x, y):
+    def general_path(x, y):
         return criterion.reduce(criterion.per_sample(x.to(torch.promote_types(dtype, torch.float32)), y), y, 10)
 
-    assert_close(value_and_gradient(criterion, logits, labels), value_and_gradient(again, logits, labels))
+    assert_close(value_and_gradient(criterion, logits, labels), value_and_gradient(general_path, logits, labels))
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -41,7 +41,7 @@ def test_double_backward(name):
     assert_close(found[0], found[1])
 
 
-def test_double_backward_uses_the_tau_of_its_forward():
+def test_double_backward_uses_tau_of_forward_pass():
     criterion = clipping_ogc("ce").train()
     logits, labels = batch(dtype=torch.float64)
     x = logits.clone().requires_grad_()
@@ -65,12 +65,12 @@ def test_backward_twice():
     leaf = logits.clone().requires_grad_()
     value = criterion(leaf, labels)
     value.backward(retain_graph=True)
-    leaf.grad.zero_()  # must not reach what is saved for the second time
+    leaf.grad.zero_()  # must not change the tensors saved for the second pass
     value.backward()
     assert torch.equal(leaf.grad, once)
 
 
-def test_gradient_scales_with_what_comes_from_above():
+def test_gradient_scales_with_upstream_gradient():
     criterion = clipping_ogc("ce")
     logits, labels = batch()
     _, gradient = value_and_gradient(criterion, logits, labels)
@@ -97,7 +97,7 @@ def test_gradient_accumulation_with_an_update_in_between():
     assert_close(model.weight.grad, gradient)
 
 
-def test_autocast_does_not_reach_inside():
+def test_autocast_does_not_affect_the_loss():
     plain, within = (OGC("ce", follow_lr=False, every=1, queue_size=64) for _ in range(2))
     logits, labels = noisy_batch(64, seed=0)
     expected = value_and_gradient(plain, logits, labels)

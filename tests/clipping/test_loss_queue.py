@@ -1,4 +1,4 @@
-"""The ring of recent cross entropies against a deque, pushed with and without looking."""
+"""The ring buffer of recent cross entropies, compared with a deque, for every implementation of push."""
 
 import math
 from collections import deque
@@ -19,14 +19,14 @@ class Ring:
         self.push_(self.queue, self.seen, H)
 
     def contents(self):
-        """Oldest first."""
+        """Return the entries, oldest first."""
         size, seen = len(self.queue) - 1, int(self.seen)
         ring = self.queue[:-1]
         return (ring.roll(-(seen % size)) if seen >= size else ring[:seen]).tolist()
 
 
 def draw(seed, size):
-    """Batches of all sizes, some larger than the queue, some empty, with entries that are not to be queued."""
+    """Yield batches of all sizes, some empty, some larger than the queue, with entries that must not be queued."""
     g = random(seed)
     for _ in range(30):
         n = int(torch.randint(0, (4, size, 2 * size + 2)[int(torch.randint(3, (), generator=g))], (), generator=g))
@@ -42,18 +42,18 @@ def draw(seed, size):
 @pytest.mark.parametrize("push_", [push_by_slices, push_by_scatter, push])
 def test_equals_a_deque(push_, seed):
     size = (4, 5, 16, 33)[seed % 4]
-    ring, twin, seen = Ring(size, push_), deque(maxlen=size), 0
+    ring, expected, seen = Ring(size, push_), deque(maxlen=size), 0
     for H in draw(seed, size):
         ring.push(H)
         kept = H[H.isfinite()].clamp(H_MIN, H_MAX).tolist()
-        twin.extend(kept)
+        expected.extend(kept)
         seen += len(kept)
-        assert ring.contents() == list(twin)
+        assert ring.contents() == list(expected)
         assert ring.seen == seen
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_both_ways_leave_every_entry_in_the_same_slot(seed):
+def test_slices_and_scatter_fill_the_same_slots(seed):
     slices, scatter = Ring(16, push_by_slices), Ring(16, push_by_scatter)
     for H in draw(seed, 16):
         slices.push(H)
@@ -63,14 +63,14 @@ def test_both_ways_leave_every_entry_in_the_same_slot(seed):
 
 
 @pytest.mark.parametrize("push_", [push_by_slices, push_by_scatter])
-def test_clamps(push_):
+def test_values_are_clamped(push_):
     ring = Ring(4, push_)
-    ring.push(torch.tensor([0.0, 1e4, 3e38, 3e38]))  # whose sum overflows
+    ring.push(torch.tensor([0.0, 1e4, 3e38, 3e38]))  # their sum overflows
     low, high = torch.tensor(H_MIN).item(), torch.tensor(H_MAX).item()
     assert ring.contents() == [low, high, high, high]
 
 
-def test_alone_nothing_is_gathered():
+def test_single_process_gathers_nothing():
     H = torch.rand(3)
     assert gather_ranks(H, None) is H
     assert gather_ranks(H, False) is H

@@ -1,4 +1,4 @@
-"""Two normals on a queue: against the NumPy reference, and degenerate queues."""
+"""Fitting two normals to a queue, compared with the NumPy reference, and degenerate queues."""
 
 import math
 
@@ -14,7 +14,7 @@ from samples import queue_of, random
 
 
 def draw(seed: int, size: int = 256) -> torch.Tensor:
-    """A queue of two skewed heaps anywhere in the range, of any sizes and widths; float32, as queued."""
+    """Draw a float32 queue of two skewed clusters of random position, size and width."""
     g = random(seed)
     share, low, high, width_low, width_high = torch.rand(5, generator=g).tolist()
     noisy = torch.rand(size, generator=g) < 0.05 + 0.9 * share
@@ -41,14 +41,14 @@ def test_recovers_two_normals():
     assert_close(torch.stack(mixture), torch.stack(expected), rtol=0.05, atol=0)
 
 
-def test_has_no_random_numbers():
+def test_uses_no_random_numbers():
     state = torch.get_rng_state()
     first, second = fit_mixture(draw(3)), fit_mixture(draw(3))
     assert torch.equal(torch.stack(first), torch.stack(second))
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_does_not_write_to_the_queue():
+def test_does_not_modify_the_queue():
     H = draw(0)
     before = H.clone()
     fit_mixture(H)
@@ -69,8 +69,8 @@ def test_degenerate(queue, expected):
 
 @pytest.mark.parametrize("value", [0.1, 3.0, 15.9])
 @pytest.mark.parametrize("ulps", [0, 1, 5])
-def test_values_that_differ_by_rounding_are_one_value(value, ulps):
-    """Two float32 neighbours near 16 are 1e-6 apart, and the order of the queue decided which mean was the smaller."""
+def test_values_within_rounding_error_count_as_equal(value, ulps):
+    """Float32 neighbours near 16 are 1e-6 apart, and the order of the queue could decide which mean is smaller."""
     low = torch.tensor(value)
     high = torch.nextafter(low, torch.tensor(99.0)) if ulps == 1 else low * (1 + ulps * 2**-23)
     for upper in range(17):
@@ -79,14 +79,14 @@ def test_values_that_differ_by_rounding_are_one_value(value, ulps):
             assert fit(order)[1], (upper, order)
 
 
-def test_a_narrow_queue_is_not_degenerate():
+def test_narrow_queue_is_not_degenerate():
     mixture, degenerate = fit(torch.cat([torch.full((300,), 2.0), torch.full((212,), 2.3)]))
     assert not degenerate
     assert mixture.noisy_weight == pytest.approx(212 / 512)
 
 
 def test_smaller_mean_is_clean():
-    """Also where EM moves the normals past each other."""
+    """Even if EM swaps the two normals."""
     for seed in range(40):
         mixture = fit_mixture(draw(seed, 64))
         assert mixture.clean_mean <= mixture.noisy_mean
@@ -101,7 +101,7 @@ def mixtures(n: int):
         yield Mixture(*torch.tensor(numbers, dtype=torch.float64).unbind())
 
 
-def test_noise_probability_never_falls():
+def test_noise_probability_is_monotonic():
     H = torch.linspace(0, 40, 2001, dtype=torch.float64)
     for mixture in mixtures(300):
         probability = mixture.noise_probability(H)

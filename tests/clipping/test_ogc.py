@@ -1,4 +1,4 @@
-"""OGC step by step: against the NumPy reference, the rules for epsilon, degenerate queues, errors."""
+"""OGC step by step: comparison with the NumPy reference, rules for epsilon, degenerate queues, errors."""
 
 import inspect
 import math
@@ -22,17 +22,17 @@ BASES = {
     "gce": (losses.GCE(q=0.7), reference.gce(q=0.7)),
 }
 
-# --- against the twin ------------------------------------------------------------------------------------------------
+# --- comparison with the reference -----------------------------------------------------------------------------------
 
 
-def walk(name: str, rule: str, *, every: int, queue_size: int, N: int, steps: int) -> None:
-    """A made-up training: warm-up, cosine, uneven batches, some classes learned later, clean labels for a while."""
-    base, twin_loss = BASES[name]
+def compare_with_reference(name: str, rule: str, *, every: int, queue_size: int, N: int, steps: int) -> None:
+    """Simulate training: warm-up, cosine, uneven batches, classes learned late, and a phase of clean labels."""
+    base, numpy_loss = BASES[name]
     optimizer = optimizer_with(0.0)
     sizes = {"every": every, "queue_size": queue_size}
     criterion = OGC(base, optimizer, **sizes) if rule == "default" else OGC(base, optimizer, epsilon=2.0, **sizes)
-    twin = reference.ReferenceDefault(twin_loss, **sizes) if rule == "default" else None
-    twin = twin or reference.ReferenceOGC(twin_loss, epsilon=2.0, **sizes)
+    numpy_ogc = reference.ReferenceDefault(numpy_loss, **sizes) if rule == "default" else None
+    numpy_ogc = numpy_ogc or reference.ReferenceOGC(numpy_loss, epsilon=2.0, **sizes)
     updates = set()
     for step in range(steps):
         lr = 0.1 * min(step / 20, 0.5 + 0.5 * math.cos(math.pi * step / steps))
@@ -43,30 +43,32 @@ def walk(name: str, rule: str, *, every: int, queue_size: int, N: int, steps: in
         if step < steps // 4:
             logits[labels < 3] = 0.0  # three classes that are not learned yet
         value = criterion(logits.requires_grad_(), labels)
-        expected, _ = twin.step(logits.detach().double().numpy(), labels.tolist(), lr)
-        assert criterion.p0.item() == pytest.approx(twin.p0, abs=1e-5), step
-        assert criterion.tau.item() == pytest.approx(twin.tau, rel=1e-4), step
+        expected, _ = numpy_ogc.step(logits.detach().double().numpy(), labels.tolist(), lr)
+        assert criterion.p0.item() == pytest.approx(numpy_ogc.p0, abs=1e-5), step
+        assert criterion.tau.item() == pytest.approx(numpy_ogc.tau, rel=1e-4), step
         assert value.item() == pytest.approx(expected, rel=1e-6, abs=1e-6), step
         updates.add(criterion.p0.item())
-    assert criterion.degenerate == twin.degenerate_fits
-    assert_close(torch.stack(criterion.mixture), torch.tensor(twin.mixture, dtype=torch.float64), rtol=1e-5, atol=1e-6)
+    assert criterion.degenerate == numpy_ogc.degenerate_fits
+    assert_close(
+        torch.stack(criterion.mixture), torch.tensor(numpy_ogc.mixture, dtype=torch.float64), rtol=1e-5, atol=1e-6
+    )
     assert len(updates) > 4
-    if isinstance(twin, reference.ReferenceDefault):
+    if isinstance(numpy_ogc, reference.ReferenceDefault):
         early = "better than a guess" if name == "gce" else "better than a guess, limited"  # GCE is not steep enough
-        assert twin.cases >= {early, "a class is given up", "edge"}
+        assert numpy_ogc.cases >= {early, "a class is given up", "edge"}
 
 
 @pytest.mark.parametrize("rule", ["default", "epsilon"])
 @pytest.mark.parametrize("name", BASES)
 def test_100_steps_equal_the_reference(name, rule):
-    walk(name, rule, every=8, queue_size=512, N=64, steps=100)
+    compare_with_reference(name, rule, every=8, queue_size=512, N=64, steps=100)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["default", "epsilon"])
 @pytest.mark.parametrize("name", BASES)
 def test_200_steps_equal_the_reference_at_the_default_size(name, rule):
-    walk(name, rule, every=32, queue_size=4096, N=128, steps=200)
+    compare_with_reference(name, rule, every=32, queue_size=4096, N=128, steps=200)
 
 
 def test_defaults():
@@ -81,10 +83,10 @@ def test_defaults():
 
 
 def test_unclipped_until_the_queue_is_full():
-    criterion, twin = OGC("ce", follow_lr=False, every=2, queue_size=64), losses.CrossEntropy()
+    criterion, unclipped = OGC("ce", follow_lr=False, every=2, queue_size=64), losses.CrossEntropy()
     for step in range(3):
         data = noisy_batch(20, seed=step)
-        assert_close(value_and_gradient(criterion, *data), value_and_gradient(twin, *data))
+        assert_close(value_and_gradient(criterion, *data), value_and_gradient(unclipped, *data))
         assert criterion.p0 == P_MIN
     criterion(*noisy_batch(20, seed=3))
     assert criterion.p0 > P_MIN
@@ -121,23 +123,23 @@ def test_ignored_and_non_finite_entropies_are_not_queued():
     assert (int(criterion.seen), int(criterion.steps)) == (2, 3)
 
 
-def test_a_batch_larger_than_the_queue():
+def test_batch_larger_than_queue():
     criterion = OGC("ce", follow_lr=False, every=1, queue_size=64)
     logits, labels = noisy_batch(200, seed=0)
     criterion(logits, labels)
-    twin = OGC("ce", follow_lr=False, every=1, queue_size=64)
-    twin(logits[-64:], labels[-64:])
-    assert_close(criterion.solution, twin.solution, rtol=1e-9, atol=0)
+    other = OGC("ce", follow_lr=False, every=1, queue_size=64)
+    other(logits[-64:], labels[-64:])
+    assert_close(criterion.solution, other.solution, rtol=1e-9, atol=0)
 
 
-def test_weight_ignores_nothing_in_the_queue():
+def test_samples_of_weight_zero_are_queued():
     weight = torch.zeros(10)
     criterion = OGC("ce", follow_lr=False, queue_size=64, weight=weight)
     criterion(*batch(32))
     assert criterion.seen == 32
 
 
-def test_update_solves_now():
+def test_update_solves_immediately():
     criterion = OGC("ce", follow_lr=False, queue_size=64)
     criterion.update()
     assert criterion.p0 == P_MIN  # not full
@@ -157,8 +159,8 @@ def ratio(criterion: OGC) -> float:
     return float(noisy_to_clean_ratio(criterion.base, criterion.mixture, criterion.tau)) - 1
 
 
-def full(optimizer=None, **arguments) -> OGC:
-    """An OGC that updates at every step, its queue full; the queue stays as it is while labels are ignored."""
+def ogc_with_full_queue(optimizer=None, **arguments) -> OGC:
+    """Return an OGC with a full queue that updates at every step. Ignored labels leave the queue unchanged."""
     criterion = OGC("ce", optimizer, every=1, queue_size=256, **arguments)
     criterion(*noisy_batch(256, seed=0, margin=7))
     return criterion
@@ -170,7 +172,7 @@ def step(criterion: OGC) -> None:
 
 def test_epsilon_is_relative_to_the_highest_lr_so_far():
     optimizer = optimizer_with(0.02)
-    criterion = full(optimizer, epsilon=2.0)
+    criterion = ogc_with_full_queue(optimizer, epsilon=2.0)
     assert ratio(criterion) == pytest.approx(2.0)
     for lr, epsilon in ((0.01, 1.0), (0.04, 2.0), (0.01, 0.5), (1e-5, 5e-4)):
         optimizer.param_groups[0]["lr"] = lr
@@ -178,7 +180,7 @@ def test_epsilon_is_relative_to_the_highest_lr_so_far():
         assert ratio(criterion) == pytest.approx(epsilon, rel=1e-6), lr
 
 
-def test_highest_lr_counts_between_updates():
+def test_highest_lr_is_tracked_between_updates():
     optimizer = optimizer_with(0.1)
     criterion = OGC("ce", optimizer, epsilon=2.0, every=2, queue_size=256)
     criterion(*noisy_batch(256, seed=0))
@@ -189,7 +191,7 @@ def test_highest_lr_counts_between_updates():
 
 def test_epsilon0_is_the_papers_rule():
     optimizer = optimizer_with(0.1)
-    criterion = full(optimizer, epsilon0=20)
+    criterion = ogc_with_full_queue(optimizer, epsilon0=20)
     assert ratio(criterion) == pytest.approx(2.0)
     for lr in (0.01, 0.001, 0.05):
         optimizer.param_groups[0]["lr"] = lr
@@ -199,18 +201,18 @@ def test_epsilon0_is_the_papers_rule():
 
 def test_without_follow_lr_epsilon_is_constant():
     optimizer = optimizer_with(0.1)
-    criterion = full(optimizer, follow_lr=False, epsilon=0.7)
+    criterion = ogc_with_full_queue(optimizer, follow_lr=False, epsilon=0.7)
     optimizer.param_groups[0]["lr"] = 0.001
     step(criterion)
     assert ratio(criterion) == pytest.approx(0.7)
-    assert ratio(full(follow_lr=False, epsilon=0.7)) == pytest.approx(0.7)
+    assert ratio(ogc_with_full_queue(follow_lr=False, epsilon=0.7)) == pytest.approx(0.7)
 
 
 def test_lr_of_zero_keeps_tau():
     optimizer = optimizer_with(0.0)
     for arguments in ({}, {"epsilon0": 20}):
         optimizer.param_groups[0]["lr"] = 0.0
-        criterion = full(optimizer, **arguments)
+        criterion = ogc_with_full_queue(optimizer, **arguments)
         assert criterion.p0 == P_MIN  # warm-up
         optimizer.param_groups[0]["lr"] = 0.1
         step(criterion)
@@ -225,7 +227,7 @@ def test_lr_of_zero_keeps_tau():
 def test_lr_may_be_a_tensor():
     optimizer = optimizer_with(0.1)
     optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
-    criterion = full(optimizer, epsilon=2.0)
+    criterion = ogc_with_full_queue(optimizer, epsilon=2.0)
     optimizer.param_groups[0]["lr"].fill_(0.05)
     step(criterion)
     assert ratio(criterion) == pytest.approx(1.0, rel=1e-6)
@@ -237,7 +239,7 @@ MISSING = (
 )
 
 
-def test_no_optimizer_is_an_error_at_the_first_update():
+def test_missing_optimizer_raises_at_first_update():
     criterion = OGC("ce", every=24, queue_size=4)  # every third step at first
     criterion(*batch())
     criterion(*batch())
@@ -245,7 +247,7 @@ def test_no_optimizer_is_an_error_at_the_first_update():
         criterion(*batch())
 
 
-def test_the_optimizer_is_held_weakly():
+def test_optimizer_is_held_by_weak_reference():
     optimizer = optimizer_with(0.1)
     criterion = OGC("ce", optimizer, every=1, queue_size=4)
     criterion(*batch())
@@ -254,7 +256,7 @@ def test_the_optimizer_is_held_weakly():
         criterion(*batch())
 
 
-def test_attach_later():
+def test_attach_after_construction():
     criterion, optimizer = OGC("ce", epsilon=2.0, every=1, queue_size=256), optimizer_with(0.1)
     assert criterion.attach(optimizer) is criterion
     criterion(*noisy_batch(256, seed=0))
@@ -263,10 +265,10 @@ def test_attach_later():
         criterion.attach(torch.nn.Linear(1, 1))
 
 
-# --- what it knows ---------------------------------------------------------------------------------------------------
+# --- properties ------------------------------------------------------------------------------------------------------
 
 
-def test_what_it_returns_are_copies():
+def test_properties_return_copies():
     criterion = clipping_ogc("ce").train()
     p0, tau, mixture = criterion.p0, criterion.tau, criterion.mixture
     before = [float(number) for number in (p0, tau, *mixture)]
@@ -323,11 +325,11 @@ def test_repr():
     assert "threshold=Fixed(tau=3.0)" in repr(OGC("ce", threshold=Fixed(3.0)))
 
 
-# --- queues that say nothing -----------------------------------------------------------------------------------------
+# --- degenerate queues and warnings ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("queue", ["constant", "one outlier"])
-def test_a_degenerate_queue_keeps_tau_and_is_counted(queue):
+def test_degenerate_queue_keeps_tau_and_is_counted(queue):
     criterion = OGC("ce", follow_lr=False, every=1, queue_size=512)
     feed(criterion, queue_of("two heaps"))
     before = criterion.solution.clone()
@@ -348,7 +350,7 @@ def test_two_spikes_are_a_good_fit():
     )
 
 
-def test_warns_once_where_nothing_is_clipped_although_labels_look_wrong():
+def test_warns_once_if_nothing_is_clipped_despite_noise():
     criterion = OGC("ce", follow_lr=False, epsilon=1e4, every=1, queue_size=512)
     heaps = queue_of("two heaps")
     for _ in range(31):
@@ -362,7 +364,7 @@ def test_warns_once_where_nothing_is_clipped_although_labels_look_wrong():
         feed(criterion, heaps)
 
 
-def test_warns_once_where_the_normals_fit_badly():
+def test_warns_once_if_normals_are_hard_to_tell_apart():
     criterion = OGC("ce", follow_lr=False, every=1, queue_size=256)
     heap = queue_of("one heap", 256)
     for _ in range(31):
@@ -379,7 +381,7 @@ def test_warns_once_where_the_normals_fit_badly():
             feed(criterion, heap)
 
 
-def test_good_fits_start_the_count_again():
+def test_good_fit_resets_the_unreliable_count():
     criterion = OGC("ce", follow_lr=False, every=1, queue_size=512)
     for _ in range(3):
         for _ in range(20):
@@ -389,7 +391,7 @@ def test_good_fits_start_the_count_again():
         assert criterion.unreliable == 0
 
 
-# --- what it refuses -------------------------------------------------------------------------------------------------
+# --- invalid arguments and input -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -410,13 +412,13 @@ def test_good_fits_start_the_count_again():
     ],
     ids=str,
 )
-def test_constructor_refuses(arguments, name, rule):
+def test_constructor_rejects_invalid_arguments(arguments, name, rule):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         OGC("ce", **arguments)
     assert str(error.value) == f"Parameter `{name}` should be {rule}. Found `{name} = {arguments[name]!r}`."
 
 
-def test_bad_input_queues_nothing():
+def test_invalid_input_leaves_state_unchanged():
     criterion = OGC("ce", follow_lr=False, queue_size=64)
     criterion(*batch(4))
     before = state_of(criterion)
@@ -424,7 +426,7 @@ def test_bad_input_queues_nothing():
     nan, label = logits.clone(), labels.clone()
     nan[2, 3], label[1] = torch.nan, 10
     for wrong in ((nan, labels), (logits, label), (logits, labels.float()), (logits, labels[:2])):
-        with pytest.raises(ValueError):  # noqa: PT011  # the sentences are in asserts.py
+        with pytest.raises(ValueError):  # noqa: PT011  # asserts.py checks the messages
             criterion(*wrong)
         with pytest.raises(ValueError):  # noqa: PT011
             criterion.noise_probability(*wrong)
@@ -432,7 +434,7 @@ def test_bad_input_queues_nothing():
 
 
 def test_every_argument_changes_the_output():
-    """The output: the losses of some steps while the learning rate falls."""
+    """The output is the losses of a few steps with a falling learning rate."""
 
     def output(**arguments):
         optimizers = {"optimizer": optimizer_with(0.1)}

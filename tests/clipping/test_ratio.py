@@ -40,21 +40,21 @@ def test_grid_includes_both_ends():
 @pytest.mark.parametrize("numbers", MIXTURES, ids=str)
 @pytest.mark.parametrize("name", BASES)
 def test_equals_the_reference(name, numbers, tau):
-    base, twin = BASES[name]
-    expected = reference.ratio(twin.slope, reference.Mixture(*numbers), tau)
+    base, numpy_loss = BASES[name]
+    expected = reference.ratio(numpy_loss.slope, reference.Mixture(*numbers), tau)
     assert_close(noisy_to_clean_ratio(base, as_tensors(numbers), tau).item(), expected, rtol=1e-9, atol=0)
     as_tensor = torch.tensor(tau, dtype=torch.float64)
     assert_close(noisy_to_clean_ratio(base, as_tensors(numbers), as_tensor).item(), expected, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_is_one_where_all_gradients_are_clipped(name):
+def test_ratio_is_one_if_all_gradients_are_clipped(name):
     mixture = fit_mixture(queue_of("two heaps"))
     assert_close(noisy_to_clean_ratio(BASES[name][0], mixture, 1e-9).item(), 1.0)
 
 
 @pytest.mark.parametrize("numbers", MIXTURES, ids=str)
-def test_weights_are_those_of_a_normal(numbers):
+def test_weights_follow_the_normal_density(numbers):
     mean, var = as_tensors(numbers)[:2]
     expected = torch.distributions.Normal(mean, var.sqrt()).log_prob(grid()).exp()
     assert_close(normal_weights(grid(), mean, var), expected / expected.sum(), rtol=1e-6, atol=1e-12)

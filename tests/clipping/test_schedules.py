@@ -1,4 +1,4 @@
-"""tau moved by hand: the formulas, step by step, and where they end."""
+"""Threshold schedules: tau at each step, and its limits."""
 
 import pytest
 import torch
@@ -18,10 +18,12 @@ def taus(criterion: OGC, steps: int) -> list[float]:
 
 @pytest.mark.parametrize("tau", [1.0, 2.0, 10.0])
 def test_fixed_is_phuber_ce(tau):
-    criterion, twin = OGC("ce", threshold=Fixed(tau)), losses.PHuberCE(tau=tau)
+    criterion, phuber_ce = OGC("ce", threshold=Fixed(tau)), losses.PHuberCE(tau=tau)
     for step in range(3):  # from the first step on
         for dtype in (torch.float32, torch.float64):
-            found, expected = (value_and_gradient(loss, *batch(seed=step, dtype=dtype)) for loss in (criterion, twin))
+            found, expected = (
+                value_and_gradient(loss, *batch(seed=step, dtype=dtype)) for loss in (criterion, phuber_ce)
+            )
             assert_close(found, expected, rtol=1e-6, atol=1e-7)
     assert taus(criterion, 3) == [tau] * 3
 
@@ -30,7 +32,7 @@ def test_linear():
     criterion = OGC("ce", threshold=Linear(beta=10, steps=40))
     expected = [max(10 * (1 - t / 40), TAU_MIN) for t in range(1, 51)]
     assert taus(criterion, 50) == pytest.approx(expected, rel=1e-6)
-    assert criterion.tau == TAU_MIN  # it ended ten steps ago
+    assert criterion.tau == TAU_MIN  # the schedule ended ten steps ago
 
 
 def test_ema():
@@ -42,7 +44,7 @@ def test_ema():
     assert taus(criterion, 50) == pytest.approx(expected, rel=1e-9)
 
 
-def test_ema_ends_at_one():
+def test_ema_converges_to_one():
     criterion = OGC("ce", threshold=EMA(alpha=0.5))
     assert taus(criterion, 60)[-1] == pytest.approx(1)
     logits, labels = batch()
@@ -76,14 +78,14 @@ def test_tau_below_every_slope(name):
     assert_close(value, 0.25 * (mae - 32 * P_MIN) + 32 * at_p0, rtol=1e-9, atol=0)
 
 
-def test_they_move_every_step_and_queue_nothing():
+def test_schedules_update_every_step_and_queue_nothing():
     criterion = OGC("ce", threshold=Linear(beta=10, steps=100))  # every=32
     assert len(set(taus(criterion, 40))) == 40
     assert criterion.seen == 0
     assert criterion.mixture.clean_mean.isnan()
 
 
-def test_they_need_no_optimizer_and_rest_in_evaluation():
+def test_schedules_need_no_optimizer_and_pause_in_evaluation():
     criterion = OGC("ce", threshold=EMA())
     criterion(*batch())
     tau = criterion.tau
@@ -93,7 +95,7 @@ def test_they_need_no_optimizer_and_rest_in_evaluation():
     assert criterion.tau == tau
 
 
-def test_any_function_of_step_and_tau_will_do():
+def test_schedule_may_be_any_function_of_step_and_tau():
     criterion = OGC("ce", threshold=lambda step, tau: 3.0 + 0 * tau + step)
     assert taus(criterion, 3) == [4.0, 5.0, 6.0]
 
@@ -109,18 +111,18 @@ def test_any_function_of_step_and_tau_will_do():
         (EMA, "alpha", -0.1, "in [0, 1)"),
     ],
 )
-def test_constructor_refuses(make, argument, value, rule):
+def test_constructor_rejects_invalid_arguments(make, argument, value, rule):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         make(**{argument: value})
     assert str(error.value) == f"Parameter `{argument}` should be {rule}. Found `{argument} = {value!r}`."
 
 
-def test_linear_needs_its_steps():
+def test_linear_requires_steps():
     with pytest.raises(TypeError, match="required keyword-only argument: 'steps'"):
         Linear()
 
 
-def test_fixed_holds_before_the_first_step():
+def test_fixed_applies_before_the_first_step():
     logits, labels = torch.tensor([[0.0, 8.0]]), torch.tensor([0])
     criterion = OGC("ce", threshold=Fixed(2.0)).eval()
     torch.testing.assert_close(criterion(logits, labels), losses.PHuberCE(tau=2.0)(logits, labels))

@@ -1,4 +1,4 @@
-"""What is saved, loaded, copied and moved: everything that the next step depends on, and nothing else."""
+"""Saving, loading, copying and moving a criterion: everything that the next step depends on, and nothing else."""
 
 import copy
 import gc
@@ -16,14 +16,14 @@ from ogc.clipping import EMA, Linear, backends
 from samples import batch, clipping_ogc, noisy_batch, optimizer_with, same_bits, state_of
 
 
-def through_a_file(state: dict) -> dict:
+def save_and_load(state: dict) -> dict:
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
 
 
-def go_on(criterion: OGC, optimizer, steps: range) -> list[torch.Tensor]:
+def run_steps(criterion: OGC, optimizer, steps: range) -> list[torch.Tensor]:
     values = []
     for step in steps:
         optimizer.param_groups[0]["lr"] = 0.1 / (1 + step)
@@ -39,15 +39,15 @@ def assert_same_state(a: OGC, b: OGC) -> None:
     "arguments", [{}, {"epsilon0": 20.0}, {"threshold": EMA(0.9)}, {"threshold": Linear(9.0, steps=60)}], ids=str
 )
 @pytest.mark.parametrize("at", [3, 21, 27])
-def test_save_in_mid_window_and_continue(at, arguments):
+def test_save_between_updates_and_resume(at, arguments):
     optimizer = optimizer_with(0.1)
     make = lambda: OGC("fl", optimizer, every=8, queue_size=128, **arguments)  # noqa: E731
     criterion, loaded = make(), make()
-    go_on(criterion, optimizer, range(at))
-    go_on(loaded, optimizer, range(5))  # what it knew is gone
-    loaded.load_state_dict(through_a_file(criterion.state_dict()))
+    run_steps(criterion, optimizer, range(at))
+    run_steps(loaded, optimizer, range(5))  # replaced by the loaded state
+    loaded.load_state_dict(save_and_load(criterion.state_dict()))
     assert_same_state(criterion, loaded)
-    for value, again in zip(*(go_on(c, optimizer, range(at, 60)) for c in (criterion, loaded)), strict=True):
+    for value, again in zip(*(run_steps(c, optimizer, range(at, 60)) for c in (criterion, loaded)), strict=True):
         assert torch.equal(value, again)
     assert_same_state(criterion, loaded)
 
@@ -56,10 +56,11 @@ RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "states.json").rea
 
 
 @pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: recorded["rule"])
-def test_a_state_from_before_is_resumed(recorded):
-    """States after 21 steps, saved by commit ade1ded, and what followed: by its code, or by the default rule of now.
+def test_state_of_an_older_version_is_resumed(recorded):
+    """Resume states that commit ade1ded saved after 21 steps.
 
-    The recorded numbers come from one processor. On others, float32 arithmetic differs in the last bits.
+    The expected losses come from that commit, or from the current default rule. They were recorded on one
+    processor. On others, float32 arithmetic differs in the last bits.
     """
     optimizer = optimizer_with(0.1)
     rule = {"threshold": EMA(0.9)} if recorded["rule"] == "ema" else {}
@@ -77,34 +78,34 @@ def test_a_state_from_before_is_resumed(recorded):
     assert criterion.solution.tolist() == pytest.approx(recorded["solution"], rel=1e-4, nan_ok=True)
 
 
-def test_the_default_rule_waits_for_the_number_of_classes(monkeypatch):
-    """It is not saved. Until a call shows it, nothing is solved, by a kernel neither."""
+def test_default_rule_waits_until_number_of_classes_is_known(monkeypatch):
+    """The number of classes is not saved. Until a call reveals it, nothing is solved, not even by a kernel."""
     optimizer = optimizer_with(0.1)
     criterion, loaded = (OGC("ce", optimizer, every=64, queue_size=128) for _ in "ab")
-    go_on(criterion, optimizer, range(8))
+    run_steps(criterion, optimizer, range(8))
     loaded.load_state_dict(criterion.state_dict())
     with monkeypatch.context() as patch:
         patch.setattr(backends, "kernels", lambda *_: pytest.fail("There should be nothing to launch."))
         loaded.update()
     assert_same_state(criterion, loaded)
     for each in (criterion, loaded):
-        go_on(each, optimizer, range(8, 9))
+        run_steps(each, optimizer, range(8, 9))
         each.update()
     assert not criterion.mixture.noisy_weight.isnan()
     assert_same_state(criterion, loaded)
 
 
-def test_saved_inside_a_larger_module():
+def test_saves_as_part_of_a_larger_module():
     model, copy_ = (
         torch.nn.ModuleDict({"criterion": OGC("ce", follow_lr=False, every=1, queue_size=64)}) for _ in "ab"
     )
     model["criterion"](*noisy_batch(64, seed=0))
-    copy_.load_state_dict(through_a_file(model.state_dict()))
+    copy_.load_state_dict(save_and_load(model.state_dict()))
     assert_same_state(model["criterion"], copy_["criterion"])
     assert copy_["criterion"]._step == 1
 
 
-def test_state_is_small():
+def test_state_dict_keys():
     assert set(OGC("ce").state_dict()) == {
         "queue",
         "seen",
@@ -127,12 +128,12 @@ def test_state_is_small():
     ],
     ids=["size", "loss"],
 )
-def test_a_state_of_another_ogc_is_refused(other, found, own):
-    check_refused(OGC("ce", follow_lr=False, every=1, queue_size=128), other, found, own)
+def test_state_of_another_ogc_is_rejected(other, found, own):
+    assert_rejected(OGC("ce", follow_lr=False, every=1, queue_size=128), other, found, own)
 
 
-def test_a_state_of_another_parameter_is_refused():
-    check_refused(
+def test_state_with_another_loss_parameter_is_rejected():
+    assert_rejected(
         OGC(losses.Focal(gamma=2.0), follow_lr=False, every=1, queue_size=128),
         OGC("fl", queue_size=128),
         "'gamma': 0.5",
@@ -140,7 +141,7 @@ def test_a_state_of_another_parameter_is_refused():
     )
 
 
-def check_refused(criterion, other, found, own):
+def assert_rejected(criterion, other, found, own):
     criterion(*noisy_batch(128, seed=0))
     before = state_of(criterion)
     with pytest.raises(
@@ -156,24 +157,24 @@ def check_refused(criterion, other, found, own):
 def test_copies_are_independent_and_have_no_optimizer(copier):
     optimizer = optimizer_with(0.1)
     criterion = OGC("ce", optimizer, every=2, queue_size=64)
-    go_on(criterion, optimizer, range(5))
+    run_steps(criterion, optimizer, range(5))
     before = state_of(criterion)
-    twin = copier(criterion)
-    assert_same_state(criterion, twin)
-    assert twin._key != criterion._key
+    copied = copier(criterion)
+    assert_same_state(criterion, copied)
+    assert copied._key != criterion._key
     with pytest.raises(RuntimeError, match="no optimizer is attached"):
-        twin(*batch())
+        copied(*batch())
     assert all(same_bits(buffer, before[name]) for name, buffer in criterion.named_buffers())
-    twin = copier(criterion).attach(optimizer)
-    for value, again in zip(*(go_on(c, optimizer, range(5, 15)) for c in (criterion, twin)), strict=True):
+    copied = copier(criterion).attach(optimizer)
+    for value, again in zip(*(run_steps(c, optimizer, range(5, 15)) for c in (criterion, copied)), strict=True):
         assert torch.equal(value, again)
-    assert_same_state(criterion, twin)
+    assert_same_state(criterion, copied)
 
 
 @pytest.mark.parametrize(
     "move", [lambda c: c.half(), lambda c: c.double(), lambda c: c.to(torch.bfloat16), lambda c: c.float()]
 )
-def test_buffers_keep_their_types(move):
+def test_buffers_keep_their_dtypes(move):
     criterion = clipping_ogc("ce", weight=torch.linspace(0.1, 1, 10))
     before = state_of(criterion)
     assert move(criterion) is criterion
@@ -181,14 +182,14 @@ def test_buffers_keep_their_types(move):
     criterion.train()(*batch())
 
 
-def test_a_model_in_half_precision_leaves_its_criterion_alone():
+def test_half_precision_model_keeps_criterion_dtypes():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), clipping_ogc("ce")).half()
     assert model[0].weight.dtype == torch.float16
     assert model[1].solution.dtype == torch.float64
 
 
-def test_criteria_are_forgotten_when_they_are_gone():
-    """The operator's table holds them weakly."""
+def test_deleted_criteria_leave_the_operator_table():
+    """The operator's table holds weak references."""
     from ogc.clipping.backends.compiled import criteria
 
     criterion = OGC("ce")
@@ -199,7 +200,7 @@ def test_criteria_are_forgotten_when_they_are_gone():
     assert key not in criteria
 
 
-def test_two_criteria_do_not_share():
+def test_two_criteria_share_no_state():
     first, second = (OGC("ce", follow_lr=False, every=1, queue_size=64) for _ in range(2))
     first(*noisy_batch(64, seed=0))
     assert second.seen == 0
@@ -207,7 +208,7 @@ def test_two_criteria_do_not_share():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_the_default_dtype_does_not_matter(dtype):
+def test_default_dtype_has_no_effect(dtype):
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -220,8 +221,8 @@ def test_the_default_dtype_does_not_matter(dtype):
     assert not criterion.mixture.noisy_weight.isnan()
 
 
-def test_the_clock_is_a_buffer():
-    """Copied buffer by buffer, without load_state_dict, the copy updates when the original does."""
+def test_step_counter_is_a_buffer():
+    """A copy made buffer by buffer, without load_state_dict, updates when the original does."""
     original, copied = (OGC("ce", follow_lr=False, every=4, queue_size=16) for _ in range(2))
     batches = [(torch.randn(8, 3), torch.randint(3, (8,))) for _ in range(4)]
     for logits, labels in batches[:3]:
@@ -234,7 +235,7 @@ def test_the_clock_is_a_buffer():
     assert torch.equal(copied.solution, original.solution)
 
 
-def test_parameters_under_another_name_identify_a_loss_too():
+def test_loss_parameters_under_another_name_are_compared():
     class Power(losses.Pointwise):
         def __init__(self, *, exponent):
             super().__init__()

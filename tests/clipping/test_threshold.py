@@ -1,4 +1,4 @@
-"""The exact solution for tau: the authors' answers, the NumPy twin's, and the equation itself."""
+"""The exact solution for tau, compared with the authors' values, the NumPy reference and the equation itself."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from samples import random
 GOLDEN = Path(__file__).parents[1] / "golden"
 THRESHOLDS = json.loads((GOLDEN / "thresholds.json").read_text())
 BASES = {"ce": losses.CrossEntropy(), "fl": losses.Focal(gamma=0.5), "gce": losses.GCE(q=0.7)}
-TWINS = {"ce": reference.ce(), "fl": reference.fl(gamma=0.5), "gce": reference.gce(q=0.7)}
+NUMPY_BASES = {"ce": reference.ce(), "fl": reference.fl(gamma=0.5), "gce": reference.gce(q=0.7)}
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +34,13 @@ def test_golden(row, golden_mixtures):
     assert row["p0_min"] - 0.003 <= p0 <= row["p0_max"] + 0.003
 
 
-def test_golden_rows_are_all_there(golden_mixtures):
+def test_golden_rows_are_complete(golden_mixtures):
     assert len(THRESHOLDS) == 108
     assert {row["queue"] for row in THRESHOLDS} == golden_mixtures.keys()
 
 
 def draw(seed: int) -> tuple[float, ...]:
-    """A mixture that a queue may give."""
+    """Draw the parameters of a plausible mixture."""
     low, high, v, w, share = torch.rand(5, generator=random(seed), dtype=torch.float64).tolist()
     return 4 * low, 1e-3 + 2 * v**3, 4 * low + 10 * high, 1e-3 + 4 * w**2, share
 
@@ -55,7 +55,7 @@ def test_equals_the_reference(name):
     for seed in range(12):
         for target in (1.01, 1.5, 3.0):
             numbers = draw(seed)
-            expected = reference.solve_threshold(TWINS[name].slope, reference.Mixture(*numbers), target)
+            expected = reference.solve_threshold(NUMPY_BASES[name].slope, reference.Mixture(*numbers), target)
             found = solve_threshold(BASES[name], as_tensors(numbers), target)
             assert found.dtype == torch.float64
             assert found.item() == pytest.approx(expected, abs=1e-5), (numbers, target)
@@ -83,7 +83,7 @@ def test_ratio_at_the_solution_is_the_target(name):
 def test_p0_is_the_inverse_of_slope(name):
     slopes = Slopes(BASES[name])
     p = torch.linspace(0.001, 0.999, 999, dtype=torch.float64)
-    p = torch.cat([p, 1 - torch.logspace(-3, -6.5, 20, dtype=torch.float64)])  # where epsilon goes to 0
+    p = torch.cat([p, 1 - torch.logspace(-3, -6.5, 20, dtype=torch.float64)])  # as epsilon approaches 0
     tau = BASES[name].slope(p)
     p0 = slopes.p0_at(tau)
     assert_close(p0, p, rtol=0, atol=1e-6)
@@ -93,14 +93,14 @@ def test_p0_is_the_inverse_of_slope(name):
     assert ends == [pytest.approx(1 - P_MIN, abs=1e-15), pytest.approx(P_MIN, rel=1e-9)]
 
 
-def test_more_epsilon_clips_less():
+def test_larger_epsilon_clips_less():
     mixture = as_tensors((0.3, 0.1, 4.0, 1.5, 0.4))
     p0 = torch.stack([solve_threshold(BASES["ce"], mixture, 1 + epsilon) for epsilon in (0.01, 0.1, 0.5, 2.0, 1000.0)])
     assert (p0.diff() < 0).all()
     assert p0[-1] == P_MIN
 
 
-def test_takes_a_tensor_as_target():
+def test_target_may_be_a_tensor():
     mixture = as_tensors((0.3, 0.1, 4.0, 1.5, 0.4))
     expected = solve_threshold(BASES["ce"], mixture, 1.5)
     assert_close(solve_threshold(BASES["ce"], mixture, torch.tensor(1.5)), expected, rtol=1e-6, atol=0)
@@ -108,7 +108,7 @@ def test_takes_a_tensor_as_target():
 
 
 class Bump(Pointwise):
-    """-cos: its slope rises up to the middle and falls from there."""
+    """Loss whose slope rises until p = 0.5 and falls from there."""
 
     def value(self, p):
         return 1 + torch.cos(torch.pi * p)
@@ -128,7 +128,7 @@ class WrongSlope(Pointwise):
 
 
 @pytest.mark.parametrize(
-    ("base", "sentence"),
+    ("base", "message"),
     [
         (losses.MAE(), r"That of MAE\(\) does not near p = 1\b"),
         (losses.GCE(q=1.0), r"That of GCE\(q=1\.0\) does not near p = 1\b"),
@@ -143,16 +143,16 @@ class WrongSlope(Pointwise):
     ],
     ids=lambda value: repr(value) if isinstance(value, Pointwise) else "",
 )
-def test_refuses_a_slope_that_does_not_fall(base, sentence):
+def test_rejects_loss_whose_slope_does_not_fall(base, message):
     for make in (Slopes, OGC):
-        with pytest.raises(ValueError, match=sentence) as error:
+        with pytest.raises(ValueError, match=message) as error:
             make(base)
         falls = "OGC needs a loss whose gradient falls strictly as p rises, so that there is a p0 for every tau."
         assert str(error.value).startswith((falls, "`WrongSlope"))
 
 
 @pytest.mark.parametrize("name", ["lc_ce", "nce_rce", "nce_nnce"])
-def test_refuses_a_loss_of_all_classes(name):
+def test_rejects_loss_that_is_not_pointwise(name):
     with pytest.raises(
         ValueError, match=r"^OGC needs a pointwise loss, one that depends on the given label's .* Found "
     ):
@@ -160,5 +160,5 @@ def test_refuses_a_loss_of_all_classes(name):
 
 
 @pytest.mark.parametrize("name", ["ce", "fl", "gce", "sce", "taylor_ce", "js"])
-def test_takes_every_pointwise_loss_whose_slope_falls(name):
+def test_accepts_every_pointwise_loss_whose_slope_falls(name):
     OGC(name)

@@ -16,7 +16,7 @@ def save(path, **named):
 
 
 @pytest.mark.parametrize("names", [("X", "y"), ("features", "labels"), ("embeddings", "y")])
-def test_one_file_with_both(tmp_path, names):
+def test_features_and_labels_in_one_file(tmp_path, names):
     train, others = arrays(save(tmp_path / "x.npz", **dict(zip(names, (X, Y), strict=True))))
     val = others["val"]
     assert train.class_names == ("3", "7")
@@ -42,7 +42,7 @@ def test_two_files_and_true_labels(tmp_path):
     assert arrays(tmp_path / "x.npy", named, labels_name="other", val=0)[0].given.tolist() == [1, 0] * 10
 
 
-def test_names_can_be_given_and_a_wrong_one_lists_what_there_is(tmp_path):
+def test_array_names_can_be_set_and_unknown_ones_list_choices(tmp_path):
     path = save(tmp_path / "x.npz", a=X, b=Y)
     assert len(arrays(path, features_name="a", labels_name="b", val=0)[0]) == 20
     with pytest.raises(ValueError, match=r"named `X`, `features`, `embeddings`\. Found `a`, `b`"):
@@ -58,7 +58,7 @@ def test_labels_may_be_text(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(20, 3, 4, 5), (20, 4, 5, 3)])
-def test_images_stay_bytes(tmp_path, shape):
+def test_images_stay_uint8(tmp_path, shape):
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     train, _ = arrays(save(tmp_path / "x.npz", X=images, y=Y), val=0)
     assert train.inputs.dtype == torch.uint8
@@ -68,7 +68,7 @@ def test_images_stay_bytes(tmp_path, shape):
 
 
 @pytest.mark.parametrize(
-    ("named", "sentence"),
+    ("named", "message"),
     [
         ({"X": X, "y": Y[:-1]}, r"`given` should be of shape \(20,\)\. Found `given = \(19,\)`"),
         ({"X": X, "y": Y / 2}, r"integers or text.*Found float64"),
@@ -80,12 +80,12 @@ def test_images_stay_bytes(tmp_path, shape):
         ({"X": X}, r"named `y`, `labels`"),
     ],
 )
-def test_arrays_that_do_not_fit_are_one_sentence(tmp_path, named, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_invalid_arrays_raise_a_clear_error(tmp_path, named, message):
+    with pytest.raises(ValueError, match=message):
         arrays(save(tmp_path / "x.npz", **named))
 
 
-class Evil:
+class Malicious:
     def __init__(self, path):
         self.path = path
 
@@ -94,7 +94,7 @@ class Evil:
 
 
 def test_pickled_objects_are_never_loaded(tmp_path):
-    objects = np.array([Evil(tmp_path / "it-ran")] * 20, dtype=object)
+    objects = np.array([Malicious(tmp_path / "it-ran")] * 20, dtype=object)
     paths = [save(tmp_path / "x.npz", X=X, y=objects), tmp_path / "x.npy", tmp_path / "y.npy"]
     np.save(paths[1], objects, allow_pickle=True)
     objects.dump(paths[2])
@@ -106,7 +106,7 @@ def test_pickled_objects_are_never_loaded(tmp_path):
 
 @pytest.mark.parametrize("name", ["x.npz", "x.npy"])
 @pytest.mark.parametrize("cut", [0, 5, 200])
-def test_a_file_cut_short_is_one_sentence(tmp_path, name, cut):
+def test_truncated_file_raises_a_clear_error(tmp_path, name, cut):
     path = tmp_path / name
     if name == "x.npz":
         save(path, X=X, y=Y)
@@ -117,7 +117,7 @@ def test_a_file_cut_short_is_one_sentence(tmp_path, name, cut):
         arrays(path)
 
 
-def test_labels_and_files_that_are_not_there(tmp_path):
+def test_missing_labels_and_missing_files(tmp_path):
     np.save(tmp_path / "x.npy", X)
     with pytest.raises(ValueError, match="holds only features"):
         arrays(tmp_path / "x.npy")
@@ -125,13 +125,13 @@ def test_labels_and_files_that_are_not_there(tmp_path):
         arrays(tmp_path / "x.npy", tmp_path / "y.npy")
 
 
-def test_without_numpy_the_extra_is_named(monkeypatch, tmp_path):
+def test_missing_numpy_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(ImportError, match=r"torch-ogc\[cli\]"):
         arrays(tmp_path / "x.npy")
 
 
-def test_a_damaged_header_is_one_sentence(tmp_path):
+def test_damaged_header_raises_a_clear_error(tmp_path):
     path = tmp_path / "x.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{[[[[[[[[[[[[[[[")
     with pytest.raises(ValueError, match=r"is not a \.npy or \.npz file"):

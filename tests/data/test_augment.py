@@ -1,4 +1,4 @@
-"""The batched augmentation against its twins: one image at a time, pixel by pixel, and Pillow."""
+"""Batched augmentation, compared with loops over images and pixels, and with Pillow."""
 
 import colorsys
 import math
@@ -37,7 +37,7 @@ def generator(seed=0):
 
 
 def some_images(n=COUNT, height=32, width=32, seed=0):
-    """No pixel is 0, so that what is filled in cannot be mistaken for one of the image's."""
+    """Return random images without zeros, so that padding cannot be mistaken for image content."""
     return torch.randint(1, 256, (n, 3, height, width), dtype=torch.uint8, generator=generator(seed))
 
 
@@ -50,7 +50,7 @@ def cifar_draws(*rows):
     return CifarDraws(torch.tensor(top), torch.tensor(left), torch.tensor(flip), torch.tensor(angle))
 
 
-# The twin: each move by itself, on one image.
+# Reference: each operation separately, on one image.
 
 
 def cropped(image, top, left, padding):
@@ -83,7 +83,7 @@ def rotated(image, angle):
     return result
 
 
-def twin(images, index, draws, padding):
+def by_loops(images, index, draws, padding):
     result = []
     for i, top, left, flip, angle in zip(index.tolist(), *(part.tolist() for part in draws), strict=True):
         image = cropped(images[i].numpy(), top, left, padding)
@@ -109,7 +109,7 @@ EXTREMES = [
 ]
 
 
-@pytest.mark.parametrize("reference", [twin, by_pillow])
+@pytest.mark.parametrize("reference", [by_loops, by_pillow])
 class TestEveryPixel:
     def test_at_the_extremes(self, reference):
         images, draws = some_images(), cifar_draws(*EXTREMES)
@@ -124,10 +124,10 @@ class TestEveryPixel:
         monkeypatch.setattr(augment, "PADDING", padding)
         monkeypatch.setattr(augment, "DEGREES", degrees)
         images = some_images(height=height, width=width)
-        made = cifar(images)
+        augmentation = cifar(images)
         index = torch.randint(COUNT, (60,), generator=generator(1))
-        draws = made.draw(60, generator(2))
-        assert torch.equal(made.moved(index, draws), reference(images, index, draws, padding))
+        draws = augmentation.draw(60, generator(2))
+        assert torch.equal(augmentation.moved(index, draws), reference(images, index, draws, padding))
 
     def test_at_quarter_turns(self, reference):
         images, index = some_images(), torch.arange(4)
@@ -137,23 +137,23 @@ class TestEveryPixel:
         assert torch.equal(cifar(images).moved(index, draws), expected)
 
 
-def test_no_move_gives_the_images_themselves():
+def test_identity_draws_return_the_images():
     images, index = some_images(), torch.tensor([3, 0, 3, -1])
     draws = cifar_draws(*[(4, 4, False, 0.0)] * 4)
     assert torch.equal(cifar(images).moved(index, draws), images[index])
     assert torch.equal(cifar(images)(index, draws), normalise(images[index], *CIFAR10))
 
 
-def test_the_rotation_fills_with_zeros_though_the_image_goes_on():
-    """Above and to the left of this crop the image has more, and still the corner is black."""
+def test_rotation_fills_with_zeros_at_the_edge_of_the_crop():
+    """The image extends beyond the top left of this crop, yet the corner is black."""
     turned = cifar().moved(torch.tensor([0]), cifar_draws((8, 8, False, 15.0)))[0]
     assert not turned[:, 0, 0].any()
     straight = cifar().moved(torch.tensor([0]), cifar_draws((8, 8, False, 0.0)))[0]
     assert straight[:, 0, 0].all()
 
 
-def test_the_fixed_point_map_is_the_rotation():
-    """Nearest, up to the rounding of the map: at most 2^-17 a step, 31 steps each way, and as much at the start."""
+def test_fixed_point_map_matches_exact_rotation():
+    """Nearest neighbour up to rounding: at most 2^-17 per step, 31 steps along each axis, and as much at the start."""
     angle = torch.linspace(-180, 180, 361)
     y, x = rotation_source(angle, 32, 32)
     radians = torch.deg2rad(angle.double())[:, None, None]
@@ -166,8 +166,8 @@ def test_the_fixed_point_map_is_the_rotation():
         assert (source == (exact + 0.5).floor()).double().mean() > 0.99
 
 
-def test_the_map_of_5000_angles_is_the_twin_s():
-    """The angle in float64: in float32 a few of the map's numbers would be rounded the other way."""
+def test_fixed_point_map_of_5000_angles_equals_the_reference():
+    """Angles are in float64. In float32, a few entries of the map would round the other way."""
     angle = 15 * (2 * torch.rand(5000, generator=generator()) - 1)
     y, x = rotation_source(angle, 32, 32)
     row, column = np.meshgrid(range(32), range(32), indexing="ij")
@@ -178,7 +178,7 @@ def test_the_map_of_5000_angles_is_the_twin_s():
         assert (source_y == (start_y + column * fixed(sin) + row * fixed(cos)) // 65536).all()
 
 
-def test_counter_clockwise_is_positive():
+def test_positive_angles_rotate_counter_clockwise():
     image = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     image[..., 15:17, 24:] = 255  # a hand at three o'clock
     turned = cifar(image).moved(torch.tensor([0]), cifar_draws((4, 4, False, 15.0)))
@@ -186,7 +186,7 @@ def test_counter_clockwise_is_positive():
     assert not turned[..., 18:, :].any()
 
 
-def test_normalise_channel_by_channel():
+def test_normalise_uses_the_statistics_of_each_channel():
     images = some_images(3, 5, 4)
     result = normalise(images, *CIFAR100)
     for n, c, y, x in np.ndindex(3, 3, 5, 4):
@@ -195,7 +195,7 @@ def test_normalise_channel_by_channel():
     assert torch.equal(result, normalise(images, torch.tensor(CIFAR100.mean), torch.tensor(CIFAR100.std)))
 
 
-def test_cifar_is_the_moved_images_normalised():
+def test_cifar_normalises_the_moved_images():
     augment, index = cifar(), torch.arange(COUNT)
     draws = augment.draw(COUNT, generator())
     result = augment(index, draws)
@@ -205,7 +205,7 @@ def test_cifar_is_the_moved_images_normalised():
     assert torch.equal(result, normalise(augment.moved(index, draws), *CIFAR10))
 
 
-def test_the_draws_cover_their_ranges_evenly():
+def test_draws_cover_their_ranges_evenly():
     draws = cifar().draw(90_000, generator())
     for offset in (draws.top, draws.left):
         counts = offset.bincount(minlength=9).double()
@@ -228,13 +228,13 @@ def test_the_draws_cover_their_ranges_evenly():
     ],
     ids=["Cifar draws", "Large draws", "Cifar", "Large"],
 )
-def test_a_seed_gives_the_same_again_and_another_one_something_else(make):
+def test_same_seed_reproduces_and_another_seed_differs(make):
     first, again, other = (torch.stack([part.float() for part in make(seed)]) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-# 224 pixels: the twins, one image and one stage at a time.
+# Reference for Large: one image and one stage at a time.
 
 
 def large_draws(n=COUNT, seed=3, **options):
@@ -246,7 +246,7 @@ def floats(n=COUNT, height=20, width=24):
 
 
 def sampled(image, top, left, height, width, flip, size):
-    """Bilinear between pixel centres; past the outermost ones the edge goes on."""
+    """Interpolate bilinearly between pixel centres, with edge pixels extended."""
     channels, rows, columns = image.shape
     result = np.zeros((channels, size, size))
     for j in range(size):
@@ -273,7 +273,7 @@ def test_resized_crop_and_flip():
     assert_close(resized_crop(images, draws, 9), expected, rtol=0, atol=1e-5)
 
 
-def test_the_whole_image_at_its_own_size_is_kept():
+def test_full_crop_at_original_size_is_the_identity():
     images = floats(height=12, width=12)
     zero, one = torch.zeros(COUNT), torch.ones(COUNT)
     draws = large_draws()._replace(top=zero, left=zero, height=one, width=one, flip=zero.bool())
@@ -312,7 +312,7 @@ def hue_shifted(image, shift):
 
 
 @pytest.mark.parametrize(
-    ("adjust", "alone", "low", "high"),
+    ("adjust", "reference", "low", "high"),
     [
         (adjust_brightness, brighter, 0, 2),
         (adjust_contrast, contrasted, 0, 2),
@@ -321,7 +321,7 @@ def hue_shifted(image, shift):
     ],
     ids=["brightness", "contrast", "saturation", "hue"],
 )
-def test_the_stages_of_the_jitter(adjust, alone, low, high):
+def test_colour_jitter_stages(adjust, reference, low, high):
     images = floats(9, 6, 5)
     images[0] = images[0, :1]  # grey
     images[1] = 0
@@ -331,10 +331,10 @@ def test_the_stages_of_the_jitter(adjust, alone, low, high):
     images[5, 1] = images[5, 2]
     amount = torch.linspace(low, high, 9)
     for order in (amount, amount.flip(0), amount.roll(4)):
-        assert_close(adjust(images, order), each_image(alone, images, order), rtol=0, atol=1e-5)
+        assert_close(adjust(images, order), each_image(reference, images, order), rtol=0, atol=1e-5)
 
 
-def test_large_is_its_stages_in_order():
+def test_large_applies_its_stages_in_order():
     images, draws, augment = some_images(4, 20, 24), large_draws(4), Large(9)
     expected = []
     for image, row in zip(
@@ -353,7 +353,7 @@ def test_large_is_its_stages_in_order():
     assert_close(result, torch.tensor(np.stack(expected), dtype=torch.float32), rtol=0, atol=5e-5)
 
 
-def test_boxes_have_the_asked_area_and_ratio_and_lie_inside():
+def test_crop_boxes_have_valid_area_and_ratio_and_lie_inside():
     draws = Large().draw(20_000, 300, 400, generator())
     area = draws.height * draws.width
     ratio = (400 * draws.width) / (300 * draws.height)
@@ -364,7 +364,7 @@ def test_boxes_have_the_asked_area_and_ratio_and_lie_inside():
     for start, side in ((draws.top, draws.height), (draws.left, draws.width)):
         assert start.min() >= 0
         assert (start + side).max() <= 1 + 1e-6
-        assert (side == 1).double().mean() < 1e-3  # none had to be cut off
+        assert (side == 1).double().mean() < 1e-3  # none had to be clipped
     for name, amount in (("brightness", 0.4), ("contrast", 0.4), ("saturation", 0.4)):
         factor = getattr(draws, name)
         assert 1 - amount <= factor.min() < 0.61
@@ -373,7 +373,7 @@ def test_boxes_have_the_asked_area_and_ratio_and_lie_inside():
     assert 0.19 < draws.hue.max() <= 0.2 + 1e-6
 
 
-def test_a_box_that_never_fits_is_cut_off(monkeypatch):
+def test_crop_box_that_never_fits_is_clipped(monkeypatch):
     monkeypatch.setattr(augment, "AREA", (1.0, 1.0))
     monkeypatch.setattr(augment, "RATIO", (4.0, 4.0))
     draws = Large().draw(5, 32, 32, generator())
@@ -381,7 +381,7 @@ def test_a_box_that_never_fits_is_cut_off(monkeypatch):
     assert_close(draws.height, torch.full((5,), 0.5))
 
 
-def test_nothing_is_saved():
+def test_state_dicts_are_empty():
     assert not cifar().state_dict()
     assert not Large().state_dict()
 
@@ -397,12 +397,12 @@ def test_nothing_is_saved():
         (lambda: Large()(some_images()[:, :1], large_draws()), r"Parameter `images` should be of shape \(n, 3, H, W\)"),
     ],
 )
-def test_a_wrong_argument_is_named_with_its_rule(call, message):
+def test_invalid_argument_error_names_it(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_an_index_past_the_end_is_refused():
+def test_index_out_of_range_raises():
     with pytest.raises(IndexError):
         cifar()(torch.tensor([COUNT]), cifar().draw(1))
 
@@ -411,14 +411,14 @@ def test_an_index_past_the_end_is_refused():
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # inductor's own
 def test_compiled_equals_eager():
-    made, index = cifar(), torch.arange(COUNT)
-    moved = torch.compile(made.moved, fullgraph=True)
-    whole = torch.compile(made, fullgraph=True)
+    augmentation, index = cifar(), torch.arange(COUNT)
+    moved = torch.compile(augmentation.moved, fullgraph=True)
+    compiled = torch.compile(augmentation, fullgraph=True)
     large = Large(16)
     compiled_large = torch.compile(large, fullgraph=True)
     for seed in range(3):
-        draws = made.draw(COUNT, generator(seed))
-        assert torch.equal(moved(index, draws), made.moved(index, draws))
-        assert_close(whole(index, draws), made(index, draws), rtol=0, atol=1e-6)
+        draws = augmentation.draw(COUNT, generator(seed))
+        assert torch.equal(moved(index, draws), augmentation.moved(index, draws))
+        assert_close(compiled(index, draws), augmentation(index, draws), rtol=0, atol=1e-6)
         jitter = large.draw(COUNT, 32, 32, generator(seed))
         assert_close(compiled_large(some_images(), jitter), large(some_images(), jitter), rtol=0, atol=1e-5)

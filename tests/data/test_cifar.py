@@ -1,4 +1,4 @@
-"""Tiny files in every official format, whole and broken. ``pickles`` writes them as Python 2 did, opcode by opcode."""
+"""Tiny files in every official format, valid and broken. ``pickles`` writes them as Python 2 did, opcode by opcode."""
 
 import dataclasses
 import hashlib
@@ -19,12 +19,12 @@ TINY = {10: (CIFAR10, 20, 8), 100: (CIFAR100, 6, 4)}
 
 
 def text(value: bytes) -> bytes:
-    """A Python 2 string."""
+    """Pickle a Python 2 string."""
     return b"T" + struct.pack("<i", len(value)) + value
 
 
 def array(images) -> bytes:
-    """numpy.core.multiarray._reconstruct(ndarray, (0,), 'b'), and its state."""
+    """Pickle an array: numpy.core.multiarray._reconstruct(ndarray, (0,), 'b'), and its state."""
     new = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00t" + text(b"b") + b"tR"
     dtype = b"cnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR(K\x03" + text(b"|") + b"NNN"
     dtype += b"J\xff\xff\xff\xff" * 2 + b"K\x00tb"
@@ -47,7 +47,7 @@ def pickles(entries: dict[str, bytes]) -> bytes:
 
 
 class Files:
-    """One tiny CIFAR and its files, both versions."""
+    """A tiny CIFAR and its files, in both versions."""
 
     def __init__(self, classes, folder):
         cifar, train, test = TINY[classes]
@@ -94,7 +94,7 @@ class Files:
         return folder
 
     def write_archive(self, kind):
-        """The archive; the description then has its checksum."""
+        """Write the archive, and put its checksum into ``self.cifar``."""
         version = getattr(self.cifar, kind)
         path = self.folder / version.archive
         with tarfile.open(path, "w:gz") as tar:
@@ -129,7 +129,7 @@ kinds = pytest.mark.parametrize("kind", ["binary", "python"])
 
 
 @kinds
-def test_a_folder_is_read_and_so_is_the_one_above_it(files, kind):
+def test_folder_or_its_parent_is_read(files, kind):
     folder = files.write_folder(getattr(files.cifar, kind))
     files.assert_read(folder)
     files.assert_read(folder.parent)
@@ -137,14 +137,14 @@ def test_a_folder_is_read_and_so_is_the_one_above_it(files, kind):
 
 
 @kinds
-def test_an_archive_is_read_without_extracting(files, kind):
+def test_archive_is_read_without_extracting(files, kind):
     path = files.write_archive(kind)
     files.assert_read(path)
     files.assert_read(path.parent)
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_pickles_of_todays_numpy_are_read_too(files):
+def test_pickles_of_current_numpy_are_read(files):
     version = files.cifar.python
     part = files.part(version, version.test)
     content = pickle.dumps({"data": files.images[part].numpy(), files.cifar.labels: files.labels[part]}, protocol=3)
@@ -152,14 +152,14 @@ def test_pickles_of_todays_numpy_are_read_too(files):
     files.assert_read(files.folder)
 
 
-def test_nothing_found_says_what_was_looked_for(tmp_path):
+def test_missing_data_error_lists_expected_files(tmp_path):
     for loader, number in ((cifar10, 10), (cifar100, 100)):
         with pytest.raises(FileNotFoundError, match=f"cifar-{number}-binary.tar.gz, .*--download") as error:
             loader(tmp_path / "nowhere")
         assert f"cifar-{number}-python.tar.gz" in str(error.value)
 
 
-def test_a_file_cut_short_is_named_with_both_sizes(files):
+def test_truncated_file_error_gives_both_sizes(files):
     version = files.cifar.binary
     name = version.train[0]
     folder = files.write_folder(version, **{name: files.content(version, name)[:-5000]})
@@ -167,7 +167,7 @@ def test_a_file_cut_short_is_named_with_both_sizes(files):
         load(files.cifar, folder)
 
 
-def test_a_pickle_cut_short_in_its_last_bytes_is_named(files):
+def test_pickle_without_its_last_byte_is_named(files):
     version = files.cifar.python
     files.write_folder(version, **{version.test: files.content(version, version.test)[:-1]})
     with pytest.raises(ValueError, match=f"`{version.test}` is broken or cut short"):
@@ -175,7 +175,7 @@ def test_a_pickle_cut_short_in_its_last_bytes_is_named(files):
 
 
 @kinds
-def test_a_missing_file_is_named(files, kind):
+def test_missing_file_is_named(files, kind):
     version = getattr(files.cifar, kind)
     (files.write_folder(version) / version.test).unlink()
     with pytest.raises(FileNotFoundError, match=f"{version.test}` is missing"):
@@ -183,7 +183,7 @@ def test_a_missing_file_is_named(files, kind):
 
 
 @kinds
-def test_a_missing_class_name_is_counted(files, kind):
+def test_missing_class_name_is_reported(files, kind):
     files.names.pop()
     files.write_folder(getattr(files.cifar, kind))
     with pytest.raises(
@@ -193,7 +193,7 @@ def test_a_missing_class_name_is_counted(files, kind):
 
 
 @kinds
-def test_a_label_out_of_range_is_named(files, kind):
+def test_label_out_of_range_is_reported(files, kind):
     files.labels[0] = files.cifar.classes
     files.write_folder(getattr(files.cifar, kind))
     with pytest.raises(ValueError, match=rf"Labels in `.*` should be in \[0, {files.cifar.classes}\)"):
@@ -201,14 +201,14 @@ def test_a_label_out_of_range_is_named(files, kind):
 
 
 @kinds
-def test_an_archive_with_a_wrong_checksum_is_not_opened(files, kind):
+def test_archive_with_wrong_checksum_is_not_opened(files, kind):
     path = files.write_archive(kind)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"should have the md5 sum \w{32}\. Found \w{32}"):
         load(files.cifar, path)
 
 
-class Evil:
+class Malicious:
     def __init__(self, path):
         self.path = path
 
@@ -216,9 +216,9 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-def evil_pickles(trace):
+def malicious_pickles(trace):
     return {
-        "posix.mkdir": pickle.dumps({"data": Evil(trace)}, protocol=2),
+        "posix.mkdir": pickle.dumps({"data": Malicious(trace)}, protocol=2),
         "builtins.eval": b"\x80\x02cbuiltins\neval\n(" + text(b"1") + b"tR.",
         "os.system": b"(S'true'\nios\nsystem\n.",
         "builtins.getattr": b"\x80\x04\x8c\x08builtins\x8c\x07getattr\x93.",
@@ -227,18 +227,18 @@ def evil_pickles(trace):
     }
 
 
-@pytest.mark.parametrize("name", evil_pickles("x"))
-def test_an_evil_pickle_is_named_and_never_run(files, tmp_path, name):
+@pytest.mark.parametrize("name", malicious_pickles("x"))
+def test_malicious_pickle_is_reported_and_never_run(files, tmp_path, name):
     trace = tmp_path / "it-ran"
     version = files.cifar.python
-    files.write_folder(version, **{version.train[0]: evil_pickles(trace)[name]})
+    files.write_folder(version, **{version.train[0]: malicious_pickles(trace)[name]})
     with pytest.raises(ValueError, match=rf"holds the global `{name}`, which is not allowed: nothing was run"):
         load(files.cifar, files.folder)
     assert not trace.exists()
 
 
-def test_objects_hidden_behind_a_numpy_type_are_refused(files):
-    """dtype('O') with raw bytes would be pointers of the file's choice: numpy itself never sees the file."""
+def test_object_arrays_are_rejected(files):
+    """With dtype('O'), raw bytes would be pointers chosen by the file. NumPy itself never reads it."""
     version = files.cifar.python
     content = files.content(version, version.test).replace(text(b"u1"), text(b"O8"))
     files.write_folder(version, **{version.test: content})
@@ -249,14 +249,14 @@ def test_objects_hidden_behind_a_numpy_type_are_refused(files):
 @pytest.mark.parametrize(
     "content", [b"\x80\x02cnumpy\nndarray\n).", b"\x80\x02]." * 2, b"\x80\x02}(U\x04datacnumpy\nndarray\n)\x81u."]
 )
-def test_a_pickle_of_the_wrong_kind_is_one_sentence(files, content):
+def test_unexpected_pickle_content_raises_a_clear_error(files, content):
     version = files.cifar.python
     files.write_folder(version, **{version.test: content})
     with pytest.raises(ValueError, match=r"`test(_batch)?` (should|is broken)"):
         load(files.cifar, files.folder)
 
 
-def test_all_four_archives_have_an_address():
+def test_archive_names_and_download_site():
     archives = [version.archive for cifar in (CIFAR10, CIFAR100) for version in (cifar.binary, cifar.python)]
     assert archives == [f"cifar-{n}-{kind}.tar.gz" for n in (10, 100) for kind in ("binary", "python")]
     assert SITE == "https://www.cs.toronto.edu/~kriz/"
@@ -267,10 +267,10 @@ REAL = Path(os.environ.get("OGC_CIFAR", "/tmp/cifar"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("loader", "each"), [(cifar10, 5000), (cifar100, 500)])
-def test_the_real_files(loader, each):
+def test_official_files(loader, each):
     try:
         train, others = loader(REAL)
     except FileNotFoundError:
-        pytest.skip("the real files are not here: set OGC_CIFAR")
+        pytest.skip("official files not found: set OGC_CIFAR")
     assert set(train.given.bincount().tolist()) == {each}
     assert set(others["test"].given.bincount().tolist()) == {each // 5}

@@ -20,14 +20,14 @@ def dataset(**changed):
     return Dataset(**parts | changed)
 
 
-def test_what_is_wrong_is_where_given_and_true_differ():
+def test_wrong_marks_given_labels_that_differ_from_true_ones():
     assert dataset().wrong.tolist() == [False, False, True]
     assert dataset(true=None).wrong is None
     assert len(dataset()) == 3
     assert dataset().num_classes == 2
 
 
-def test_other_given_labels_leave_the_true_ones():
+def test_with_given_keeps_the_true_labels():
     given = torch.tensor([1, 1, 1])
     assert dataset().with_given(given).true.tolist() == [0, 1, 0]
     assert dataset(true=None).with_given(given).true.tolist() == [0, 1, 1]
@@ -45,16 +45,16 @@ def test_other_given_labels_leave_the_true_ones():
         {"ids": ["x"]},
     ],
 )
-def test_parts_that_do_not_fit_are_refused(changed):
+def test_mismatched_parts_are_rejected(changed):
     with pytest.raises(ValueError, match=rf"Parameter `(len\()?{next(iter(changed))}"):
         dataset(**changed)
 
 
-def test_it_can_be_pickled():
+def test_dataset_can_be_pickled():
     assert pickle.loads(pickle.dumps(dataset())).ids == ["x", "y", "z"]
 
 
-def test_importing_the_loaders_imports_nothing_heavy():
+def test_import_of_loaders_does_not_import_heavy_libraries():
     code = "import ogc.data, sys; print(*[m for m in ('PIL', 'sklearn', 'pyarrow', 'matplotlib') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
@@ -66,14 +66,14 @@ def split(sizes, *, val=0.2, seed=0):
     return labels, stratified_split(labels, [f"class {c}" for c in range(len(sizes))], val=val, seed=seed)
 
 
-def test_a_split_keeps_classes_in_proportion_and_every_sample_once():
+def test_split_is_stratified_and_contains_every_sample_once():
     labels, (train, val) = split([50, 10, 5, 2])
     assert torch.cat([train, val]).sort().values.tolist() == list(range(67))
     assert labels[val].bincount().tolist() == [10, 2, 1, 1]
     assert torch.equal(train, train.sort().values)
 
 
-def test_a_split_follows_its_seed():
+def test_split_depends_on_seed():
     labels, (train, _) = split([50, 50])
     again = stratified_split(labels, "ab", val=0.2, seed=0)[0]
     other = stratified_split(labels, "ab", val=0.2, seed=1)[0]
@@ -81,31 +81,31 @@ def test_a_split_follows_its_seed():
     assert not torch.equal(train, other)
 
 
-def test_a_split_is_the_same_on_every_machine():
+def test_split_is_reproducible_across_machines():
     _, val = stratified_split(torch.arange(20) % 2, "ab", val=0.2, seed=3)
     assert val.tolist() == [0, 5, 6, 15]
 
 
-def test_a_class_with_one_sample_trains_and_is_named():
+def test_class_with_one_sample_stays_in_training_with_warning():
     with pytest.warns(UserWarning, match="single sample have no validation sample: `class 1`"):
         labels, (train, val) = split([10, 1])
     assert labels[train].bincount().tolist() == [8, 1]
     assert labels[val].bincount(minlength=2).tolist() == [2, 0]
 
 
-def test_no_validation_is_possible():
+def test_split_without_validation():
     _, (train, val) = split([3, 1], val=0)
     assert len(train) == 4
     assert len(val) == 0
 
 
 @pytest.mark.parametrize("val", [-0.1, 1.0])
-def test_a_share_out_of_range_is_refused(val):
+def test_validation_fraction_out_of_range_is_rejected(val):
     with pytest.raises(ValueError, match="`val`"):
         split([3, 3], val=val)
 
 
-def test_noise_goes_straight_in_and_the_truth_is_kept():
+def test_with_given_accepts_numpy_labels_and_copies_true_ones():
     import numpy as np
 
     labels = torch.tensor([0, 1, 2])

@@ -28,20 +28,20 @@ def test_shapes_types_and_range(digits):
     assert torch.equal(train.true, train.given)
 
 
-def test_training_and_test_make_up_the_whole_set(digits):
-    """Every image once, with its label: so none is in both."""
+def test_training_and_test_sets_partition_the_data(digits):
+    """Every image appears exactly once, with its label."""
 
     def rows(inputs, labels):
         return sorted((*image, label) for image, label in zip(inputs, labels, strict=True))
 
     split = torch.cat([part.inputs for part in digits]) * 16, torch.cat([part.given for part in digits])
     pixels, labels = datasets.load_digits(return_X_y=True)
-    whole = rows(pixels.tolist(), labels.tolist())
-    assert rows(split[0].tolist(), split[1].tolist()) == whole
-    assert len({row[:-1] for row in whole}) == len(whole)  # no two images are alike, or the above would prove less
+    expected = rows(pixels.tolist(), labels.tolist())
+    assert rows(split[0].tolist(), split[1].tolist()) == expected
+    assert len({row[:-1] for row in expected}) == len(expected)  # no duplicates, so no image is in both sets
 
 
-def test_ids_are_positions_in_the_whole_set(digits):
+def test_ids_are_positions_in_the_original_data(digits):
     _, labels = datasets.load_digits(return_X_y=True)
     for part in digits:
         assert [labels[int(id.removeprefix("digits/"))] for id in part.ids] == part.given.tolist()
@@ -52,7 +52,7 @@ def test_classes_keep_their_proportions(digits):
     assert (train - test).abs().max() < 1 / 360
 
 
-def test_the_split_is_that_of_scikit_learn(digits):
+def test_split_equals_scikit_learn(digits):
     pixels, labels = datasets.load_digits(return_X_y=True)
     parts = train_test_split(range(len(labels)), test_size=0.2, stratify=labels, random_state=0)
     for part, index in zip(digits, parts, strict=True):
@@ -61,7 +61,7 @@ def test_the_split_is_that_of_scikit_learn(digits):
         assert part.given.tolist() == labels[index].tolist()
 
 
-def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+def test_missing_scikit_learn_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"torch-ogc\[cli\]"):
         load_digits()

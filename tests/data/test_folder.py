@@ -17,7 +17,7 @@ def write(root, **counts):
             Image.new("L", (8, 6), COLOURS.get(name, 0)).save(root / name / f"{i}.png")
 
 
-def test_a_split_keeps_classes_and_pixels_with_their_labels(tmp_path):
+def test_split_is_stratified_and_keeps_pixels_with_their_labels(tmp_path):
     write(tmp_path, cat=10, dog=5)
     train, others = folder(tmp_path, size=4)
     val = others["val"]
@@ -33,14 +33,14 @@ def test_a_split_keeps_classes_and_pixels_with_their_labels(tmp_path):
             assert part.inputs[torch.tensor([i])].unique().tolist() == [COLOURS[part.class_names[label]]]
 
 
-def test_the_seed_moves_the_split(tmp_path):
+def test_split_depends_on_seed(tmp_path):
     write(tmp_path, cat=20, dog=20)
     assert folder(tmp_path)[0].ids == folder(tmp_path)[0].ids
     assert folder(tmp_path)[0].ids != folder(tmp_path, seed=1)[0].ids
     assert folder(tmp_path, val=0)[1] == {}
 
 
-def test_folders_train_val_and_test_are_taken_as_they_are(tmp_path):
+def test_train_val_and_test_folders_are_used_as_given(tmp_path):
     write(tmp_path / "train", cat=3, dog=2, eel=1)
     write(tmp_path / "val", cat=1, dog=1)
     write(tmp_path / "test", eel=1)
@@ -51,32 +51,32 @@ def test_folders_train_val_and_test_are_taken_as_they_are(tmp_path):
     assert others["test"].given.tolist() == [2]
 
 
-def test_train_alone_is_split(tmp_path):
+def test_train_folder_alone_is_split(tmp_path):
     write(tmp_path / "train", cat=5, dog=5)
     train, others = folder(tmp_path)
     assert (len(train), len(others["val"])) == (8, 2)
     assert train.ids[0].startswith("train/cat/")
 
 
-def test_train_may_be_a_class(tmp_path):
+def test_class_may_be_named_train(tmp_path):
     write(tmp_path, train=5, plane=5)
     assert folder(tmp_path)[0].class_names == ("plane", "train")
 
 
-def test_a_hidden_folder_does_not_make_a_class_named_train_a_split(tmp_path):
+def test_class_named_train_may_contain_a_hidden_folder(tmp_path):
     write(tmp_path, train=2, plane=3)
     (tmp_path / "train" / ".thumbnails").mkdir()
     assert folder(tmp_path, val=0)[0].class_names == ("plane", "train")
 
 
-def test_a_class_that_is_only_validated_on_is_named(tmp_path):
+def test_class_without_training_folder_is_named(tmp_path):
     write(tmp_path / "train", cat=2, dog=2)
     write(tmp_path / "val", cat=1, eel=1)
     with pytest.raises(ValueError, match=r"The class `eel` of .*val` has no folder in .*train`"):
         folder(tmp_path)
 
 
-def test_a_class_with_one_image_trains_and_is_named(tmp_path):
+def test_class_with_one_image_stays_in_training_with_warning(tmp_path):
     write(tmp_path, cat=5, dog=1)
     with pytest.warns(UserWarning, match="`dog`"):
         train, others = folder(tmp_path)
@@ -94,7 +94,7 @@ def test_nested_folders_hidden_files_and_other_files(tmp_path):
     assert train.ids == ["cat/0.png", "cat/1.png", "cat/deeper/0.png", "dog/0.png", "dog/1.png"]
 
 
-def test_images_that_cannot_be_read_are_named_and_skipped_only_if_asked(tmp_path):
+def test_unreadable_images_raise_unless_skip_bad(tmp_path):
     write(tmp_path, cat=10, dog=10)
     for i in range(7):
         (tmp_path / "cat" / f"{i}.png").write_bytes(b"broken")
@@ -106,7 +106,7 @@ def test_images_that_cannot_be_read_are_named_and_skipped_only_if_asked(tmp_path
     assert train.given.bincount().tolist() == [3, 10]
 
 
-def test_a_class_without_an_image_left_is_named(tmp_path):
+def test_class_without_readable_images_is_named(tmp_path):
     write(tmp_path, cat=1, dog=1)
     (tmp_path / "cat" / "0.png").write_bytes(b"broken")
     with pytest.raises(ValueError, match="classes `cat`"), pytest.warns(UserWarning, match="Skipped 1 images"):
@@ -114,7 +114,7 @@ def test_a_class_without_an_image_left_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("inner", [True, False])
-def test_links_lead_nowhere_outside(tmp_path, inner):
+def test_links_outside_the_folder_are_rejected(tmp_path, inner):
     root, outside = tmp_path / "root", tmp_path / "outside"
     write(root, cat=2, dog=2)
     write(outside, eel=2)
@@ -132,7 +132,7 @@ def test_links_lead_nowhere_outside(tmp_path, inner):
             folder(root, skip_bad=True)
 
 
-def test_true_labels_are_for_measuring(tmp_path):
+def test_true_labels_are_read_from_csv(tmp_path):
     write(tmp_path, cat=2, dog=2)
     rows = ["path,label", "cat/0.png,cat", "cat/1.png,dog", "dog/0.png,dog", "dog/1.png,dog"]
     labels = tmp_path / "true.csv"
@@ -151,7 +151,7 @@ def test_true_labels_are_for_measuring(tmp_path):
         folder(tmp_path, true_labels=labels)
 
 
-def test_no_folder_and_an_empty_one(tmp_path):
+def test_missing_and_empty_folders(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         folder(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="one sub-folder of images for each class"):

@@ -1,4 +1,4 @@
-"""Images of every mode, whole and broken."""
+"""Images of every mode, valid and broken."""
 
 import sys
 
@@ -54,7 +54,7 @@ def test_every_mode_becomes_rgb_bytes(tmp_path):
     assert found.check() == []
 
 
-def test_a_transparent_palette_lies_on_white(tmp_path):
+def test_transparent_palette_is_composited_on_white(tmp_path):
     image = Image.new("P", (4, 4), 0)
     image.putpalette([10, 20, 30])
     image.save(tmp_path / "x.png", transparency=0)
@@ -62,13 +62,13 @@ def test_a_transparent_palette_lies_on_white(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(60, 20), (20, 60)])
-def test_the_middle_is_kept_at_the_size_asked_for(tmp_path, shape):
+def test_centre_crop_at_the_requested_size(tmp_path, shape):
     image = Image.new("RGB", shape, "red")
     middle = tuple((side - 20) // 2 for side in shape)
     image.paste(Image.new("RGB", (20, 20), "blue"), middle)
     pixels = files(tmp_path, 10, x_png=image).decoded()
     assert pixels.shape == (1, 3, 10, 10)
-    pixels = pixels[..., 1:-1, 1:-1]  # its edge is blended with what lies beyond
+    pixels = pixels[..., 1:-1, 1:-1]  # the edge is blended with the pixels around it
     assert pixels[0, 2].unique().tolist() == [255]
     assert pixels[0, 0].unique().tolist() == [0]
 
@@ -81,7 +81,7 @@ def test_rows_and_channels_are_not_mixed_up(tmp_path):
     assert pixels.sum() == 6
 
 
-def test_an_image_is_turned_as_its_camera_says(tmp_path):
+def test_exif_orientation_is_applied(tmp_path):
     image = Image.new("RGB", (2, 2))
     image.putpixel((0, 0), (255, 255, 255))
     exif = image.getexif()
@@ -90,7 +90,7 @@ def test_an_image_is_turned_as_its_camera_says(tmp_path):
     assert ImageFiles([tmp_path / "x.png"], 2).decoded()[0, 0].tolist() == [[0, 0], [0, 255]]
 
 
-def test_only_what_is_asked_for_is_decoded(tmp_path):
+def test_only_indexed_images_are_decoded(tmp_path):
     found = files(tmp_path, 2, a_png=Image.new("L", (2, 2), 1), b_png=Image.new("L", (2, 2), 2))
     found.paths[0].write_bytes(b"broken")
     assert found[torch.tensor([1, 1])].unique().tolist() == [2]
@@ -99,26 +99,26 @@ def test_only_what_is_asked_for_is_decoded(tmp_path):
         found[torch.tensor([1, 0])]
 
 
-def test_files_that_cannot_be_read_are_listed(tmp_path):
+def test_unreadable_files_are_listed(tmp_path):
     noise = Image.effect_noise((64, 64), 100)
     found = files(tmp_path, 2, a_png=noise, b_jpg=noise, c_jpg=noise)
-    found.paths[1].write_bytes(found.paths[1].read_bytes()[:-1000])  # opens, but ends too early
+    found.paths[1].write_bytes(found.paths[1].read_bytes()[:-1000])  # opens, but is truncated
     found.paths[2].unlink()
     assert found.check() == [str(path) for path in found.paths[1:]]
 
 
-def test_the_size_is_checked():
+def test_size_is_validated():
     with pytest.raises(ValueError, match="`size` should be at least 1"):
         ImageFiles([], 0)
 
 
-def test_without_pillow_the_extra_is_named(monkeypatch, tmp_path):
+def test_missing_pillow_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"torch-ogc\[cli\]"):
         ImageFiles([tmp_path / "x.png"], 2).decoded()
 
 
-def test_a_mask_picks_what_it_marks(tmp_path):
+def test_boolean_mask_selects_images(tmp_path):
     from PIL import Image
 
     for i, grey in enumerate((0, 100, 200)):
@@ -129,7 +129,7 @@ def test_a_mask_picks_what_it_marks(tmp_path):
         files[torch.tensor([0.0])]
 
 
-def test_grey_of_32_bits_is_not_darkened_if_it_fits_in_8(tmp_path):
+def test_32_bit_grey_is_not_darkened_if_it_fits_in_8_bits(tmp_path):
     from PIL import Image
 
     Image.new("I", (4, 4), 200).save(tmp_path / "a.tif")

@@ -43,12 +43,12 @@ def test_features_labels_names_and_ids(iris):
             assert torch.allclose(features[0], width, atol=1e-5)
 
 
-def test_without_an_id_rows_are_counted_from_one(iris):
+def test_rows_without_id_are_numbered_from_one(iris):
     train, _ = table(iris, "kind", val=0)
     assert train.ids[:2] == ["1", "2"]
 
 
-def test_only_training_rows_are_learnt_from(tmp_path):
+def test_encoder_is_fitted_on_training_rows_only(tmp_path):
     train = write(tmp_path / "train.csv", ["x,c,y", "0,a,n", "2,b,p", "0,a,n", "2,b,p"])
     test = write(tmp_path / "test.csv", ["extra,y,c,x", "1,p,never seen,1", "1,n,,"])
     found, others = table(train, "y", val=0, test=test)
@@ -65,33 +65,33 @@ def test_val_may_be_a_file(iris):
     assert list(others) == ["val", "test"]
 
 
-def test_the_column_of_true_labels_is_no_feature(tmp_path):
+def test_column_of_true_labels_is_not_a_feature(tmp_path):
     rows = ["x,given,true", "1,a,a", "2,a,b", "3,b,b", "4,b,b"]
     path = write(tmp_path / "x.csv", rows)
     train, _ = table(path, "given", true="true", val=0)
     assert train.inputs.shape == (4, 1)
     assert train.wrong.tolist() == [False, True, False, False]
-    assert table(path, "given", val=0)[0].inputs.shape == (4, 1 + 3)  # not named, it is a column like others
+    assert table(path, "given", val=0)[0].inputs.shape == (4, 1 + 3)  # a feature like any other if it is not named
     path = write(tmp_path / "y.csv", [*rows, "5,b,c"])
     with pytest.raises(ValueError, match=r"`c` in row 5 .*column `true`"):
         table(path, "given", true="true")
 
 
-def test_an_unknown_label_is_named_with_its_row(iris, tmp_path):
+def test_unknown_label_error_gives_its_row(iris, tmp_path):
     other = write(tmp_path / "val.csv", ["key,width,colour,constant,kind", "1,1,red,same,setosa", "2,1,red,same,tulip"])
     for sets in ({"val": other}, {"test": other}):
         with pytest.raises(ValueError, match=r"The label `tulip` in row 2 of `.*val.csv`"):
             table(iris, "kind", **sets)
 
 
-def test_class_names_sort_as_numbers_if_they_are_and_words_like_none_are_classes(tmp_path):
+def test_numeric_class_names_sort_as_numbers_and_none_is_a_class(tmp_path):
     numbers = write(tmp_path / "n.csv", ["x,y", *(f"{i},{i}" for i in range(12))])
     assert table(numbers, "y", val=0)[0].class_names == tuple(str(i) for i in range(12))
     words = write(tmp_path / "w.csv", ["x,y", "1,none", "2,NA", "3,some"])
     assert table(words, "y", val=0)[0].class_names == ("NA", "none", "some")
 
 
-def test_a_class_with_one_row_trains_and_is_named(tmp_path):
+def test_class_with_one_row_stays_in_training_with_warning(tmp_path):
     path = write(tmp_path / "x.csv", ["x,y", *(f"{i},a" for i in range(5)), "9,rare"])
     with pytest.warns(UserWarning, match="`rare`"):
         train, _ = table(path, "y")
@@ -99,7 +99,7 @@ def test_a_class_with_one_row_trains_and_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "sentence"),
+    ("rows", "message"),
     [
         (["x,y", "1,a", "2"], "Row 2 of .* should have 2 cells. Found 1"),
         (
@@ -114,8 +114,8 @@ def test_a_class_with_one_row_trains_and_is_named(tmp_path):
         ([""], "has no rows"),
     ],
 )
-def test_broken_tables_are_one_sentence(tmp_path, rows, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_invalid_tables_raise_a_clear_error(tmp_path, rows, message):
+    with pytest.raises(ValueError, match=message):
         table(write(tmp_path / "x.csv", rows), "y", val=0)
 
 
@@ -129,7 +129,7 @@ def test_other_encodings_missing_files_and_missing_columns(iris, tmp_path):
         table(iris, "kind", test=write(tmp_path / "t.csv", ["kind", "setosa"]))
 
 
-def test_excel_marks_tabs_quotes_and_blank_lines(tmp_path):
+def test_byte_order_mark_tabs_quotes_and_blank_lines(tmp_path):
     path = tmp_path / "x.tsv"
     path.write_bytes(b'\xef\xbb\xbfx\ty\r\n"1"\ta, b\r\n\r\n2\tc\r\n')
     train, _ = table(path, "y", val=0)
@@ -137,15 +137,15 @@ def test_excel_marks_tabs_quotes_and_blank_lines(tmp_path):
     assert train.inputs.tolist() == [[-1], [1]]
 
 
-def test_parquet_without_pyarrow_says_so(tmp_path, monkeypatch):
+def test_parquet_error_names_missing_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(ImportError, match="pyarrow"):
         table(tmp_path / "x.parquet", "y")
 
 
-def test_the_columns_of_parquet_are_read_as_those_of_csv(tmp_path, monkeypatch):
-    """With a stand-in for pyarrow, which is optional; the next test has the real one."""
+def test_parquet_columns_are_read_like_csv_columns(tmp_path, monkeypatch):
+    """Use a fake pyarrow, since it is optional. The next test uses the real one."""
     columns = {"x": [1.0, math.nan, None, 3.0], "flag": [True, False, True, True], "y": [0, 1, 0, 1]}
     reader = types.SimpleNamespace(read_table=lambda path: types.SimpleNamespace(to_pydict=lambda: columns))
     monkeypatch.setitem(sys.modules, "pyarrow", types.SimpleNamespace(ArrowException=OSError, parquet=reader))
@@ -167,7 +167,7 @@ def test_real_parquet(tmp_path):
         table(path, "y")
 
 
-def test_columns():
+def test_fit_of_number_and_category_columns():
     assert fit(["1", "1", "1"]) == fit(["1", "1.0"]) == "constant"
     assert fit([None, "NA", "?"]) == "empty"
     assert fit(["1", "3"]) == Number(2, 1, flagged=False)
@@ -181,24 +181,24 @@ def test_columns():
     assert many.features(["top", "unseen", None]).sum(1).tolist() == [1, 1, 1]
 
 
-def test_infinities_are_missing_and_the_column_stays_numeric(tmp_path):
+def test_infinities_are_missing_values_of_a_numeric_column(tmp_path):
     path = tmp_path / "t.csv"
     rows = [f"{i},{'ab'[i % 2]}" for i in range(20)]
     path.write_text("x,y\n" + "\n".join([*rows, "-Infinity,a", "1e999,b", "nan,a"]) + "\n")
     train, _ = table(path, "y", val=0)
     features = train.inputs[torch.arange(len(train))]
-    assert features.shape == (23, 2)  # the number, and where it is missing
+    assert features.shape == (23, 2)  # the number, and a flag for missing values
     assert features[-3:, 1].tolist() == [1, 1, 1]
 
 
-def test_a_class_named_nan_has_its_place(tmp_path):
+def test_class_may_be_named_nan(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "\n".join(f"{i},{name}" for i, name in enumerate(["10", "nan", "2", "1"] * 3)) + "\n")
     train, _ = table(path, "y", val=0)
     assert train.class_names == ("1", "10", "2", "nan")
 
 
-def test_a_column_without_a_name_is_refused(tmp_path):
+def test_unnamed_column_is_rejected(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(",x,y\n0,1,a\n1,2,b\n")
     with pytest.raises(ValueError, match=r"Column 1 of .* has no name"):
@@ -214,7 +214,7 @@ def test_cells_of_a_million_characters(tmp_path):
     assert len(data) == 20
 
 
-# --- kinds of columns ------------------------------------------------------------------------------------------------
+# --- column types ----------------------------------------------------------------------------------------------------
 
 
 def sentences(n=40):
@@ -225,7 +225,7 @@ def sentences(n=40):
     ("name", "cells", "use"),
     [
         ("age", [str(i % 7) for i in range(40)], "number"),
-        ("size", [str(i) for i in range(40)], "number"),  # unique, but nothing says that it is an id
+        ("size", [str(i) for i in range(40)], "number"),  # unique, but the name does not suggest an id
         ("city", ["Bern", "Rome", None, "Oslo"] * 10, "3 categories"),
         ("when", [f"2026-01-{day:02}" for day in range(1, 29)], "date (year, month, weekday)"),
         ("when", ["2026-01-01T05:00:00Z", "2025-02-03 06:07"] * 10, "date (year, month, weekday)"),
@@ -233,12 +233,12 @@ def sentences(n=40):
         ("when", ["31.1.2026", "01.12.2025 14:05"] * 10, "date, day first (year, month, weekday)"),
         ("when", ["1/2/2026", "3/4/2025"] * 10, "date, day first (year, month, weekday)"),
         ("when", ["1/2/2026 1:05 PM", "3/14/2025 11:00 AM"] * 10, "date, month first (year, month, weekday)"),
-        ("when", ["2026-01-01", "2026-02-30"] * 10, "2 categories"),  # not a day
+        ("when", ["2026-01-01", "2026-02-30"] * 10, "2 categories"),  # not a valid date
         ("comment", sentences(), "text, 6 words"),
-        ("answer", ["I do not know", "yes, of course it is"] * 20, "2 categories"),  # of several words, but not varied
+        ("answer", ["I do not know", "yes, of course it is"] * 20, "2 categories"),  # several words, but few values
     ],
 )
-def test_the_kind_of_a_column(name, cells, use):
+def test_column_type_is_inferred(name, cells, use):
     assert fit(cells, name).use == use
 
 
@@ -256,28 +256,28 @@ def test_the_kind_of_a_column(name, cells, use):
         ("note", [None, "n/a"] * 20, "empty"),
     ],
 )
-def test_columns_that_are_dropped(name, cells, reason):
+def test_reasons_for_dropped_columns(name, cells, reason):
     assert fit(cells, name) == reason
 
 
-def test_an_id_of_few_different_values_is_a_number_and_so_is_a_fraction():
+def test_ids_that_repeat_or_are_fractions_are_numbers():
     assert fit([str(i % 5) for i in range(40)], "store_id").use == "number"
     assert fit([str(i / 8) for i in range(40)], "id").use == "number"
     assert fit([f"row{i}" for i in range(10)], "key").use == "10 categories"  # too few rows to tell
 
 
-def test_dates_are_year_month_and_weekday():
+def test_dates_are_encoded_as_year_month_and_weekday():
     column = fit(["2024-01-01", "2026-12-06", None, "2024-01-01"])
     first, second, missing, unreadable = column.features(["2024-01-01", "2026-12-06", None, "soon"]).tolist()
-    assert first[:2] == pytest.approx([-(0.5**0.5), 0])  # (year - mean) / std; there
+    assert first[:2] == pytest.approx([-(0.5**0.5), 0])  # (year - mean) / std; not missing
     assert [i for i, value in enumerate(first[2:]) if value] == [0, 12]  # January, Monday
     assert [i for i, value in enumerate(second[2:]) if value] == [11, 12 + 6]  # December, Sunday
     assert missing == unreadable == [0, 1] + [0] * 19
     assert column.unexpected(["2024-01-01", None, "soon"]) == [2]
-    assert fit(["2026-01-01", "2026-01-02"]).features(["2026-01-01"]).shape == (1, 19)  # one year tells nothing
+    assert fit(["2026-01-01", "2026-01-02"]).features(["2026-01-01"]).shape == (1, 19)  # a constant year is dropped
 
 
-def test_text_is_the_tf_idf_of_scikit_learn():
+def test_text_features_equal_scikit_learn_tf_idf():
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     column, rows = fit(sentences()), ["a good, GOOD thing", "nothing known", None]
@@ -288,18 +288,18 @@ def test_text_is_the_tf_idf_of_scikit_learn():
     assert column.features(rows)[1:].count_nonzero() == 0
 
 
-def test_the_number_of_words_is_limited():
+def test_number_of_words_is_limited():
     rows = [" ".join(f"w{(i * 31 + j) % 900}" for j in range(20)) for i in range(200)]
     assert fit(rows).use == "text, 500 words"
 
 
-def test_text_without_scikit_learn_names_the_extra(monkeypatch):
+def test_text_column_error_names_the_extra_for_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
     with pytest.raises(ImportError, match=r'Text columns need scikit-learn.*"torch-ogc\[cli\]"'):
         fit(sentences())
 
 
-def test_an_encoder_goes_through_json_bit_for_bit(tmp_path):
+def test_encoder_json_round_trip_is_exact(tmp_path):
     write_tickets(tmp_path / "train.csv", 200, seed=0)
     train, _ = table(tmp_path / "train.csv", "kind", true="true")
     stored = json.loads(json.dumps(train.encoder.to_json(), allow_nan=False))
@@ -312,7 +312,7 @@ def test_an_encoder_goes_through_json_bit_for_bit(tmp_path):
     assert {column.kind for column in again.columns.values()} == {"number", "category", "date", "text"}
 
 
-def test_one_line_says_how_each_column_is_used(tmp_path):
+def test_encoder_summary_lists_the_use_of_each_column(tmp_path):
     write_tickets(tmp_path / "train.csv", 200, seed=0)
     train, _ = table(tmp_path / "train.csv", "kind", true="true")
     assert train.encoder.use == (
@@ -321,19 +321,19 @@ def test_one_line_says_how_each_column_is_used(tmp_path):
     )
 
 
-def test_a_table_of_ids_alone_has_nothing_to_learn_from(tmp_path):
+def test_table_of_ids_alone_is_rejected(tmp_path):
     path = write(tmp_path / "x.csv", ["key,y", *(f"row{i},{'ab'[i % 2]}" for i in range(40))])
     with pytest.raises(ValueError, match=r"no column to learn from\. .* Found key: dropped, unique\."):
         table(path, "y")
 
 
-# --- files as they come ----------------------------------------------------------------------------------------------
+# --- delimiters, decimal commas and missing labels -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("suffix", "delimiter"), [(".csv", ","), (".csv", ";"), (".csv", "\t"), (".csv", "|"), (".tsv", "\t")]
 )
-def test_the_delimiter_is_found(tmp_path, suffix, delimiter):
+def test_delimiter_is_detected(tmp_path, suffix, delimiter):
     rows = [["x", "note", "y"], ["1", "a, b; c", "p"], ["2", 'say "no"', "q"], ["3", "two\nlines", "p"]]
     with (tmp_path / f"x{suffix}").open("w", newline="") as file:
         csv.writer(file, delimiter=delimiter).writerows(rows)
@@ -341,7 +341,7 @@ def test_the_delimiter_is_found(tmp_path, suffix, delimiter):
     assert found == {"x": ["1", "2", "3"], "note": ["a, b; c", 'say "no"', "two\nlines"], "y": ["p", "q", "p"]}
 
 
-def test_the_header_decides_where_rows_differ(tmp_path):
+def test_header_sets_the_number_of_cells(tmp_path):
     path = write(tmp_path / "x.csv", ["x;y;z", "1;a;b", "2;c"])
     with pytest.raises(ValueError, match=r"Row 2 of .* should have 3 cells. Found 2"):
         read(path)
@@ -349,27 +349,27 @@ def test_the_header_decides_where_rows_differ(tmp_path):
     assert read(one) == {"x": ["1", "2"]}
 
 
-def test_decimal_commas_of_files_with_semicolons(tmp_path):
+def test_decimal_commas_in_files_with_semicolons(tmp_path):
     path = write(tmp_path / "x.csv", ["x;id;version;y", "1,5;1,5;1,5;a", "-2;7;beta;b", "n/a;8;2,0;a", ";9;;b"])
     found = read(path, as_found=("id", "y"))
     assert found["x"] == ["1.5", "-2", "n/a", None]
     assert found["id"] == ["1,5", "7", "8", "9"]
-    assert found["version"] == ["1,5", "beta", "2,0", None]  # not numbers alone
+    assert found["version"] == ["1,5", "beta", "2,0", None]  # not only numbers
     quoted = write(tmp_path / "quoted.csv", ["x,y", '"1,500",a', '"2,500",b'])
-    assert read(quoted)["x"] == ["1,500", "2,500"]  # may be thousands
+    assert read(quoted)["x"] == ["1,500", "2,500"]  # could be thousands
 
 
-def test_rows_without_a_label_are_counted_refused_or_left_out(tmp_path):
+def test_rows_without_label_raise_unless_skip_bad(tmp_path):
     rows = [f"{i},{'' if i % 5 == 1 else 'ab'[i % 2]},{'ab'[i % 2]}" for i in range(20)]
     path = write(tmp_path / "x.csv", ["x,y,t", *rows])
-    sentence = r"4 of 20 rows of `.*x\.csv` have no label in the column `y`; the first is row 2\..* --skip-bad"
-    with pytest.raises(ValueError, match=sentence):
+    message = r"4 of 20 rows of `.*x\.csv` have no label in the column `y`; the first is row 2\..* --skip-bad"
+    with pytest.raises(ValueError, match=message):
         table(path, "y")
     with pytest.warns(UserWarning, match=r"Skipped 4 of 20 rows of `.*x\.csv` without a label\."):
         train, others = table(path, "y", true="t", skip_bad=True)
     assert len(train) + len(others["val"]) == 16
     for part in (train, others["val"]):
-        assert all(int(name) % 5 != 2 for name in part.ids)  # the numbers that the rows have in the file
+        assert all(int(name) % 5 != 2 for name in part.ids)  # row numbers in the file
         assert [part.class_names[label] for label in part.given] == ["ab"[(int(name) - 1) % 2] for name in part.ids]
         assert torch.equal(part.true, part.given)
     clean = write(tmp_path / "clean.csv", ["x,y,t", *(f"{i},{'ab'[i % 2]},a" for i in range(20))])
@@ -379,12 +379,12 @@ def test_rows_without_a_label_are_counted_refused_or_left_out(tmp_path):
         assert len(table(clean, "y", test=path, skip_bad=True)[1]["test"]) == 16
 
 
-def test_a_missing_true_label_is_named_by_its_row_in_the_file(tmp_path):
+def test_missing_true_label_error_gives_its_row_in_the_file(tmp_path):
     path = write(tmp_path / "x.csv", ["x,y,t", "1,,a", "2,a,a", "3,b,", "4,b,b"])
     with pytest.warns(UserWarning, match="Skipped 1"), pytest.raises(ValueError, match=r"row 3 of .* column `t`"):
         table(path, "y", true="t", skip_bad=True)
 
 
-def test_a_misspelt_column_gets_the_near_one(iris):
+def test_misspelt_column_error_suggests_closest_name(iris):
     with pytest.raises(ValueError, match=r"no column `Kinds`\. Found .* Did you mean kind\?"):
         table(iris, "Kinds")

@@ -1,4 +1,4 @@
-"""A WebVision of four classes, of which two are asked for."""
+"""A tiny WebVision with four classes, two of which are loaded in most tests."""
 
 import shutil
 
@@ -36,7 +36,7 @@ def root(tmp_path):
     return root
 
 
-def test_the_lists(root):
+def test_reads_the_file_lists(root):
     train, others = webvision(root, classes=2, size=4)
     val = others["val"]
     assert train.class_names == ("tench", "crane (n02)")
@@ -51,7 +51,7 @@ def test_the_lists(root):
     assert list(others) == ["val"]
 
 
-def test_the_extracted_tree_gives_the_same(root):
+def test_extracted_tree_gives_the_same_data_as_the_lists(root):
     listed, _ = webvision(root, classes=3)
     (root / "info" / "train_filelist_google.txt").unlink()
     tree, _ = webvision(root, classes=3)
@@ -60,7 +60,7 @@ def test_the_extracted_tree_gives_the_same(root):
 
 
 @pytest.mark.parametrize("form", ["folders", "val.txt by number", "val.txt by id", "LOC_val_solution.csv"])
-def test_ilsvrc_is_cut_to_the_same_classes(root, tmp_path, form):
+def test_ilsvrc_is_restricted_to_the_same_classes(root, tmp_path, form):
     folder = tmp_path / "ilsvrc"
     names = [f"ILSVRC2012_val_{i:08}.JPEG" for i in range(8)]
     for i, name in enumerate(names):
@@ -70,8 +70,8 @@ def test_ilsvrc_is_cut_to_the_same_classes(root, tmp_path, form):
         (folder / form).write_text("\n".join(["ImageId,PredictionString", *rows]))
     elif form != "folders":
         classes = [str(i % 4) if form.endswith("number") else f"n0{i % 4 + 1}" for i in range(8)]
-        between = " " if form.endswith("number") else "\t"
-        (folder / "val.txt").write_text("".join(f"{n}{between}{c}\n" for n, c in zip(names, classes, strict=True)))
+        separator = " " if form.endswith("number") else "\t"
+        (folder / "val.txt").write_text("".join(f"{n}{separator}{c}\n" for n, c in zip(names, classes, strict=True)))
     found = webvision(root, classes=2, ilsvrc=folder)[1]["ilsvrc"]
     assert {(id.split("/")[-1], label) for id, label in zip(found.ids, found.given.tolist(), strict=True)} == {
         (names[0], 0),
@@ -81,7 +81,7 @@ def test_ilsvrc_is_cut_to_the_same_classes(root, tmp_path, form):
     }
 
 
-def test_ilsvrc_without_labels_says_what_was_looked_for(root, tmp_path):
+def test_ilsvrc_without_labels_error_lists_expected_files(root, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"neither val.txt nor LOC_val_solution.csv nor the folder `n01`"):
         webvision(root, classes=2, ilsvrc=tmp_path)
 
@@ -107,7 +107,7 @@ def test_missing_lists_are_named(root, names):
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "sentence"),
+    ("name", "line", "message"),
     [
         ("train_filelist_google.txt", "google/x.jpg", "Each line of .* should be a name and a class"),
         ("train_filelist_google.txt", "../../etc/passwd 0", "outside .*`../../etc/passwd`"),
@@ -116,7 +116,7 @@ def test_missing_lists_are_named(root, names):
         ("synsets.txt", "n01 tench", "should name 2 classes or more. Found 1"),
     ],
 )
-def test_broken_lists_are_one_sentence(root, name, line, sentence):
+def test_invalid_lists_raise_a_clear_error(root, name, line, message):
     (root / "info" / name).write_text(line + "\n")
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=message):
         webvision(root, classes=2)

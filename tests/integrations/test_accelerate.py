@@ -1,4 +1,4 @@
-"""Accelerate, plain DDP and FSDP with the criterion beside the model: goes on bit for bit, two processes agree."""
+"""Accelerate, plain DDP and FSDP with the criterion outside the model: resuming is exact, and two processes agree."""
 
 import os
 from pathlib import Path
@@ -19,19 +19,19 @@ from ogc import OGC
 from small_runs import two_processes
 
 STEPS, STOP, BATCH = 48, 26, 16  # stopped between two updates
-STEEPEST = 1e7  # of CE
+STEEPEST = 1e7  # tau of CE while nothing is clipped
 
 
 def noisy():
-    """STEPS batches in a row, two in five labels replaced."""
-    chance = torch.Generator().manual_seed(1)
-    inputs = torch.randn(STEPS * BATCH, 8, generator=chance)
-    labels = (inputs @ torch.randn(8, 4, generator=chance)).argmax(1)
-    wrong = torch.rand(len(labels), generator=chance) < 0.4
-    return TensorDataset(inputs, torch.where(wrong, torch.randint(4, (len(labels),), generator=chance), labels))
+    """Make STEPS batches, with 40 % of the labels replaced."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(STEPS * BATCH, 8, generator=generator)
+    labels = (inputs @ torch.randn(8, 4, generator=generator)).argmax(1)
+    wrong = torch.rand(len(labels), generator=generator) < 0.4
+    return TensorDataset(inputs, torch.where(wrong, torch.randint(4, (len(labels),), generator=generator), labels))
 
 
-def parts():
+def model_and_criterion():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     criterion = OGC("ce", every=4, queue_size=64, epsilon=0.3)
@@ -53,7 +53,7 @@ def step(model, criterion, optimizer, schedule, batch, backward=torch.Tensor.bac
 
 
 def state_of(model, criterion):
-    """Every tensor of both, whole and under its plain name."""
+    """Return all tensors of both, unsharded and without the prefixes of wrappers."""
     weights = {name.removeprefix("module."): value for name, value in model.state_dict().items()}
     weights = {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in weights.items()}
     return weights | dict(criterion.named_buffers(prefix="criterion"))
@@ -66,9 +66,9 @@ def assert_same(one, other, **tolerance):
 
 
 @pytest.fixture(scope="module")
-def alone():
-    """One process, no library."""
-    model, criterion = parts()
+def single_process():
+    """State after training in one process, without a library."""
+    model, criterion = model_and_criterion()
     optimizer, schedule = sgd(model)
     criterion.attach(optimizer)
     for batch in DataLoader(noisy(), batch_size=BATCH):
@@ -77,13 +77,13 @@ def alone():
     return state_of(model, criterion)
 
 
-# --- each way to train: from the beginning, or going on from what it saved at STOP ------------------------------------
+# --- training loops: from the start, or resumed from the checkpoint at STOP -------------------------------------------
 
 
-def by_accelerate(folder, resume, early=False):
-    """``early``: the optimizer is attached before ``prepare`` wraps it, and not after."""
+def train_with_accelerate(folder, resume, early=False):
+    """If ``early``, attach the optimizer before ``prepare`` wraps it, otherwise after."""
     accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
-    model, criterion = parts()
+    model, criterion = model_and_criterion()
     optimizer, schedule = sgd(model)
     if early:
         criterion.attach(optimizer)
@@ -105,14 +105,14 @@ def by_accelerate(folder, resume, early=False):
 
 
 def halves():
-    """What this rank gets of each batch."""
+    """Return this rank's half of each batch."""
     rank = dist.get_rank()
     return [[part.chunk(2)[rank] for part in batch] for batch in DataLoader(noisy(), batch_size=BATCH)]
 
 
-def by_ddp(folder, resume):
-    """One file holds it all; every rank loads it, safely."""
-    model, criterion = parts()
+def train_with_ddp(folder, resume):
+    """Save everything in one file, which every rank loads with ``weights_only``."""
+    model, criterion = model_and_criterion()
     model = DistributedDataParallel(model)
     optimizer, schedule = sgd(model)
     criterion.attach(optimizer)
@@ -130,9 +130,9 @@ def by_ddp(folder, resume):
     return state_of(model, criterion)
 
 
-def by_fsdp(folder, resume):
-    """torch.distributed.checkpoint takes the criterion as it is: its buffers are the same on every rank."""
-    model, criterion = parts()
+def train_with_fsdp(folder, resume):
+    """Pass the criterion to torch.distributed.checkpoint directly: its buffers are the same on every rank."""
+    model, criterion = model_and_criterion()
     fully_shard(model, mesh=dist.init_device_mesh("cpu", (2,)))
     optimizer, schedule = sgd(model)
     criterion.attach(optimizer)
@@ -151,23 +151,23 @@ def by_fsdp(folder, resume):
     return state_of(model, criterion)
 
 
-WAYS = {"accelerate": by_accelerate, "ddp": by_ddp, "fsdp": by_fsdp}
+LOOPS = {"accelerate": train_with_accelerate, "ddp": train_with_ddp, "fsdp": train_with_fsdp}
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["attached after prepare", "attached before prepare"])
-def test_accelerate_goes_on_bit_for_bit(early, tmp_path, alone):
-    assert_same(by_accelerate(tmp_path, resume=False, early=early), alone)
-    assert_same(by_accelerate(tmp_path, resume=True, early=early), alone)
-    saved = torch.load(tmp_path / "custom_checkpoint_0.pkl", weights_only=True)  # which Accelerate does not ask for
+def test_accelerate_resumes_exactly(early, tmp_path, single_process):
+    assert_same(train_with_accelerate(tmp_path, resume=False, early=early), single_process)
+    assert_same(train_with_accelerate(tmp_path, resume=True, early=early), single_process)
+    saved = torch.load(tmp_path / "custom_checkpoint_0.pkl", weights_only=True)  # which Accelerate does not set
     assert saved["steps"] == STOP
 
 
-def test_a_micro_batch_is_a_step():
+def test_each_micro_batch_counts_as_a_step():
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
-    model, criterion = parts()
+    model, criterion = model_and_criterion()
     optimizer, schedule = sgd(model)
     loader = DataLoader(noisy(), batch_size=BATCH)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
@@ -181,14 +181,14 @@ def test_a_micro_batch_is_a_step():
     assert (int(criterion.steps), moved) == (STEPS, STEPS // 4)
 
 
-# --- two --------------------------------------------------------------------------------------------------------------
+# --- two processes ----------------------------------------------------------------------------------------------------
 
 
-def in_two(folder):
-    """As a rank: each way, from the beginning and going on."""
+def run_rank(folder):
+    """Run each training loop as one rank, from the start and resumed."""
     rank = os.environ["RANK"]
     os.environ |= {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}  # as torchrun does
-    for name, train in WAYS.items():
+    for name, train in LOOPS.items():
         states = [train(folder / name, resume) for resume in (False, True)]
         torch.save(states, folder / f"{name}-{rank}.pt")
 
@@ -198,16 +198,16 @@ def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     (folder / "ddp").mkdir()
     here = str(Path(__file__).parent)
-    two_processes(f"sys.path.append({here!r}); from test_accelerate import in_two; in_two(folder)", folder)
-    return {name: [torch.load(folder / f"{name}-{rank}.pt") for rank in range(2)] for name in WAYS}
+    two_processes(f"sys.path.append({here!r}); from test_accelerate import run_rank; run_rank(folder)", folder)
+    return {name: [torch.load(folder / f"{name}-{rank}.pt") for rank in range(2)] for name in LOOPS}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_two_processes_agree(way, ranks, alone):
-    """With each other bit for bit; with one process that has both halves up to the order of sums."""
-    (first, first_resumed), (second, second_resumed) = ranks[way]
+@pytest.mark.parametrize("loop", LOOPS)
+def test_two_processes_agree(loop, ranks, single_process):
+    """With each other bit for bit, and with one process that has both halves up to the order of sums."""
+    (first, first_resumed), (second, second_resumed) = ranks[loop]
     assert_same(first, second)
-    assert_same(first, alone, rtol=1e-4, atol=1e-4)
+    assert_same(first, single_process, rtol=1e-4, atol=1e-4)
     assert_same(first_resumed, first)
     assert_same(second_resumed, first)

@@ -1,4 +1,4 @@
-"""The adapter with the real Trainer: it trains, tau moves, resuming is exact, accumulation and two processes agree."""
+"""The adapter with the real Trainer: training, logging, exact resuming, gradient accumulation and two processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from transformers import (  # noqa: E402
 
 from ogc.integrations.huggingface import loss  # noqa: E402
 
-STEEPEST = 1e7  # for CE, until there is something to clip
+STEEPEST = 1e7  # tau of CE while nothing is clipped
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 CONFIG = {"vocab_size": 32, "max_position_embeddings": 8, "num_labels": 4, "initializer_range": 0.5, **SMALL}
 
@@ -38,12 +38,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*pin_memory.*no accelerator:Use
 
 
 def sentences(tokens: bool = False) -> list[dict[str, Any]]:
-    """Four words a sentence, of which the first tells the class; a third of the labels replaced."""
-    made = torch.Generator().manual_seed(0)
-    words = torch.randint(32, (96, 4), generator=made)
+    """Make sentences of four words, the first of which determines the class, with a third of the labels replaced."""
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(32, (96, 4), generator=generator)
     labels = words % 4 if tokens else words[:, 0] % 4
-    random = torch.randint(4, labels.shape, generator=made)
-    labels = torch.where(torch.rand(labels.shape, generator=made) < 1 / 3, random, labels)
+    random = torch.randint(4, labels.shape, generator=generator)
+    labels = torch.where(torch.rand(labels.shape, generator=generator) < 1 / 3, random, labels)
     if tokens:
         labels[:, 3] = torch.where(words[:, 0] < 20, -100, labels[:, 3])  # uneven from batch to batch
         labels[: len(labels) // 2, 1] = -100
@@ -70,7 +70,7 @@ def trainer_of(
     more: tuple[TrainerCallback, ...] = (),
     **arguments: Any,
 ) -> Trainer:
-    of_trainer = None if criterion is None else loss(criterion)
+    loss_func = None if criterion is None else loss(criterion)
     defaults = {"max_steps": 12, "per_device_train_batch_size": 8, "learning_rate": 5e-3, "save_strategy": "no"}
     defaults |= {"logging_steps": 4, "report_to": "none", "disable_tqdm": True, "use_cpu": True}
     return Trainer(
@@ -78,8 +78,8 @@ def trainer_of(
         args=TrainingArguments(output_dir=str(folder), **(defaults | arguments)),
         train_dataset=sentences(tokens),
         eval_dataset=sentences(tokens)[:24],
-        compute_loss_func=of_trainer,
-        callbacks=[*([of_trainer] if of_trainer and callbacks else []), *more],
+        compute_loss_func=loss_func,
+        callbacks=[*([loss_func] if loss_func and callbacks else []), *more],
     )
 
 
@@ -95,21 +95,21 @@ def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-5, equal_nan=True)
 
 
-def test_it_trains_and_logs_tau(tmp_path: Path) -> None:
+def test_trains_and_logs_tau(tmp_path: Path) -> None:
     criterion = small_ogc()
     trainer = trainer_of(tmp_path, criterion, logging_steps=3)
     trainer.train()
     assert 0 < criterion.tau < 0.99 * STEEPEST
     assert criterion.steps == 12
     assert criterion.seen == 96
-    assert criterion.highest_lr > 0  # the Trainer's optimizer, which was made after the criterion
+    assert criterion.highest_lr > 0  # the Trainer's optimizer, created after the criterion
     history = [row for row in trainer.state.log_history if "loss" in row]
-    assert "noisy_weight" not in history[0]  # there is no fit yet, and NaN is no JSON
+    assert "noisy_weight" not in history[0]  # no fit yet, and NaN is not valid JSON
     assert history[-1]["tau"] == float(criterion.tau)
     assert history[-1]["noisy_weight"] == float(criterion.mixture.noisy_weight)
 
 
-def test_evaluation_teaches_nothing(tmp_path: Path) -> None:
+def test_evaluation_leaves_state_unchanged(tmp_path: Path) -> None:
     criterion = small_ogc()
     trainer = trainer_of(tmp_path, criterion)
     trainer.train()
@@ -120,13 +120,13 @@ def test_evaluation_teaches_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restore_callbacks", [False, True])
-def test_resuming_is_the_uninterrupted_run(tmp_path: Path, restore_callbacks: bool) -> None:
-    whole = small_ogc()
-    trainer = trainer_of(tmp_path / "whole", whole)
+def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, restore_callbacks: bool) -> None:
+    uninterrupted = small_ogc()
+    trainer = trainer_of(tmp_path / "uninterrupted", uninterrupted)
     trainer.train()
 
     trainer_of(tmp_path / "parts", small_ogc(), save_strategy="steps", save_steps=5).train()
-    elsewhere = (tmp_path / "parts/checkpoint-5").rename(tmp_path / "elsewhere")
+    moved = (tmp_path / "parts/checkpoint-5").rename(tmp_path / "moved")
     resumed = small_ogc()
     again = trainer_of(
         tmp_path / "parts",
@@ -135,8 +135,8 @@ def test_resuming_is_the_uninterrupted_run(tmp_path: Path, restore_callbacks: bo
         save_steps=11,
         restore_callback_states_from_checkpoint=restore_callbacks,
     )
-    again.train(resume_from_checkpoint=str(elsewhere))
-    assert_same(state_of(resumed), state_of(whole))
+    again.train(resume_from_checkpoint=str(moved))
+    assert_same(state_of(resumed), state_of(uninterrupted))
     assert_same(state_of(again.model), state_of(trainer.model))
     assert any("tau" in row for row in again.state.log_history if row["step"] == 12)
 
@@ -153,13 +153,13 @@ def test_resuming_without_state_warns_and_saves_from_then_on(tmp_path: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore:OGC clipped nothing")
-def test_resuming_another_loss_is_refused(tmp_path: Path) -> None:
+def test_resuming_with_another_loss_is_rejected(tmp_path: Path) -> None:
     trainer_of(tmp_path, small_ogc(), max_steps=3, save_strategy="steps", save_steps=3).train()
     with pytest.raises(ValueError, match="belongs to another OGC"):
         trainer_of(tmp_path, OGC("gce"), max_steps=4).train(resume_from_checkpoint=True)
 
 
-def test_the_best_checkpoints_state_comes_back(tmp_path: Path) -> None:
+def test_best_checkpoint_restores_the_criterion(tmp_path: Path) -> None:
     criterion = small_ogc()
     steps = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
     trainer = trainer_of(tmp_path, criterion, **steps, load_best_model_at_end=True, metric_for_best_model="number")
@@ -171,46 +171,46 @@ def test_the_best_checkpoints_state_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokens", [False, True], ids=["sentences", "tokens"])
-def test_accumulated_micro_batches_are_one_batch(tmp_path: Path, tokens: bool) -> None:
-    """At a fixed tau: micro-batches move it on their way, and one big batch does not."""
+def test_accumulated_micro_batches_equal_one_batch(tmp_path: Path, tokens: bool) -> None:
+    """tau is fixed, since micro-batches would otherwise update it within a batch."""
     found = []
     for size, k in ((8, 1), (2, 4)):
         criterion = small_ogc(threshold=Fixed(1.5))
         settings = {"per_device_train_batch_size": size, "gradient_accumulation_steps": k, "optim": "sgd"}
         trainer = trainer_of(tmp_path, criterion, tokens=tokens, dropout=0.0, max_steps=6, **settings)
         trainer.train()
-        assert criterion.steps == 6 * k  # a micro-batch is a step
+        assert criterion.steps == 6 * k  # each micro-batch counts as a step
         found.append(trainer)
     assert_close(state_of(found[1].model), state_of(found[0].model))
     one, many = ([row["loss"] for row in t.state.log_history if "loss" in row] for t in found)
     assert many == pytest.approx(one, rel=1e-4)
 
 
-def test_the_loss_is_the_criterions_over_the_window() -> None:
+def test_loss_is_averaged_over_the_accumulation_window() -> None:
     criterion = small_ogc(follow_lr=False)
-    of_trainer = loss(criterion)
-    type(of_trainer).is_known = True
+    loss_func = loss(criterion)
+    type(loss_func).is_known = True
     logits = torch.randn(3, 5, 4, requires_grad=True)
     labels = torch.tensor([[0, 1, -100, 2, 3]] * 3)
-    value = of_trainer({"logits": logits}, labels, num_items_in_batch=torch.tensor(24))
+    value = loss_func({"logits": logits}, labels, num_items_in_batch=torch.tensor(24))
     expected = torch.nn.functional.cross_entropy(logits.movedim(-1, 1), labels, reduction="sum") / 24
     torch.testing.assert_close(value, expected)
     assert criterion.seen == 12
-    whole = of_trainer((logits,), labels)
-    torch.testing.assert_close(whole, expected * 2)
-    of_devices = of_trainer((logits,), labels, num_items_in_batch=torch.tensor([[12], [12]]))  # nn.DataParallel's
-    torch.testing.assert_close(of_devices, expected)
-    ignored = of_trainer((logits,), torch.full((3, 5), -100), num_items_in_batch=0)
+    mean = loss_func((logits,), labels)
+    torch.testing.assert_close(mean, expected * 2)
+    data_parallel = loss_func((logits,), labels, num_items_in_batch=torch.tensor([[12], [12]]))  # as in nn.DataParallel
+    torch.testing.assert_close(data_parallel, expected)
+    ignored = loss_func((logits,), torch.full((3, 5), -100), num_items_in_batch=0)
     assert ignored == 0
 
 
-def test_other_losses_are_taken_too(tmp_path: Path) -> None:
+def test_other_losses_are_accepted(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, losses.GCE(q=0.7), max_steps=2, save_strategy="steps", save_steps=1)
     trainer.train()
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
 
 
-def test_a_trial_starts_anew(tmp_path: Path) -> None:
+def test_hyperparameter_trial_resets_the_criterion(tmp_path: Path) -> None:
     criterion = small_ogc()
     trainer = trainer_of(tmp_path, criterion, max_steps=3)
     with pytest.warns(UserWarning, match=r"OGC clipped nothing: it saw 24 samples in 3 steps"):
@@ -225,13 +225,13 @@ def test_a_trial_starts_anew(tmp_path: Path) -> None:
     assert criterion.steps == criterion.seen == criterion.highest_lr == 0
 
 
-def test_forgotten_callback_warns(tmp_path: Path) -> None:
+def test_missing_callback_warns(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, small_ogc(follow_lr=False), callbacks=False, max_steps=2)
     with pytest.warns(UserWarning, match=r"will not contain its state.* `callbacks="):
         trainer.train()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_settings_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"`ignore_index` should be -100.*Found `ignore_index = 0`"):
         loss(OGC("ce", ignore_index=0))
     with pytest.raises(ValueError, match=r"`reduction` should be mean"):
@@ -242,15 +242,17 @@ def test_what_is_refused(tmp_path: Path) -> None:
         loss(OGC("ce"))({"logits": torch.zeros(2, 3)}, None)
     with pytest.raises(ValueError, match=r"`label_smoothing_factor` should be 0.*Found `label_smoothing_factor = 0.1`"):
         trainer_of(tmp_path, small_ogc(), label_smoothing_factor=0.1).train()
-    ends = {"bos_token_id": 0, "eos_token_id": 1}
-    shifting = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2, **ends))
+    token_ids = {"bos_token_id": 0, "eos_token_id": 1}
+    causal_model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2, **token_ids)
+    )
     trainer = trainer_of(tmp_path, small_ogc(), tokens=True)
-    trainer.model = trainer.model_wrapped = trainer.callback_handler.model = shifting
+    trainer.model = trainer.model_wrapped = trainer.callback_handler.model = causal_model
     with pytest.raises(ValueError, match=r"causal language model are shifted by one.*Found GPT2LMHeadModel"):
         trainer.train()
 
 
-def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_transformers_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "transformers.trainer_callback", None)
     monkeypatch.delitem(sys.modules, "ogc.integrations.huggingface")
@@ -261,10 +263,10 @@ def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- two processes ---------------------------------------------------------------------------------------------------
 
 
-def train_on_one_of_two(folder: Path) -> None:
-    """What each process runs: twelve steps, then the last seven once more. Uneven labels: the number of items matters.
+def run_rank(folder: Path) -> None:
+    """Run one rank: twelve steps, then the last seven again from a checkpoint.
 
-    SGD, since Adam makes much of a gradient that is rounding alone.
+    Labels are uneven, so the number of items matters. SGD, since Adam amplifies gradients that are pure rounding error.
     """
     found = {}
     for checkpoint in (None, str(folder / "checkpoint-5")):
@@ -278,7 +280,7 @@ def train_on_one_of_two(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_agree_with_each_other_and_with_one(tmp_path: Path) -> None:
-    from children import fork  # not above: the processes run this file, away from the tests
+    from children import fork  # not at the top: the processes run this file without tests/ in their path
     from small_runs import finish
 
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
@@ -303,4 +305,4 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    train_on_one_of_two(Path(sys.argv[1]))
+    run_rank(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Lightning with the real Trainer: trains, logs, draws, goes on bit for bit, two processes agree."""
+"""Lightning with the real Trainer: training, logging, pictures, exact resuming and two processes."""
 
 import importlib
 import logging
@@ -21,14 +21,17 @@ from ogc.integrations import lightning as adapter
 from ogc.integrations.lightning import OGCCallback
 from small_runs import two_processes
 
-THEIRS = [
+LIGHTNING_WARNINGS = [
     ".*isinstance.treespec, LeafSpec",
     "You defined a .validation_step. but have no .val_dataloader",
     "Be aware that when using .ckpt_path., callbacks used to create the checkpoint",
     "Checkpoint directory .* exists and is not empty",
 ]
-pytestmark = [pytest.mark.pictures, *(pytest.mark.filterwarnings(f"ignore:{message}") for message in THEIRS)]
-STEEPEST = 1e7  # of CE
+pytestmark = [
+    pytest.mark.pictures,
+    *(pytest.mark.filterwarnings(f"ignore:{message}") for message in LIGHTNING_WARNINGS),
+]
+STEEPEST = 1e7  # tau of CE while nothing is clipped
 
 
 class Classifier(pl.LightningModule):
@@ -56,17 +59,17 @@ class Classifier(pl.LightningModule):
 
 
 class Batches:
-    """16 batches, two in five labels replaced. Stateful, so that Lightning goes on in the middle of an epoch.
+    """16 batches, with 40 % of the labels replaced. Stateful, so that Lightning can resume in mid-epoch.
 
-    ``part`` of ``parts``: what one of several processes gets of each batch.
+    ``part`` of ``parts`` is one process's share of each batch.
     """
 
     def __init__(self, part=0, parts=1):
-        chance = torch.Generator().manual_seed(1)
-        inputs = torch.randn(16, 16, 8, generator=chance)
-        labels = (inputs @ torch.randn(8, 4, generator=chance)).argmax(2)
-        wrong = torch.rand(16, 16, generator=chance) < 0.4
-        labels = torch.where(wrong, torch.randint(4, (16, 16), generator=chance), labels)
+        generator = torch.Generator().manual_seed(1)
+        inputs = torch.randn(16, 16, 8, generator=generator)
+        labels = (inputs @ torch.randn(8, 4, generator=generator)).argmax(2)
+        wrong = torch.rand(16, 16, generator=generator) < 0.4
+        labels = torch.where(wrong, torch.randint(4, (16, 16), generator=generator), labels)
         self.data = [(x.chunk(parts)[part], y.chunk(parts)[part]) for x, y in zip(inputs, labels, strict=True)]
         self.start = self.at = 0
 
@@ -145,7 +148,7 @@ def test_logs_when_lightning_logs(tmp_path):
     assert (Path(trainer.log_dir) / "ogc.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_draws_to_tensorboard(tmp_path):
+def test_draws_picture_to_tensorboard(tmp_path):
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     trainer = trainer_in(tmp_path, OGCCallback(), logger=TensorBoardLogger(tmp_path))
     trainer.fit(Classifier(), Batches())
@@ -155,8 +158,8 @@ def test_draws_to_tensorboard(tmp_path):
     assert [event.step for event in events.Scalars("ogc/tau")] == [*range(4, 48, 5)]
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler looks
-def test_several_criteria_have_their_names(tmp_path):
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler reads it
+def test_several_criteria_are_logged_by_name(tmp_path):
     module = Classifier()
     module.other = torch.compile(OGC("fl", every=4, queue_size=64), backend="eager")
     first, module.loss = module.loss, lambda batch: first(batch) + module.other(module.network(batch[0]), batch[1])
@@ -166,7 +169,7 @@ def test_several_criteria_have_their_names(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"ogc-criterion.png", "ogc-other.png"}
 
 
-def test_says_that_there_is_no_matplotlib(tmp_path, monkeypatch, caplog):
+def test_reports_missing_matplotlib(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)
     trainer_in(tmp_path, OGCCallback(), max_epochs=1).fit(Classifier(), Batches())
@@ -174,13 +177,13 @@ def test_says_that_there_is_no_matplotlib(tmp_path, monkeypatch, caplog):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path):
+def test_unwritable_picture_does_not_stop_training(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="could not draw its picture"):
         trainer_in(tmp_path / "file" / "logs", OGCCallback(), max_epochs=1).fit(Classifier(), Batches())
 
 
-def test_a_training_that_was_too_short_is_told(tmp_path):
+def test_warns_if_training_was_too_short(tmp_path):
     module = Classifier()
     with pytest.warns(UserWarning, match=r"OGC clipped nothing: it saw 48 samples in 3 steps. .* queue has 64 samples"):
         trainer_in(tmp_path, OGCCallback(picture=False), max_steps=3).fit(module, Batches())
@@ -188,7 +191,7 @@ def test_a_training_that_was_too_short_is_told(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:OGC clipped nothing")
 @pytest.mark.parametrize("stop", [3, 16, 26], ids=["before the first update", "at an epoch's end", "in mid-epoch"])
-def test_goes_on_bit_for_bit(stop, tmp_path, uninterrupted):
+def test_resumes_exactly(stop, tmp_path, uninterrupted):
     save = ModelCheckpoint(tmp_path, every_n_train_steps=stop, save_weights_only=False)
     trainer_in(tmp_path, OGCCallback(picture=False), save, max_steps=stop, checkpoints=True).fit(
         Classifier(), Batches()
@@ -204,7 +207,7 @@ def test_goes_on_bit_for_bit(stop, tmp_path, uninterrupted):
     assert again.hparams == {"lr": 0.1, "epsilon": 0.3}
 
 
-def test_learns_from_training_alone(tmp_path, uninterrupted):
+def test_validation_leaves_state_unchanged(tmp_path, uninterrupted):
     module = Classifier()
     trainer = trainer_in(tmp_path, num_sanity_val_steps=2)
     trainer.fit(module, Batches(), Batches())
@@ -213,24 +216,24 @@ def test_learns_from_training_alone(tmp_path, uninterrupted):
     assert_same(state_of(module), uninterrupted)
 
 
-def test_a_micro_batch_is_a_step(tmp_path, monkeypatch):
+def test_each_micro_batch_counts_as_a_step(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(adapter, "_numbers", lambda criterion: read.append(criterion) or {"tau": 1.0})
     module = Classifier()
     trainer = trainer_in(tmp_path, OGCCallback(picture=False), accumulate_grad_batches=4, log_every_n_steps=2)
     trainer.fit(module, Batches())
-    assert len(read) == 6  # once in two steps of the optimizer
+    assert len(read) == 6  # once every two optimizer steps
     assert (int(module.criterion.steps), trainer.global_step) == (48, 12)
     assert float(module.criterion.tau) < STEEPEST
 
 
-def test_attached_by_hand_needs_no_callback(uninterrupted):
-    module = Attaches()
+def test_manual_attach_needs_no_callback(uninterrupted):
+    module = SelfAttaching()
     trainer_in(None, pl.Callback()).fit(module, Batches())
     assert_same(state_of(module), uninterrupted)
 
 
-class Attaches(Classifier):
+class SelfAttaching(Classifier):
     def configure_optimizers(self):
         configured = super().configure_optimizers()
         self.criterion.attach(configured["optimizer"])
@@ -238,15 +241,15 @@ class Attaches(Classifier):
 
 
 @pytest.mark.filterwarnings("ignore:Found 4 module.s. in eval mode")
-def test_evaluation_mode_is_told(tmp_path):
+def test_warns_in_evaluation_mode(tmp_path):
     module = Classifier().eval()
     with pytest.warns(UserWarning, match=r"`criterion` is in evaluation mode, so OGC does not learn"):
         trainer_in(tmp_path, OGCCallback(picture=False), max_epochs=1).fit(module, Batches())
     assert int(module.criterion.steps) == 0
 
 
-def test_a_learning_rate_is_found_with_one_attached_by_hand(tmp_path, uninterrupted):
-    module = Attaches()
+def test_lr_find_with_manual_attach(tmp_path, uninterrupted):
+    module = SelfAttaching()
     trainer = trainer_in(tmp_path, OGCCallback(picture=False))
     Tuner(trainer).lr_find(module, Batches(), num_training=20, update_attr=False)
     assert (int(module.criterion.steps), float(module.criterion.highest_lr)) == (0, 0.0)
@@ -255,7 +258,7 @@ def test_a_learning_rate_is_found_with_one_attached_by_hand(tmp_path, uninterrup
 
 
 class Manual(Classifier):
-    """Two optimizers, stepped by hand."""
+    """Two optimizers with manual optimization."""
 
     def __init__(self, follow=None):
         super().__init__()
@@ -289,11 +292,11 @@ def test_manual_optimisation_and_two_optimizers(tmp_path):
         assert "ogc/tau" in trainer.callback_metrics
         assert float(module.criterion.tau) < STEEPEST
     module = Manual()
-    module.criterion = OGC("ce", threshold=Fixed(2.0))  # follows nothing
+    module.criterion = OGC("ce", threshold=Fixed(2.0))  # follows no learning rate
     trainer_in(tmp_path, max_epochs=1).fit(module, Batches())
 
 
-def test_a_second_fit_follows_its_own_optimizer(tmp_path):
+def test_second_fit_follows_its_own_optimizer(tmp_path):
     module = Classifier()
     first = trainer_in(tmp_path, max_epochs=1)
     first.fit(module, Batches())
@@ -303,7 +306,7 @@ def test_a_second_fit_follows_its_own_optimizer(tmp_path):
     assert module.criterion._optimizer() is second.optimizers[0]
 
 
-def test_a_module_without_ogc_is_told(tmp_path):
+def test_module_without_ogc_raises(tmp_path):
     module = Classifier()
     module.criterion = nn.CrossEntropyLoss()
     with pytest.raises(
@@ -312,8 +315,8 @@ def test_a_module_without_ogc_is_told(tmp_path):
         trainer_in(tmp_path).fit(module, Batches())
 
 
-def test_a_checkpoint_of_before_ogc(tmp_path):
-    """Strict loading names the missing buffers; without it the criterion starts anew."""
+def test_checkpoint_without_ogc(tmp_path):
+    """Strict loading names the missing buffers; without it the criterion starts fresh."""
     before = Classifier()
     before.criterion = nn.CrossEntropyLoss()
     trainer = trainer_in(tmp_path, pl.Callback(), max_epochs=1)
@@ -327,7 +330,7 @@ def test_a_checkpoint_of_before_ogc(tmp_path):
     assert int(module.criterion.steps) == 16
 
 
-def test_another_ogc_is_refused(tmp_path):
+def test_checkpoint_of_another_ogc_is_rejected(tmp_path):
     trainer = trainer_in(tmp_path, max_epochs=1)
     trainer.fit(Classifier(), Batches())
     trainer.save_checkpoint(tmp_path / "last.ckpt")
@@ -350,9 +353,9 @@ def test_compiled(tmp_path, uninterrupted, fresh_compiler):
     assert_same(state_of(module), uninterrupted, rtol=1e-4, atol=1e-4)
 
 
-def in_two(folder):
-    """As a rank: three epochs, and again from a checkpoint in the middle of the second."""
-    for message in THEIRS:
+def run_rank(folder):
+    """Train as one rank: three epochs, and again from a checkpoint in the middle of the second."""
+    for message in LIGHTNING_WARNINGS:
         warnings.filterwarnings("ignore", message)
     rank = os.environ["LOCAL_RANK"] = os.environ["RANK"]
     batches = {"part": int(rank), "parts": 2}
@@ -362,8 +365,8 @@ def in_two(folder):
     torch.save(state_of(module), folder / f"{rank}.pt")
 
     save = ModelCheckpoint(folder, filename="mid", every_n_train_steps=26)
-    halves = OGCCallback(picture=False), save
-    trainer_in(folder, *halves, max_steps=26, checkpoints=True, **options).fit(Classifier(), Batches(**batches))
+    callbacks = OGCCallback(picture=False), save
+    trainer_in(folder, *callbacks, max_steps=26, checkpoints=True, **options).fit(Classifier(), Batches(**batches))
     module = Classifier()
     trainer_in(folder, **options).fit(module, Batches(**batches), ckpt_path=folder / "mid.ckpt", weights_only=True)
     torch.save(state_of(module), folder / f"resumed-{rank}.pt")
@@ -371,9 +374,9 @@ def in_two(folder):
 
 @pytest.mark.slow
 def test_two_processes_agree(tmp_path, uninterrupted):
-    """With each other bit for bit; with one process that has both halves up to the order of sums."""
+    """With each other bit for bit, and with one process that has both halves up to the order of sums."""
     here = str(Path(__file__).parent)
-    two_processes(f"sys.path.append({here!r}); from test_lightning import in_two; in_two(folder)", tmp_path)
+    two_processes(f"sys.path.append({here!r}); from test_lightning import run_rank; run_rank(folder)", tmp_path)
     first, second, *resumed = [torch.load(tmp_path / f"{name}.pt") for name in ("0", "1", "resumed-0", "resumed-1")]
     assert_same(first, second)
     assert_same(first, uninterrupted, rtol=1e-4, atol=1e-4)
@@ -382,14 +385,14 @@ def test_two_processes_agree(tmp_path, uninterrupted):
     assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["ogc.png"]
 
 
-class Keep(pl.Callback):
+class KeepState(pl.Callback):
     def on_train_epoch_end(self, trainer, pl_module):
         self.state = {name: value.clone() for name, value in state_of(pl_module).items()}
 
 
-def test_weight_averaging_leaves_training_alone(tmp_path, uninterrupted):
-    """Lightning averages buffers, too, and leaves the averages in the module; it goes on from the current ones."""
-    save, keep = ModelCheckpoint(tmp_path, every_n_train_steps=26), Keep()
+def test_weight_averaging_does_not_affect_training(tmp_path, uninterrupted):
+    """Lightning also averages buffers and leaves the averages in the module, but resumes from the current values."""
+    save, keep = ModelCheckpoint(tmp_path, every_n_train_steps=26), KeepState()
     callbacks = OGCCallback(picture=False), EMAWeightAveraging(decay=0.9)
     trainer_in(tmp_path, *callbacks, save, max_steps=26, checkpoints=True).fit(Classifier(), Batches())
     callbacks = OGCCallback(picture=False), EMAWeightAveraging(decay=0.9)
@@ -397,7 +400,7 @@ def test_weight_averaging_leaves_training_alone(tmp_path, uninterrupted):
     assert_same(keep.state, uninterrupted)
 
 
-def test_a_missing_lightning_is_one_sentence(monkeypatch):
+def test_missing_lightning_error_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "ogc.integrations.lightning")
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     with pytest.raises(ImportError, match=r'needs Lightning, which is missing: pip install "torch-ogc\[lightning\]"'):

@@ -21,7 +21,7 @@ from skorch.callbacks import Callback
 
 
 class Attach(Callback):
-    """All that a user writes."""
+    """The only code that a user writes."""
 
     def on_train_begin(self, net: Any, **_: Any) -> None:
         net.criterion_.attach(net.optimizer_)
@@ -65,7 +65,7 @@ def assert_same(found: NeuralNetClassifier, expected: NeuralNetClassifier) -> No
     torch.testing.assert_close(state_of(found), state_of(expected), rtol=0, atol=0, equal_nan=True)
 
 
-def test_it_trains(blobs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+def test_trains(blobs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     X, given, true = blobs
     torch.manual_seed(0)
     net = net_of(max_epochs=10).fit(X, given)
@@ -76,34 +76,34 @@ def test_it_trains(blobs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     assert np.mean(net.predict(X) == true) > 0.9
 
 
-def test_without_the_callback_there_are_two_ways_out(blobs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+def test_missing_callback_error_offers_two_fixes(blobs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     X, given, _ = blobs
     with pytest.raises(RuntimeError, match=r"criterion.attach\(optimizer\), or pass follow_lr=False"):
         net_of(callbacks=None).fit(X, given)
     net_of(callbacks=None, criterion__follow_lr=False).fit(X, given)
 
 
-def test_resuming_is_the_uninterrupted_run(blobs: tuple[np.ndarray, np.ndarray, np.ndarray], tmp_path: Path) -> None:
+def test_resumed_run_equals_uninterrupted_run(blobs: tuple[np.ndarray, np.ndarray, np.ndarray], tmp_path: Path) -> None:
     X, given, _ = blobs
     files = {f"f_{part}": tmp_path / f"{part}.pt" for part in ("params", "optimizer", "criterion")}
     torch.manual_seed(0)
-    whole = net_of(optimizer__momentum=0.9).fit(X, given)
-    whole.save_params(**files)
-    pickled = pickle.loads(pickle.dumps(whole))
-    whole.partial_fit(X, given)
+    uninterrupted = net_of(optimizer__momentum=0.9).fit(X, given)
+    uninterrupted.save_params(**files)
+    pickled = pickle.loads(pickle.dumps(uninterrupted))
+    uninterrupted.partial_fit(X, given)
 
     resumed = net_of(optimizer__momentum=0.9).initialize()
     resumed.load_params(**files)
     resumed.partial_fit(X, given)
-    assert_same(resumed, whole)
-    assert_same(pickled.partial_fit(X, given), whole)
+    assert_same(resumed, uninterrupted)
+    assert_same(pickled.partial_fit(X, given), uninterrupted)
 
 
-def test_clones_and_grids_start_anew(blobs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+def test_clones_and_grid_searches_start_fresh(blobs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     X, given, _ = blobs
     net = net_of().fit(X, given)
     assert clone(net).initialize().criterion_.steps == 0
     grid = GridSearchCV(net, {"criterion__epsilon": [0.05, 2.0]}, cv=2, scoring="accuracy").fit(X, given)
     best = grid.best_estimator_.criterion_
     assert best.epsilon == grid.best_params_["criterion__epsilon"]
-    assert best.steps == 4 * 8  # of one fit alone
+    assert best.steps == 4 * 8  # of a single fit

@@ -1,6 +1,6 @@
-"""The task with the real timm, in processes of their own: it and its torchvision lie in .venv/aside (see Makefile).
+"""The task with the real timm, in separate processes: timm and torchvision are in .venv/aside (see Makefile).
 
-What is named ``check_...`` runs there, by a pytest that collects such names.
+Functions named ``check_...`` run there, in a pytest that collects such names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ needs_timm = pytest.mark.skipif(not ASIDE.is_dir(), reason="timm is not in .venv
 
 if IS_ASIDE:
     sys.path.insert(0, str(ASIDE))
-    operators = torch.library.Library("torchvision", "DEF")  # torchvision looks for what its binary would define
+    operators = torch.library.Library("torchvision", "DEF")  # usually defined by torchvision's binary
     for name in ("nms", "qnms"):
         operators.define(f"{name}(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
     import timm.data
@@ -35,14 +35,14 @@ if IS_ASIDE:
     from ogc.integrations.timm import OGCTask
 
 
-def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_timm_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ImportError, match=r'needs timm 1.0.30 or newer.*pip install "torch-ogc\[timm\]"'):
         import ogc.integrations.timm  # noqa: F401
 
 
 @needs_timm
-def test_aside() -> None:
+def test_checks_with_the_real_timm() -> None:
     checks = [sys.executable, "-m", "pytest", "-q", "-o", "python_functions=check_", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(checks, env={**os.environ, "OGC_ASIDE": "1"}, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout
@@ -55,7 +55,7 @@ def test_two_processes_agree_with_each_other_and_with_one(tmp_path: Path) -> Non
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    from children import fork  # not above: the processes run this file, away from the tests
+    from children import fork  # not at the top: the processes run this file without tests/ in their path
     from small_runs import finish
 
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OGC_ASIDE": "1"}
@@ -80,18 +80,18 @@ def size_of_world(path: Path) -> str:
     return path.stem.rpartition("-")[2] + path.stem
 
 
-# --- in a process of its own -----------------------------------------------------------------------------------------
+# --- run in a separate process ---------------------------------------------------------------------------------------
 
 
 def images() -> tuple[torch.Tensor, torch.Tensor]:
-    """Noise with a bright quarter, which tells the class; a third of the labels replaced."""
-    made = torch.Generator().manual_seed(0)
-    labels = torch.randint(4, (96,), generator=made)
-    images = torch.randn(96, 1, 32, 32, generator=made)
+    """Make noise images whose bright quarter determines the class, with a third of the labels replaced."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(4, (96,), generator=generator)
+    images = torch.randn(96, 1, 32, 32, generator=generator)
     for image, label in zip(images, labels.tolist(), strict=True):
         image[:, 16 * (label // 2) :, 16 * (label % 2) :][:, :16, :16] += 1
-    random = torch.randint(4, (96,), generator=made)
-    return images, torch.where(torch.rand(96, generator=made) < 1 / 3, random, labels)
+    random = torch.randint(4, (96,), generator=generator)
+    return images, torch.where(torch.rand(96, generator=generator) < 1 / 3, random, labels)
 
 
 def task_of(kind: Any = None) -> tuple[Any, torch.optim.Optimizer, OGC]:
@@ -105,7 +105,7 @@ def task_of(kind: Any = None) -> tuple[Any, torch.optim.Optimizer, OGC]:
 
 
 def train(task: Any, optimizer: torch.optim.Optimizer, epochs: range, rank: int = 0, ranks: int = 1) -> None:
-    """timm's train_one_epoch, less its logging: six steps of sixteen."""
+    """Train like timm's train_one_epoch, without logging: six steps of 16 images per epoch."""
     inputs, labels = images()
     for epoch in epochs:
         task.train()
@@ -121,9 +121,9 @@ def state_of(task: Any) -> dict[str, torch.Tensor]:
     return {k: v for k, v in task.state_dict().items() if isinstance(v, torch.Tensor)}
 
 
-def check_it_trains_and_resumes_exactly(tmp_path: Path) -> None:
-    whole, optimizer, criterion = task_of()
-    train(whole, optimizer, range(3))
+def check_trains_and_resumes_exactly(tmp_path: Path) -> None:
+    uninterrupted, optimizer, criterion = task_of()
+    train(uninterrupted, optimizer, range(3))
     assert criterion.steps == 18
     assert 0 < criterion.tau < 1e6
 
@@ -135,10 +135,10 @@ def check_it_trains_and_resumes_exactly(tmp_path: Path) -> None:
     resumed, optimizer, _ = task_of()
     assert resume_task_checkpoint(resumed, str(tmp_path / "last.pth.tar"), optimizer, log_info=False) == 1
     train(resumed, optimizer, range(1, 3))
-    torch.testing.assert_close(state_of(resumed), state_of(whole), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(state_of(resumed), state_of(uninterrupted), rtol=0, atol=0, equal_nan=True)
 
 
-def check_the_average_leaves_the_criterion_alone(tmp_path: Path) -> None:
+def check_ema_does_not_affect_the_criterion(tmp_path: Path) -> None:
     task, optimizer, criterion = task_of()
     task.setup_ema(decay=0.5)
     train(task, optimizer, range(1))
@@ -162,7 +162,7 @@ def check_missing_state_warns(tmp_path: Path) -> None:
         resume_task_checkpoint(task, str(tmp_path / "last.pth.tar"), log_info=False)
 
 
-def check_mixup_is_refused() -> None:
+def check_mixup_is_rejected() -> None:
     inputs, labels = images()
     mixed, soft = timm.data.Mixup(mixup_alpha=0.8, num_classes=4, label_smoothing=0.1)(inputs, labels)
     task, _, criterion = task_of()
@@ -171,7 +171,7 @@ def check_mixup_is_refused() -> None:
     assert criterion.steps == 0
 
 
-def check_evaluation_teaches_nothing() -> None:
+def check_evaluation_leaves_state_unchanged() -> None:
     inputs, labels = images()
     task, _, criterion = task_of()
     with torch.no_grad():  # timm's script leaves the task in training mode and evaluates its model
@@ -181,7 +181,7 @@ def check_evaluation_teaches_nothing() -> None:
     assert criterion.steps == criterion.seen == 0
 
 
-def check_the_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def check_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     example = str(Path(__file__).parents[2] / "examples" / "timm_images.py")
     monkeypatch.setattr(sys, "argv", [example, "--smoke"])
     runpy.run_path(example, run_name="__main__")

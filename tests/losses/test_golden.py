@@ -1,4 +1,4 @@
-"""Values and gradients of all eleven losses with the paper's parameters, CIFAR-10's and CIFAR-100's."""
+"""Values and gradients of all eleven losses with the paper's parameters for CIFAR-10 and CIFAR-100."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""LogitClip over any loss."""
+"""LogitClip around any loss."""
 
 import re
 
@@ -16,12 +16,12 @@ def shrunk(logits, tau):
 
 
 @pytest.mark.parametrize("base", [losses.GCE(), losses.NCEPlusRCE(), losses.JSDivergence()], ids=repr)
-def test_another_base(base):
+def test_wraps_other_base_losses(base):
     logits, labels = batch()
     assert_close(LogitClip(base, tau=2.0)(logits, labels), type(base)()(shrunk(logits, 2.0), labels))
 
 
-def test_short_logits_are_left_alone():
+def test_logits_of_small_norm_are_not_clipped():
     logits, labels = batch(spread=0.01)
     assert_close(LogitClip(tau=1.0)(logits, labels), losses.CrossEntropy()(logits, labels))
 
@@ -43,9 +43,9 @@ def test_ignore_index_reaches_the_base():
 
 @pytest.mark.parametrize("arguments", [{"weight": torch.ones(10)}, {"ignore_index": 0}, {"reduction": "sum"}], ids=str)
 @pytest.mark.parametrize("wrapper", [LogitClip, OGC])
-def test_arguments_on_the_inner_loss_are_refused(wrapper, arguments):
+def test_arguments_of_the_inner_loss_are_rejected(wrapper, arguments):
     name = wrapper.__name__
     rule = f"Give `weight`, `ignore_index` and `reduction` to {name}, not to the loss inside it."
-    sentence = rf"^{re.escape(rule)} Found `GCE\(q=0\.9, .*\)`\.$"
-    with pytest.raises(ValueError, match=sentence):
+    message = rf"^{re.escape(rule)} Found `GCE\(q=0\.9, .*\)`\.$"
+    with pytest.raises(ValueError, match=message):
         wrapper(losses.GCE(**arguments))

@@ -1,4 +1,4 @@
-"""All losses: against the NumPy twin, against finite differences, and what their constructors refuse."""
+"""All losses, compared with the NumPy reference and finite differences, and invalid constructor arguments."""
 
 import pytest
 import torch
@@ -23,8 +23,8 @@ PARAMETERS = {
 }
 
 
-def twin(name, logits, labels, **parameters):
-    """The losses of the samples by the NumPy reference: (N, C), (N,) -> list."""
+def reference_losses(name, logits, labels, **parameters):
+    """Compute per-sample losses with the NumPy reference: (N, C), (N,) -> list."""
     if name in reference.BASELINES:
         return reference.BASELINES[name](logits.numpy(), labels.tolist(), **parameters)
     value = reference.LOSSES[name](**parameters).value
@@ -37,7 +37,7 @@ def twin(name, logits, labels, **parameters):
 )
 def test_equals_the_reference(name, parameters):
     logits, labels = batch(64, dtype=torch.float64, spread=4)
-    expected = torch.tensor(twin(name, logits, labels, **parameters), dtype=torch.float64)
+    expected = torch.tensor(reference_losses(name, logits, labels, **parameters), dtype=torch.float64)
     found = LOSSES[name](reduction="none", **parameters)(logits, labels)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     found = LOSSES[name](reduction="none", **parameters)(logits.float(), labels)
@@ -64,7 +64,7 @@ def test_gradcheck(name):
 
 @pytest.mark.parametrize("base", ["ce", "fl", "gce"])
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_gradgradcheck_of_the_gradient_written_by_hand(base, reduction):
+def test_gradgradcheck_of_the_hand_written_gradient(base, reduction):
     logits, labels = batch(8, dtype=torch.float64)
     logits[0, labels[0]] += 10
     labels[1] = -100
@@ -97,14 +97,14 @@ def test_gradgradcheck_of_the_gradient_written_by_hand(base, reduction):
     ]
     + [(name, "reduction", "average", "one of none, mean, sum") for name in LOSSES],
 )
-def test_constructor_refuses(name, argument, value, rule):
+def test_constructor_rejects_invalid_arguments(name, argument, value, rule):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         LOSSES[name](**{argument: value})
     assert str(error.value) == f"Parameter `{argument}` should be {rule}. Found `{argument} = {value!r}`."
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_constructor_refuses_a_weight_that_is_none(name):
+def test_constructor_rejects_invalid_weight(name):
     for weight in (torch.tensor([1.0, -1.0]), torch.ones(2, 2), torch.tensor([1.0, torch.nan])):
         with pytest.raises(ValueError, match=r"^Parameter `weight` should be one number >= 0 per class"):
             LOSSES[name](weight=weight)

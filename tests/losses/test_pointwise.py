@@ -1,4 +1,4 @@
-"""Losses of p alone: value, slope and `at` agree; a user's own needs `value` only."""
+"""Losses of p alone: value, slope and `at` agree, and a custom loss needs only `value`."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_value_falls_as_p_rises(loss):
 
 
 def test_special_cases():
-    """The ends of the families are the losses that their docstrings name."""
+    """The limits of each family are the losses named in its docstring."""
     p = torch.exp(-H)
     assert_close(losses.Focal(gamma=0.0).value(p), losses.CrossEntropy().value(p))
     assert_close(losses.GCE(q=1.0).value(p), losses.MAE().value(p))
@@ -64,14 +64,14 @@ def test_special_cases():
 
 
 class HalfSquare(Pointwise):
-    """A user's loss, with no slope and no constructor."""
+    """Custom loss without a slope or a constructor."""
 
     def value(self, p):
         return (1 - p) ** 2 / 2
 
 
 class Power(Pointwise):
-    """A user's loss with a parameter."""
+    """Custom loss with a parameter."""
 
     def __init__(self, *, k=2.0):
         super().__init__()
@@ -81,7 +81,7 @@ class Power(Pointwise):
         return (1 - p) ** self.k / self.k
 
 
-def test_user_loss_has_a_derived_slope():
+def test_custom_loss_has_a_derived_slope():
     p = torch.linspace(0.01, 0.99, 9)
     assert_close(HalfSquare().slope(p), 1 - p)
     logits, labels = batch()
@@ -89,7 +89,7 @@ def test_user_loss_has_a_derived_slope():
     assert_close(HalfSquare()(logits, labels), expected)
 
 
-def test_user_loss_under_ogc():
+def test_custom_loss_with_ogc():
     criterion = OGC(Power(), follow_lr=False, every=1, queue_size=64, epsilon=0.5)
     criterion(*noisy_batch(64, seed=1, margin=8))
     assert P_MIN < criterion.p0 < 1 - P_MIN
@@ -97,5 +97,5 @@ def test_user_loss_under_ogc():
     assert criterion.get_extra_state()["base"] == {"name": "Power", "k": 2.0}
 
 
-def test_parameters_are_those_of_the_formula():
+def test_hyperparameters_of_a_custom_loss():
     assert Power(k=3).hyperparameters == {"k": 3}

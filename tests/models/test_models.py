@@ -18,7 +18,7 @@ def test_every_name_builds(name: str) -> None:
     assert network(torch.randn(2, 1, 32, 32)).shape == (2, 3)
 
 
-def test_an_mlp_takes_any_shape() -> None:
+def test_mlp_accepts_any_input_shape() -> None:
     images, rows = build("mlp", inputs=(3, 4, 5), classes=2, hidden=(8, 9)), build("mlp", inputs=(60,), classes=2)
     x = torch.randn(7, 3, 4, 5)
     images.load_state_dict(state := build("mlp", inputs=(60,), classes=2, hidden=(8, 9)).state_dict())
@@ -28,7 +28,7 @@ def test_an_mlp_takes_any_shape() -> None:
     assert rows(x.flatten(1)).shape == (7, 2)
 
 
-def test_a_wrong_name_lists_the_right_ones() -> None:
+def test_unknown_name_lists_known_names() -> None:
     with pytest.raises(
         ValueError, match=r"no network named 'resnet34'. Did you mean .*resnet34-cifar.* Choose from mlp, .*timm:NAME"
     ):
@@ -39,12 +39,12 @@ def test_a_wrong_name_lists_the_right_ones() -> None:
         build("vgg", inputs=(3, 8, 8), classes=2)
 
 
-def test_images_are_needed() -> None:
+def test_resnet_requires_images() -> None:
     with pytest.raises(ValueError, match=r"`inputs` should be the shape of an image.*resnet18.*Found `inputs = \(64,"):
         build("resnet18", inputs=(64,), classes=2)
 
 
-def test_timm_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_timm_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ImportError, match=r"timm, which has this network, .* pip install timm"):
         check_name("timm:resnet18")

@@ -1,4 +1,4 @@
-"""The networks: their sizes, names, initial weights, and that a layout or a batch changes nothing."""
+"""ResNets: sizes, names and initial weights. Memory layout and batch do not change the output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from ogc.models import NormAct, build
 from ogc.models.resnet import BasicBlock, Bottleneck, ResNet
 
-# parameters; torchvision's resnet18 and resnet50 have these numbers too
+# number of parameters; torchvision's resnet18 and resnet50 have as many
 SIZES = {
     ("resnet20-cifar", 10): 272_474,
     ("resnet18-cifar", 10): 11_173_962,
@@ -28,13 +28,13 @@ def tiny(block: type[BasicBlock] | type[Bottleneck] = BasicBlock, *, small: bool
 
 
 @pytest.mark.parametrize(("name", "classes"), SIZES)
-def test_parameters(name: str, classes: int) -> None:
+def test_number_of_parameters(name: str, classes: int) -> None:
     with torch.device("meta"):
         network = build(name, inputs=(3, 32, 32), classes=classes)
     assert sum(parameter.numel() for parameter in network.parameters()) == SIZES[name, classes]
 
 
-def test_names_are_those_of_torchvision() -> None:
+def test_parameter_names_match_torchvision() -> None:
     with torch.device("meta"):
         names = build("resnet50", inputs=(3, 224, 224), classes=1000).state_dict()
     assert len(names) == 267  # torchvision's 320, less 53 counters
@@ -47,7 +47,7 @@ def test_names_are_those_of_torchvision() -> None:
 @pytest.mark.parametrize(
     ("block", "small", "sides"), [(BasicBlock, True, [32, 32, 16, 8, 4]), (Bottleneck, False, [8, 8, 4, 2, 1])]
 )
-def test_sides(block: type[BasicBlock] | type[Bottleneck], small: bool, sides: list[int]) -> None:
+def test_feature_map_sizes(block: type[BasicBlock] | type[Bottleneck], small: bool, sides: list[int]) -> None:
     network, found = tiny(block, small=small), []
     for name in ("layer1", "layer2", "layer3", "layer4"):
         network.get_submodule(name).register_forward_hook(
@@ -59,7 +59,9 @@ def test_sides(block: type[BasicBlock] | type[Bottleneck], small: bool, sides: l
 
 @pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
 @pytest.mark.parametrize(("before", "stride"), [(8, 2), (8, 1), (16, 1)])
-def test_a_block_reads_like_the_paper(block: type[BasicBlock] | type[Bottleneck], before: int, stride: int) -> None:
+def test_block_equals_the_papers_definition(
+    block: type[BasicBlock] | type[Bottleneck], before: int, stride: int
+) -> None:
     torch.manual_seed(0)
     width = 16 // block.widening
     module, x = block(before, width, stride), torch.randn(4, before, 6, 6)
@@ -77,7 +79,7 @@ def test_a_block_reads_like_the_paper(block: type[BasicBlock] | type[Bottleneck]
 
 
 def test_initial_weights() -> None:
-    """Convolutions uniform to sqrt(6 / fan-in), the last layer to sqrt(6 / (inputs + classes))."""
+    """Convolutions are uniform within sqrt(6 / fan-in), the last layer within sqrt(6 / (inputs + classes))."""
     network = tiny()
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
@@ -93,7 +95,7 @@ def test_initial_weights() -> None:
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_channels_last_stays(small: bool) -> None:
+def test_channels_last_is_preserved(small: bool) -> None:
     network, images = tiny(small=small).double(), torch.randn(2, 3, 32, 32, dtype=torch.float64)
     expected = network(images)
     last, layouts = network.to(memory_format=torch.channels_last), []
@@ -107,13 +109,13 @@ def test_channels_last_stays(small: bool) -> None:
     assert len(layouts) == 13, "all but the stem, which is called by its function"
 
 
-def test_channels_of_zeros_change_nothing() -> None:
+def test_zero_channels_do_not_change_the_output() -> None:
     network, images = tiny().double(), torch.randn(2, 3, 32, 32, dtype=torch.float64)
     more = torch.nn.functional.pad(images, (0, 0, 0, 0, 0, 5))
     assert_close(network(more), network(images))
 
 
-def test_evaluation_takes_each_image_alone() -> None:
+def test_evaluation_does_not_depend_on_the_batch() -> None:
     network, images = tiny().double(), torch.randn(4, 3, 16, 16, dtype=torch.float64)
     network(images)
     network.eval()

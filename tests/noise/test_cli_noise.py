@@ -36,13 +36,13 @@ TRUE = DIGITS.given.numpy()
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
+def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(autouse=True)
 def small_cifar(monkeypatch):
-    """What the loaders would give, with fewer images."""
+    """Replace the CIFAR loaders with ones that return fewer images."""
 
     def loader(classes, size):
         def load(root, **_):
@@ -92,7 +92,7 @@ IMAGES = torch.randint(0, 256, (1000, 3, 4, 4), generator=torch.Generator().manu
         ("cifar100 blocks 0.4", lambda: asymmetric(CIFAR100, 0.4, pairs=CIFAR100_BLOCKS)),
     ],
 )
-def test_every_kind_is_the_functions(tmp_path, arguments, expected):
+def test_every_kind_equals_its_function(tmp_path, arguments, expected):
     source, kind, rate, *_ = arguments.split()
     seed = 3 if "--seed" in arguments else 0
     result = noise(*arguments.split())
@@ -105,7 +105,7 @@ def test_every_kind_is_the_functions(tmp_path, arguments, expected):
     assert info.sha256 == labels_sha256(given)
 
 
-def test_the_table_and_the_files():
+def test_printed_table_and_written_files():
     result = noise("digits", "symmetric", "0.5", "--out", "a.csv", "--plot")
     given = symmetric(TRUE, 0.5, num_classes=10)
     wrong = int((given != TRUE).sum())
@@ -129,7 +129,7 @@ def test_the_table_and_the_files():
     assert (read_labels("a.csv") == given).all()
 
 
-def test_reading_back():
+def test_summary_of_an_existing_file():
     first = noise("digits", "pairflip", "0.2", "--out", "a.npy")
     again = noise("a.npy")
     assert again.exit_code == 0
@@ -140,11 +140,11 @@ def test_reading_back():
     assert fails(noise("b.npy"), 1, "Cannot use b.npy.json: No such file")
 
 
-def test_the_same_seed_is_the_same_file_in_another_process(tmp_path):
-    here = noise("digits", "symmetric", "0.3", "--seed", "4", "--out", "here.npy")
-    assert here.exit_code == 0
-    there = ogc("noise", "digits", "symmetric", "0.3", "--seed", "4", "--out", "there.npy")
-    assert there.wait() == 0, there.communicate()
+def test_same_seed_writes_the_same_files_in_another_process(tmp_path):
+    result = noise("digits", "symmetric", "0.3", "--seed", "4", "--out", "here.npy")
+    assert result.exit_code == 0
+    process = ogc("noise", "digits", "symmetric", "0.3", "--seed", "4", "--out", "there.npy")
+    assert process.wait() == 0, process.communicate()
     for end in ("", ".json"):
         assert (tmp_path / f"here.npy{end}").read_bytes() == (tmp_path / f"there.npy{end}").read_bytes()
 
@@ -166,7 +166,7 @@ def test_noise_on_a_label_file(tmp_path):
     )
 
 
-def test_the_number_of_classes_is_kept_where_the_last_one_is_empty():
+def test_number_of_classes_is_kept_if_the_last_class_is_empty():
     labels = np.zeros(30, np.int64)
     write_labels("a.npy", labels, LabelInfo.measure(labels, labels, kind="none", num_classes=4))
     assert noise("a.npy", "symmetric", "0.3", "--out", "b.npy").exit_code == 0
@@ -232,7 +232,7 @@ def test_human_labels(monkeypatch):
         ("a.npy symmetric 0.5 --out a.npy", "`--out` should be different from the input files"),
     ],
 )
-def test_a_bad_value_gets_one_sentence(tmp_path, arguments, message):
+def test_invalid_value_gives_a_one_line_error(tmp_path, arguments, message):
     assert fails(noise(*arguments.split()), 2, message)
     assert not list(tmp_path.iterdir())
 
@@ -247,12 +247,12 @@ def test_a_bad_value_gets_one_sentence(tmp_path, arguments, message):
         ("cifar10 symmetric 0.5 --data broken", "Found 7. Download it again."),
     ],
 )
-def test_trouble_with_a_file_gets_one_sentence(tmp_path, arguments, message):
+def test_unreadable_file_gives_a_one_line_error(tmp_path, arguments, message):
     assert fails(noise(*arguments.split()), 1, message)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path):
+def test_unwritable_or_invalid_file_gives_a_one_line_error(tmp_path):
     (tmp_path / "file").touch()
     assert fails(noise("digits", "symmetric", "0.5", "--out", "file/a.npy"), 1, "Cannot use file: File exists.")
     np.save("bad.npy", np.array([-1, 0]))
@@ -269,7 +269,7 @@ def test_help_has_examples():
 
 
 @pytest.mark.parametrize(("classes", "numbers"), [(2, 4), (10, 100), (100, 0)])
-def test_the_picture(classes, numbers):
+def test_confusion_picture(classes, numbers):
     true = np.arange(classes).repeat(500)
     given = symmetric(true, 0.5, num_classes=classes)
     info = LabelInfo.measure(true, given, kind="symmetric", num_classes=classes, rate=0.5, seed=1)
@@ -282,7 +282,7 @@ def test_the_picture(classes, numbers):
     assert len(axes.get_xticks()) <= 20
 
 
-def test_a_picture_needs_a_matrix():
+def test_confusion_picture_needs_a_matrix():
     info = LabelInfo("file", None, None, None, 3, None, "")
     with pytest.raises(ValueError, match="`info` should be with a confusion matrix"):
         draw_confusion(info, "some")
@@ -292,7 +292,7 @@ def test_a_picture_needs_a_matrix():
     )
 
 
-def test_plot_of_a_file_read_back(tmp_path):
+def test_plot_of_an_existing_file(tmp_path):
     noise("digits", "pairflip", "0.2", "--out", "a.npy")
     assert noise("a.npy", "--plot").exit_code == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -301,21 +301,21 @@ def test_plot_of_a_file_read_back(tmp_path):
     assert fails(noise("a.npy", "--plot"), 2, "should be with a confusion matrix")
 
 
-def test_the_core_does_not_import_the_noise():
+def test_importing_ogc_does_not_import_noise():
     code = "import sys, ogc; sys.exit('ogc.noise' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_download_reaches_the_loader(tmp_path, monkeypatch):
+def test_download_option_is_passed_to_the_loader(tmp_path, monkeypatch):
     """The loader itself is tested against a server on loopback in tests/data."""
     import torch
 
     from ogc import data
 
-    asked = []
+    calls = []
 
     def cifar10(root, *, download, progress):
-        asked.append((root, download))
+        calls.append((root, download))
         progress(5, 10)
         labels = torch.arange(10).repeat(20)
         names = tuple("abcdefghij")
@@ -326,17 +326,17 @@ def test_download_reaches_the_loader(tmp_path, monkeypatch):
     out = tmp_path / "labels.npy"
     result = noise("cifar10", "symmetric", "0.5", "--data", tmp_path, "--download", "--out", out)
     assert result.exit_code == 0, result.output
-    assert asked == [(tmp_path, True)]
+    assert calls == [(tmp_path, True)]
     assert out.exists()
 
 
-def test_ids_are_no_labels(tmp_path):
+def test_ids_are_rejected_as_labels(tmp_path):
     path = tmp_path / "ids.csv"
     path.write_text("label\n0\n1000000\n")
     fails(noise(path, "symmetric", "0.5"), 1, "contains the label 1000000, but labels should be in [0, 20000).")
 
 
-def test_options_without_a_part_are_refused(tmp_path):
+def test_out_without_kind_is_rejected(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("label\n0\n1\n")
     fails(noise(path, "--out", tmp_path / "y.csv"), 2, "--out")

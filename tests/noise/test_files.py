@@ -42,7 +42,7 @@ def test_round_trip(path):
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.name + ".json"]
 
 
-def test_the_json_says_where_the_labels_come_from(path):
+def test_json_records_the_origin_of_the_labels(path):
     record = json.loads((path.parent / (path.name + ".json")).read_text())
     assert record == {
         "kind": "symmetric",
@@ -57,20 +57,20 @@ def test_the_json_says_where_the_labels_come_from(path):
     assert INFO.flips == (TRUE != GIVEN).sum() == 4 * 3 * 5
 
 
-def test_a_csv_is_what_one_expects(tmp_path):
+def test_csv_content(tmp_path):
     labels = np.array([1, 0, 1])
     write_labels(tmp_path / "a.csv", labels, LabelInfo.measure(labels, labels, kind="none", num_classes=2))
     assert (tmp_path / "a.csv").read_bytes() == b"index,given_label\n0,1\n1,0\n2,1\n"
 
 
-def test_an_npy_is_what_numpy_reads(tmp_path):
+def test_npy_can_be_read_by_numpy(tmp_path):
     write_labels(tmp_path / "a.npy", GIVEN, INFO)
     assert (np.load(tmp_path / "a.npy", allow_pickle=False) == GIVEN).all()
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, ">i8", np.int64])
-def test_the_same_labels_are_the_same_bytes(tmp_path, suffix, dtype):
+def test_same_labels_give_the_same_bytes(tmp_path, suffix, dtype):
     write_labels(tmp_path / f"a.{suffix}", GIVEN, INFO)
     stretched = np.repeat(GIVEN.astype(dtype), 2)[::2]  # not contiguous
     assert labels_sha256(stretched) == INFO.sha256
@@ -79,14 +79,14 @@ def test_the_same_labels_are_the_same_bytes(tmp_path, suffix, dtype):
         assert (tmp_path / f"a.{suffix}{end}").read_bytes() == (tmp_path / f"b.{suffix}{end}").read_bytes()
 
 
-def test_the_checksum_is_of_little_endian_int64():
-    assert labels_sha256(np.array([], np.int64)).startswith("e3b0c44298fc1c14")  # of nothing
+def test_checksum_is_of_little_endian_int64():
+    assert labels_sha256(np.array([], np.int64)).startswith("e3b0c44298fc1c14")  # of empty input
     assert labels_sha256(np.array([258])) == hashlib.sha256(b"\x02\x01\0\0\0\0\0\0").hexdigest()
 
 
 @settings(max_examples=20)
 @forall(labels=st.lists(st.integers(0, 9), max_size=40))
-def test_anything_survives_both_forms(tmp_path_factory, labels):
+def test_any_labels_survive_a_round_trip(tmp_path_factory, labels):
     labels = np.array(labels, dtype=np.int64)
     folder = tmp_path_factory.mktemp("any")
     info = LabelInfo.measure(labels, labels, kind="none", num_classes=10)
@@ -95,7 +95,7 @@ def test_anything_survives_both_forms(tmp_path_factory, labels):
         assert (read_labels(folder / name) == labels).all()
 
 
-def test_changed_labels_are_an_error_that_names_both_checksums(path):
+def test_changed_labels_error_gives_both_checksums(path):
     changed = GIVEN.copy()
     changed[3] = (changed[3] + 1) % 4
     if path.suffix == ".npy":
@@ -117,16 +117,16 @@ def test_changed_labels_are_an_error_that_names_both_checksums(path):
         (b"{}", "it has no 'kind'"),
     ],
 )
-def test_a_broken_json_is_an_error(path, content, message):
+def test_invalid_json_raises(path, content, message):
     path.with_name(path.name + ".json").write_bytes(content)
     with pytest.raises(LabelFileError, match=f"{path.name}.json cannot be used: {message}"):
         read_labels(path)
 
 
 @pytest.mark.parametrize("name", ["num_classes", "rate_got"])
-def test_a_json_with_text_for_a_number_is_an_error(path, name):
-    beside = path.with_name(path.name + ".json")
-    beside.write_text(json.dumps(json.loads(beside.read_text()) | {name: "three"}))
+def test_json_with_text_instead_of_a_number_raises(path, name):
+    json_path = path.with_name(path.name + ".json")
+    json_path.write_text(json.dumps(json.loads(json_path.read_text()) | {name: "three"}))
     with pytest.raises(
         LabelFileError, match=rf"cannot be used: Parameter `{name}` should be .*'three'.*, or remove it"
     ):
@@ -134,7 +134,7 @@ def test_a_json_with_text_for_a_number_is_an_error(path, name):
 
 
 @pytest.mark.parametrize("header", ["given_label", "label", "noisy_label", " label "])
-def test_a_column_is_found_by_its_name(tmp_path, header):
+def test_column_is_found_by_name(tmp_path, header):
     (tmp_path / "a.csv").write_text(f"file,{header},other\na.png,3,9\nb.png, 1,9\n", encoding="utf-8-sig")
     assert read_labels(tmp_path / "a.csv").tolist() == [3, 1]
     assert read_labels(tmp_path / "a.csv", "other").tolist() == [9, 9]
@@ -168,13 +168,13 @@ def test_columns_of_npy_files(tmp_path):
         (b"label\n1\x00\n", "a.csv"),
     ],
 )
-def test_a_broken_csv(tmp_path, content, message):
+def test_invalid_csv_raises(tmp_path, content, message):
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(LabelFileError, match=message):
         read_labels(tmp_path / "a.csv")
 
 
-class Evil:
+class Malicious:
     def __init__(self, target):
         self.target = target
 
@@ -182,23 +182,23 @@ class Evil:
         return (open, (str(self.target), "w"))
 
 
-def test_broken_npy_files_and_an_evil_one(tmp_path):
+def test_invalid_and_malicious_npy_files_raise(tmp_path):
     path = tmp_path / "a.npy"
     np.save(path, GIVEN)
-    whole = path.read_bytes()
-    evil = np.empty(1, dtype=object)
-    evil[0] = Evil(tmp_path / "hacked")
-    np.save(path, evil, allow_pickle=True)
+    valid = path.read_bytes()
+    malicious = np.empty(1, dtype=object)
+    malicious[0] = Malicious(tmp_path / "hacked")
+    np.save(path, malicious, allow_pickle=True)
     (tmp_path / "hacked").unlink(missing_ok=True)
-    huge = whole.replace(b"(200,), }         ", b"(99999999999999,),}")[: len(whole)]
-    assert huge != whole
+    huge = valid.replace(b"(200,), }         ", b"(99999999999999,),}")[: len(valid)]
+    assert huge != valid
     broken = [
         b"",
-        whole[:4],
-        whole[:50],
-        whole[:-1],
+        valid[:4],
+        valid[:50],
+        valid[:-1],
         b"\x93NUMPY" + 200 * b"\xff",
-        pickle.dumps(Evil(tmp_path / "hacked")),
+        pickle.dumps(Malicious(tmp_path / "hacked")),
     ]
     for content in [path.read_bytes(), huge, *broken]:
         path.write_bytes(content)
@@ -210,7 +210,7 @@ def test_broken_npy_files_and_an_evil_one(tmp_path):
         read_labels(path)
 
 
-def test_wrong_arguments(tmp_path):
+def test_invalid_arguments(tmp_path):
     with pytest.raises(ValueError, match=r"`path` should be a \.npy or \.csv file"):
         write_labels(tmp_path / "a.txt", GIVEN, INFO)
     with pytest.raises(ValueError, match=r"`path` should be a \.npy or \.csv file"):
@@ -226,7 +226,7 @@ def test_wrong_arguments(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
+def test_failed_write_keeps_existing_files(tmp_path, monkeypatch):
     write_labels(tmp_path / "a.npy", GIVEN, INFO)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
 
@@ -245,14 +245,14 @@ def test_without_a_confusion_matrix_flips_are_unknown(tmp_path):
     assert read_info(tmp_path / "a.npy").flips is None
 
 
-def test_a_damaged_header_is_one_sentence(tmp_path):
+def test_damaged_header_raises_a_clear_error(tmp_path):
     path = tmp_path / "x.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{[[[[[[[[[[[[[[[")
     with pytest.raises(LabelFileError, match="damaged"):
         read_labels(path)
 
 
-def test_a_doubled_column_is_refused_and_blank_lines_at_the_end_are_not(tmp_path):
+def test_duplicate_column_raises_but_trailing_blank_lines_do_not(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("label,label\n1,2\n")
     with pytest.raises(LabelFileError, match="should have one column label"):

@@ -1,7 +1,7 @@
-"""The paper's own labels. ``golden/labels.json`` holds their checksums, in the form of ``labels_sha256``.
+"""The paper's labels. ``golden/labels.json`` holds their checksums, computed by ``labels_sha256``.
 
-The labels come from the authors' generator, run on the official files. Drawing them again takes CIFAR: set OGC_CIFAR to
-a folder that ``ogc.data.cifar10`` and ``cifar100`` accept.
+The labels come from the authors' generator, run on the official files. Drawing them again requires CIFAR: set OGC_CIFAR
+to a folder that ``ogc.data.cifar10`` and ``cifar100`` accept.
 """
 
 import json
@@ -18,7 +18,7 @@ from ogc.noise.by_kind import Kind, Truth
 
 TESTS = Path(__file__).parents[1]
 CHECKSUMS = json.loads((TESTS / "golden" / "labels.json").read_text())
-LABELS = TESTS.parents[1] / "shared" / "golden" / "labels.npz"  # beside a clone of the maintainers
+LABELS = TESTS.parents[1] / "shared" / "golden" / "labels.npz"  # next to a maintainer's clone
 CIFAR = os.environ.get("OGC_CIFAR")
 
 with_cifar = pytest.mark.skipif(CIFAR is None, reason="needs OGC_CIFAR, a folder of CIFAR-10 and CIFAR-100")
@@ -38,7 +38,7 @@ def draw(key, images, device="cpu"):
 
 @with_cifar
 @pytest.mark.parametrize("key", CHECKSUMS)
-def test_cifar_gets_the_papers_labels(key, images):
+def test_reproduces_the_papers_labels(key, images):
     given = draw(key, images)
     if LABELS.exists():
         different = int((given != np.load(LABELS)[key]).sum())
@@ -50,11 +50,11 @@ def test_cifar_gets_the_papers_labels(key, images):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("key", [key for key in CHECKSUMS if "instance" in key])
-def test_a_gpu_draws_the_papers_labels_too(key, images):
+def test_gpu_reproduces_the_papers_labels(key, images):
     assert labels_sha256(draw(key, images, "cuda")) == CHECKSUMS[key]
 
 
-@pytest.mark.skipif(not LABELS.exists(), reason="needs shared/golden/labels.npz beside the clone")
-def test_the_checksums_are_those_of_the_labels():
+@pytest.mark.skipif(not LABELS.exists(), reason="needs shared/golden/labels.npz next to the clone")
+def test_checksums_match_the_labels():
     with np.load(LABELS) as labels:
         assert {key: labels_sha256(labels[key]) for key in labels} == CHECKSUMS

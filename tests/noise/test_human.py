@@ -19,7 +19,7 @@ def labels10():
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Small files in the official format, made official: their checksums are the known ones."""
+    """Write small files in the official format, and register their checksums as the published ones."""
     contents = {
         "CIFAR-10_human.pt": labels10(),
         "CIFAR-100_human.pt": {"clean_label": np.arange(N), "noisy_label": np.arange(N)[::-1].copy()},
@@ -45,7 +45,7 @@ def test_cifar100n(files):
     assert (cifar_n(str(files / "CIFAR-100_human.pt"), "clean", clean=torch.arange(N)) == np.arange(N)).all()
 
 
-def test_files_as_numpy_1_wrote_them_load(files, tmp_path, monkeypatch):
+def test_files_written_by_numpy_1_load(files, tmp_path, monkeypatch):
     """The published files name numpy.core, which NumPy 2 calls numpy._core."""
     path = tmp_path / "old.pt"
     content = (files / "CIFAR-100_human.pt").read_bytes()
@@ -60,7 +60,7 @@ def test_files_as_numpy_1_wrote_them_load(files, tmp_path, monkeypatch):
     assert (cifar_n(path, "clean") == np.arange(N)).all()
 
 
-def test_a_changed_file_is_an_error_that_names_both_checksums(files):
+def test_changed_file_error_gives_both_checksums(files):
     path = files / "CIFAR-10_human.pt"
     expected = human.PUBLISHED[0].sha256
     changed = labels10()
@@ -71,7 +71,7 @@ def test_a_changed_file_is_an_error_that_names_both_checksums(files):
         cifar_n(path, "worse")
 
 
-def test_labels_in_another_order_are_an_error_that_names_the_first(files):
+def test_labels_in_another_order_error_gives_first_mismatch(files):
     clean = labels10()["clean_label"]
     assert len(cifar_n(files / "CIFAR-10_human.pt", "worse", clean=clean)) == N
     swapped = clean.copy()
@@ -82,7 +82,7 @@ def test_labels_in_another_order_are_an_error_that_names_the_first(files):
         cifar_n(files / "CIFAR-10_human.pt", "worse", clean=clean[:-1])
 
 
-class Evil:
+class Malicious:
     def __init__(self, target):
         self.target = target
 
@@ -94,14 +94,14 @@ class Evil:
 @pytest.mark.parametrize("form", ["zip", "legacy", "pickle"])
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol 4:UserWarning")
-def test_an_evil_pickle_does_not_run(tmp_path, form, protocol, published, monkeypatch):
+def test_malicious_pickle_does_not_run(tmp_path, form, protocol, published, monkeypatch):
     path, target = tmp_path / "CIFAR-10_human.pt", tmp_path / "hacked"
-    evil = {**labels10(), "worse_label": Evil(target)}
+    malicious = {**labels10(), "worse_label": Malicious(target)}
     if form == "pickle":
-        path.write_bytes(pickle.dumps(evil, protocol=protocol))
+        path.write_bytes(pickle.dumps(malicious, protocol=protocol))
     else:
-        torch.save(evil, path, pickle_protocol=protocol, _use_new_zipfile_serialization=form == "zip")
-    if published:  # even then
+        torch.save(malicious, path, pickle_protocol=protocol, _use_new_zipfile_serialization=form == "zip")
+    if published:  # not even with a known checksum
         known = replace(human.PUBLISHED[0], sha256=hashlib.sha256(path.read_bytes()).hexdigest())
         monkeypatch.setattr(human, "PUBLISHED", (known, human.PUBLISHED[1]))
     with pytest.raises(pickle.UnpicklingError if published else LabelFileError):
@@ -109,14 +109,14 @@ def test_an_evil_pickle_does_not_run(tmp_path, form, protocol, published, monkey
     assert not target.exists()
 
 
-def test_nothing_stays_allowed_afterwards(files):
+def test_safe_globals_are_restored(files):
     before = set(torch.serialization.get_safe_globals())
     cifar_n(files / "CIFAR-10_human.pt", "worse")
     assert set(torch.serialization.get_safe_globals()) == before
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
-def test_a_truncated_file(files, keep):
+def test_truncated_file_raises(files, keep):
     path = files / "CIFAR-10_human.pt"
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
@@ -124,13 +124,13 @@ def test_a_truncated_file(files, keep):
         cifar_n(path, "worse")
 
 
-def test_a_wrong_kind_lists_the_right_ones(files):
+def test_unknown_kind_lists_known_kinds(files):
     with pytest.raises(ValueError, match=r"`kind` should be one of clean, aggregate, random1, .*worse, noisy. Found"):
         cifar_n(files / "CIFAR-10_human.pt", "worst")
     with pytest.raises(ValueError, match=r"one of clean, noisy with CIFAR-100_human.pt. Found `kind = 'worse'`"):
         cifar_n(files / "CIFAR-100_human.pt", "worse")
 
 
-def test_a_missing_file(tmp_path):
+def test_missing_file_raises(tmp_path):
     with pytest.raises(FileNotFoundError):
         cifar_n(tmp_path / "none.pt", "worse")

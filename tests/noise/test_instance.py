@@ -17,8 +17,8 @@ def some_images(n, seed=0, shape=(3, 8, 8)):
     return rng.integers(0, 256, (n, *shape), dtype=np.uint8), rng.integers(0, C, n)
 
 
-def one_at_a_time(images, labels, rate, num_classes, seed):
-    """The released generator's order of random calls, by loops, with SciPy's truncated normal."""
+def reference(images, labels, rate, num_classes, seed):
+    """Draw labels with loops, in the released generator's order of random calls, with SciPy's truncated normal."""
     stream = np.random.RandomState(seed)
     normal = stats.truncnorm((0 - rate) / 0.1, (1 - rate) / 0.1, loc=rate, scale=0.1)
     q = normal.rvs(len(labels), random_state=stream)
@@ -34,7 +34,7 @@ def one_at_a_time(images, labels, rate, num_classes, seed):
 
 
 def channels_last(image):
-    """The pixels row by row, red, green and blue of one pixel together."""
+    """Flatten an image row by row, with the channels of each pixel next to each other."""
     if image.ndim != 3 or len(image) != 3:
         return image.reshape(-1)
     _, height, width = image.shape
@@ -44,29 +44,29 @@ def channels_last(image):
 @pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize("rate", [0.1, 0.4])
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 8, 8), (8, 8, 3), (1,), (17,)])
-def test_equals_the_definition_by_loops(shape, rate, seed):
+def test_equals_the_loop_reference(shape, rate, seed):
     images, labels = some_images(400, shape=shape)
     fast = instance_dependent(images, labels, rate, num_classes=C, seed=seed)
-    assert (fast == one_at_a_time(images, labels, rate, C, seed=seed)).all()
+    assert (fast == reference(images, labels, rate, C, seed=seed)).all()
 
 
-def test_a_class_without_samples_uses_its_random_numbers_too():
+def test_class_without_samples_still_draws_random_numbers():
     images, labels = some_images(400)
     labels[labels == 4] = 5
     fast = instance_dependent(images, labels, 0.4, num_classes=C)
-    assert (fast == one_at_a_time(images, labels, 0.4, C, seed=0)).all()
+    assert (fast == reference(images, labels, 0.4, C, seed=0)).all()
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.4, 0.6])
 def test_rate_within_4_sigma(rate):
     images, labels = some_images(20_000, shape=(12,))
     given = instance_dependent(images, labels, rate, num_classes=C, seed=1)
-    expected = _flip_rates((np.arange(20_000) + 0.5) / 20_000, rate).mean()  # near rate, but for the cut
+    expected = _flip_rates((np.arange(20_000) + 0.5) / 20_000, rate).mean()  # close to rate, except for the truncation
     assert abs(expected - rate) < 0.006
     assert abs((given != labels).mean() - expected) < 4 * np.sqrt(rate * (1 - rate) / 20_000)
 
 
-def test_flip_rates_are_a_normal_cut_to_0_1():
+def test_flip_rates_are_a_normal_truncated_to_0_1():
     u = (np.arange(100_000) + 0.5) / 100_000
     q = _flip_rates(u, 0.4)
     assert abs(q.mean() - 0.4) < 1e-4
@@ -81,7 +81,7 @@ def test_flip_rates_are_a_normal_cut_to_0_1():
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.4, 0.9, 1.0])
-def test_flip_rates_are_scipys(rate):
+def test_flip_rates_equal_scipy(rate):
     expected = stats.truncnorm((0 - rate) / 0.1, (1 - rate) / 0.1, loc=rate, scale=0.1).rvs(
         10_000, random_state=np.random.RandomState(5)
     )
@@ -89,7 +89,7 @@ def test_flip_rates_are_scipys(rate):
     assert abs(found - expected).max() < 1e-12
 
 
-def test_the_same_image_is_taken_for_the_same_class():
+def test_same_image_gets_the_same_wrong_label():
     images = np.repeat(some_images(C)[0], 300, axis=0)
     labels = np.arange(C).repeat(300)
     table = confusion_matrix(labels, instance_dependent(images, labels, 0.4, num_classes=C), num_classes=C)
@@ -98,8 +98,8 @@ def test_the_same_image_is_taken_for_the_same_class():
         assert wrong.max() > 0.95 * wrong.sum()  # scores are in the thousands: the softmax is a single class
 
 
-def test_the_projection_is_exact():
-    """So the order of summation, and with it the device, cannot matter."""
+def test_projection_is_exact():
+    """The order of summation, and with it the device, has no effect."""
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (5, 3072), dtype=np.uint8))
     W = rng.standard_normal((3072, C))
@@ -112,7 +112,7 @@ def test_the_projection_is_exact():
     assert abs(scores - pixels.double().numpy() @ W).max() < 1e-3
 
 
-def test_tensors_and_arrays_channels_first_and_last_give_the_same():
+def test_tensors_arrays_and_channel_orders_agree():
     images, labels = some_images(300)
     given = instance_dependent(images, labels, 0.4, num_classes=C)
     last = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
@@ -123,14 +123,14 @@ def test_tensors_and_arrays_channels_first_and_last_give_the_same():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_the_gpu_gives_the_same():
+def test_gpu_equals_cpu():
     images, labels = some_images(20_000, shape=(3, 32, 32))
     on_cpu = instance_dependent(images, labels, 0.4, num_classes=C)
     on_gpu = instance_dependent(torch.from_numpy(images).cuda(), labels, 0.4, num_classes=C)
     assert (on_cpu == on_gpu).all()
 
 
-def test_another_class_does_not_change_the_noise_of_a_class():
+def test_noise_of_a_class_does_not_depend_on_other_classes():
     images, labels = some_images(500)
     shifted = np.where(labels == 0, 1, labels)
     first = instance_dependent(images, labels, 0.4, num_classes=C)
@@ -138,7 +138,7 @@ def test_another_class_does_not_change_the_noise_of_a_class():
     assert (first == second)[labels != 0].all()
 
 
-def test_seeds_types_and_input_untouched():
+def test_seed_dtype_and_unmodified_input():
     images, labels = some_images(500)
     labels = labels.astype(np.uint8)
     before = images.copy(), labels.copy()
@@ -150,19 +150,19 @@ def test_seeds_types_and_input_untouched():
     assert (labels == before[1]).all()
 
 
-def test_a_seed_gives_the_same_labels_in_another_process_and_on_every_machine(tmp_path):
+def test_seed_is_reproducible_across_processes_and_machines(tmp_path):
     code = (
         "import numpy as np; from ogc.noise import *; images = (np.arange(500 * 20) % 251).astype(np.uint8)\n"
         "labels = np.arange(500) % 10\n"
         "print(labels_sha256(instance_dependent(images.reshape(500, 20), labels, 0.4, num_classes=10, seed=7)))\n"
     )
-    there = output_of(code, tmp_path).strip()
+    other_process = output_of(code, tmp_path).strip()
     images = (np.arange(500 * 20) % 251).astype(np.uint8).reshape(500, 20)
-    here = labels_sha256(instance_dependent(images, np.arange(500) % 10, 0.4, num_classes=10, seed=7))
-    assert there == here == "cd41b82610b357ce51535044136fbfd824bfff21a9d66b3c29628b49af5cec2b"
+    this_process = labels_sha256(instance_dependent(images, np.arange(500) % 10, 0.4, num_classes=10, seed=7))
+    assert other_process == this_process == "cd41b82610b357ce51535044136fbfd824bfff21a9d66b3c29628b49af5cec2b"
 
 
-def test_no_images():
+def test_empty_input():
     empty = instance_dependent(np.zeros((0, 3, 8, 8), np.uint8), np.zeros(0, np.int64), 0.4, num_classes=C)
     assert empty.shape == (0,)
 
@@ -175,14 +175,14 @@ def test_no_images():
         (np.zeros((2, 4), np.uint8), -0.1, r"`rate` should be in \[0, 1\]"),
     ],
 )
-def test_errors(images, rate, message):
+def test_invalid_arguments(images, rate, message):
     with pytest.raises(ValueError, match=message):
         instance_dependent(images, np.array([0, 1]), rate, num_classes=C)
 
 
 @pytest.mark.slow
-def test_ten_times_the_images_take_ten_times_the_time():
-    """About, and the best of three. Fifty thousand took seconds on one core on 2026-11-16."""
+def test_time_is_linear_in_the_number_of_images():
+    """Approximately, in the best of three tries. 50,000 images took seconds on one core on 2026-11-16."""
     images, labels = some_images(50_000, shape=(3, 32, 32))
 
     def seconds(N):

@@ -37,8 +37,8 @@ def kind(request):
     return KINDS[request.param]
 
 
-def one_at_a_time(labels, rates, seed):
-    """The released generator's order of random calls, by loops: (N,), (C, C) -> (N,)."""
+def reference(labels, rates, seed):
+    """Draw labels with loops, in the released generator's order of random calls: (N,), (C, C) -> (N,)."""
     stream = np.random.RandomState(seed)
     given = labels.tolist()
     for a, row in enumerate(rates):
@@ -56,7 +56,7 @@ def one_at_a_time(labels, rates, seed):
 
 @pytest.mark.parametrize("seed", [0, 3, 2**32 - 1])
 @pytest.mark.parametrize("rate", [0.05, 0.4, 1.0])
-def test_equals_the_definition_by_loops(rate, seed):
+def test_equals_the_loop_reference(rate, seed):
     labels = np.random.default_rng(2).integers(0, C, 2000)
     labels[labels == 6] = 7  # a class without samples
     matrices = {"symmetric": np.full((C, C), rate / (C - 1)), "pairs": np.zeros((C, C)), "next": np.zeros((C, C))}
@@ -70,10 +70,10 @@ def test_equals_the_definition_by_loops(rate, seed):
         "next": pair_flip(labels, rate, num_classes=C, seed=seed),
     }
     for name, given in found.items():
-        assert (given == one_at_a_time(labels, matrices[name], seed)).all(), name
+        assert (given == reference(labels, matrices[name], seed)).all(), name
 
 
-def test_the_released_codes_counts_on_cifar10():
+def test_flip_counts_on_cifar10_match_the_released_code():
     labels = np.arange(C).repeat(5000)
     given = symmetric(labels, 0.5, num_classes=C)
     table = confusion_matrix(labels, given, num_classes=C)
@@ -83,7 +83,7 @@ def test_the_released_codes_counts_on_cifar10():
 
 
 @pytest.mark.parametrize(("rate", "flips"), [(0.2, 9_900), (0.5, 19_800), (0.8, 39_600)])
-def test_the_released_codes_counts_on_cifar100(rate, flips):
+def test_flip_counts_on_cifar100_match_the_released_code(rate, flips):
     labels = np.arange(100).repeat(500)
     assert (symmetric(labels, rate, num_classes=100) != labels).sum() == flips
     for pairs in (CIFAR100_PAIRS, CIFAR100_BLOCKS):
@@ -102,7 +102,7 @@ def test_symmetric_counts_are_exact_for_every_pair_of_classes(labels, rate):
     rate=st.floats(0, 1),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_counts_are_exact_whatever_the_labels(labels, rate, seed):
+def test_counts_are_exact_for_any_labels(labels, rate, seed):
     labels = np.array(labels, dtype=np.int64)
     before = labels.copy()
     size = np.bincount(labels, minlength=5)
@@ -115,14 +115,14 @@ def test_counts_are_exact_whatever_the_labels(labels, rate, seed):
     assert (labels == before).all()
 
 
-def test_counts_are_cut_to_integers():
+def test_counts_are_rounded_down():
     labels = np.repeat([0, 1, 2], [5, 1, 0])  # a small class, one of a single sample, an empty one
     given = symmetric(labels, 0.5, num_classes=3)
     assert sorted(given[:5]) == [0, 0, 0, 1, 2]
     assert given[5] == 1
 
 
-def test_asymmetric_flips_only_the_pairs_and_exactly(labels):
+def test_asymmetric_flips_only_the_pairs_with_exact_counts(labels):
     given = asymmetric(labels, 0.4, pairs=CIFAR10_PAIRS)
     expected = np.diag(np.bincount(labels))
     for source, target in CIFAR10_PAIRS.items():
@@ -132,11 +132,11 @@ def test_asymmetric_flips_only_the_pairs_and_exactly(labels):
     assert (confusion_matrix(labels, given, num_classes=C) == expected).all()
 
 
-def test_cat_and_dog_are_swapped_and_not_sent_back():
+def test_cat_and_dog_are_swapped_only_once():
     assert asymmetric(np.array([3, 5, 3, 5]), 1.0, pairs=CIFAR10_PAIRS).tolist() == [5, 3, 5, 3]
 
 
-def test_no_pairs_is_no_noise(labels):
+def test_no_pairs_means_no_noise(labels):
     assert (asymmetric(labels, 1.0, pairs={}) == labels).all()
 
 
@@ -147,7 +147,7 @@ def test_pairs_of_cifar100():
     for pairs, group_of in ((CIFAR100_PAIRS, coarse.get), (CIFAR100_BLOCKS, lambda fine: fine // 5)):
         assert sorted(pairs) == sorted(pairs.values()) == list(range(100))
         assert all(group_of(source) == group_of(target) for source, target in pairs.items())
-        for start in range(100):  # a circle of five
+        for start in range(100):  # a cycle of five
             place, length = pairs[start], 1
             while place != start:
                 place, length = pairs[place], length + 1
@@ -157,7 +157,7 @@ def test_pairs_of_cifar100():
     assert (CIFAR100_BLOCKS[0], CIFAR100_BLOCKS[4]) == (1, 0)
 
 
-def test_a_matrix_gives_its_rates_within_4_sigma(labels):
+def test_rates_of_a_matrix_within_4_sigma(labels):
     matrix = np.random.default_rng(0).dirichlet(np.ones(C), C)
     table = confusion_matrix(labels, by_matrix(labels, matrix, seed=5), num_classes=C)
     size = table.sum(1, keepdims=True)
@@ -165,23 +165,23 @@ def test_a_matrix_gives_its_rates_within_4_sigma(labels):
     assert (abs(table - size * matrix) < 4 * sigma + 1).all()
 
 
-def test_what_has_no_probability_is_never_drawn():
+def test_labels_of_probability_zero_are_never_drawn():
     labels = np.arange(3).repeat(20_000)
-    matrix = [[0, 1, 0], [0.5 - 4e-7, 0, 0.5 - 4e-7], [0, 0, 1]]  # sums to 1 within 1e-6, no better
+    matrix = [[0, 1, 0], [0.5 - 4e-7, 0, 0.5 - 4e-7], [0, 0, 1]]  # sums to 1 only within 1e-6
     table = confusion_matrix(labels, by_matrix(labels, matrix), num_classes=3)
     assert (table[np.array(matrix) == 0] == 0).all()
 
 
-def test_the_identity_is_no_noise(labels):
+def test_identity_matrix_adds_no_noise(labels):
     assert (by_matrix(labels, np.eye(C)) == labels).all()
 
 
-def test_which_samples_are_flipped_does_not_depend_on_their_place(labels, kind):
+def test_flips_do_not_depend_on_position(labels, kind):
     flipped = kind(labels) != labels
     assert abs(flipped[:25_000].mean() - flipped[25_000:].mean()) < 0.02
 
 
-def test_a_seed_is_a_noise(labels, kind):
+def test_seed_determines_the_noise(labels, kind):
     first = kind(labels, seed=3)
     assert (first == kind(labels, seed=3)).all()
     assert (first != kind(labels, seed=4)).mean() > 0.15
@@ -196,22 +196,24 @@ def test_a_seed_is_a_noise(labels, kind):
         ("by_matrix", "57db315852b968f67f9fb9c64ca0706512b0b477ddcacda72e65762670982cd9"),
     ],
 )
-def test_a_seed_gives_the_same_labels_on_every_machine(name, sha256):
+def test_seed_is_reproducible_across_machines(name, sha256):
     assert labels_sha256(KINDS[name](np.arange(1000) % C, seed=7)) == sha256
 
 
-def test_a_seed_gives_the_same_labels_in_another_process(tmp_path):
+def test_seed_is_reproducible_across_processes(tmp_path):
     code = (
         "import numpy as np; from ogc.noise import *; labels = np.arange(1000) % 10\n"
         "print(labels_sha256(symmetric(labels, 0.5, num_classes=10, seed=7)))\n"
         "print(labels_sha256(by_matrix(labels, np.full((10, 10), 0.05) + 0.5 * np.eye(10), seed=7)))\n"
     )
-    there = output_of(code, tmp_path).split()
-    assert there == [labels_sha256(KINDS[name](np.arange(1000) % C, seed=7)) for name in ("symmetric", "by_matrix")]
+    other_process = output_of(code, tmp_path).split()
+    assert other_process == [
+        labels_sha256(KINDS[name](np.arange(1000) % C, seed=7)) for name in ("symmetric", "by_matrix")
+    ]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
-def test_type_is_kept_and_input_untouched(dtype):
+def test_dtype_is_kept_and_input_is_not_modified(dtype):
     labels = np.arange(200, dtype=dtype).repeat(200)  # 199 + 199 does not fit into uint8
     before = labels.copy()
     for given in (
@@ -225,13 +227,13 @@ def test_type_is_kept_and_input_untouched(dtype):
         assert (labels == before).all()
 
 
-def test_read_only_labels_are_fine(labels, kind):
+def test_accepts_read_only_labels(labels, kind):
     locked = labels.copy()
     locked.flags.writeable = False
     kind(locked)
 
 
-def test_no_labels(kind):
+def test_empty_labels(kind):
     assert kind(np.array([], dtype=np.int64)).shape == (0,)
 
 
@@ -252,7 +254,7 @@ def test_errors_name_the_rule_and_the_value(flip, labels, rate, num_classes, mes
         flip(np.array(labels), rate, num_classes=num_classes)
 
 
-def test_more_errors():
+def test_invalid_seeds_dtypes_and_pairs():
     for seed in (-1, 2**32):
         with pytest.raises(ValueError, match=rf"`seed` should be in \[0, 2\*\*32\). Found `seed = {seed}`"):
             symmetric(np.array([0, 1]), 0.5, num_classes=2, seed=seed)
@@ -275,6 +277,6 @@ def test_more_errors():
         ([1, 0], "`matrix` should be square"),
     ],
 )
-def test_a_matrix_that_is_none_is_refused(matrix, message):
+def test_invalid_matrix_is_rejected(matrix, message):
     with pytest.raises(ValueError, match=message):
         by_matrix(np.array([0, 1]), matrix)
