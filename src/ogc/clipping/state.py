@@ -1,4 +1,4 @@
-"""The buffers of OGC that a training step writes, and the solution of an update by name."""
+"""The buffers of OGC that a training step writes, and the result of an update."""
 
 from __future__ import annotations
 
