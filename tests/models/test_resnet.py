@@ -61,7 +61,7 @@ def test_sides(block: type[BasicBlock] | type[Bottleneck], small: bool, sides: l
 @pytest.mark.parametrize(("before", "stride"), [(8, 2), (8, 1), (16, 1)])
 def test_a_block_reads_like_the_paper(block: type[BasicBlock] | type[Bottleneck], before: int, stride: int) -> None:
     torch.manual_seed(0)
-    width = 16 // block.widening
+    width = 16 // block.expansion
     module, x = block(before, width, stride), torch.randn(4, before, 6, 6)
     parts = [("conv1", "bn1"), ("conv2", "bn2"), ("conv3", "bn3")][: 2 if block is BasicBlock else 3]
 

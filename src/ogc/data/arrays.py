@@ -61,7 +61,7 @@ def arrays(
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays by name. That of a .npy file has none."""
+    """Read the arrays by name. The array of a .npy file has the name ``UNNAMED``."""
     with extra("cli", "Arrays need NumPy", "numpy"):
         import numpy as np
     if not path.is_file():
@@ -85,7 +85,7 @@ def _pick(found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | Non
 
 
 def single(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
-    """Return the array of a file that is named ``asked``, or else like one of ``usual``."""
+    """Read one array of a file: the one named ``asked``, or by default the first of the ``usual`` names."""
     return _pick(_load(path), usual, asked, path)
 
 
