@@ -189,7 +189,7 @@ def test_accumulated_micro_batches_are_one_batch(tmp_path: Path, tokens: bool) -
 def test_the_loss_is_the_criterions_over_the_window() -> None:
     criterion = small_ogc(follow_lr=False)
     of_trainer = loss(criterion)
-    type(of_trainer).is_known = True
+    type(of_trainer).is_registered = True
     logits = torch.randn(3, 5, 4, requires_grad=True)
     labels = torch.tensor([[0, 1, -100, 2, 3]] * 3)
     value = of_trainer({"logits": logits}, labels, num_items_in_batch=torch.tensor(24))
