@@ -143,10 +143,12 @@ def update_cost(base: str, size: int, device: torch.device, blocks: int) -> dict
     criterion.seen.fill_(size)
     reference.queue.extend(H.tolist())
 
-    def eight(update: Callable[[], None]) -> Callable[[], None]:
+    def eight_times(update: Callable[[], None]) -> Callable[[], None]:
         return lambda: [update() for _ in range(8)] and None
 
-    times = medians({"ogc": eight(criterion.update), "scikit-learn": eight(reference.update)}, blocks, device)
+    times = medians(
+        {"ogc": eight_times(criterion.update), "scikit-learn": eight_times(reference.update)}, blocks, device
+    )
     return {name: t / 8 for name, t in times.items()}
 
 

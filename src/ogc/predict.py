@@ -165,9 +165,7 @@ class Predictor:
             return self._array(values, "the array")
         path = Path(data).expanduser()
         if not path.exists():
-            raise FileNotFoundError(
-                f"There is no `{data}`. Expected {ACCEPTED[kind]}, like what the run was trained on."
-            )
+            raise FileNotFoundError(f"There is no `{data}`. Expected {ACCEPTED[kind]}, like the run's training data.")
         suffix = path.suffix.lower()
         if path.is_dir() or suffix in SUFFIXES:
             self._require_kind("images", f"`{data}`")
@@ -177,14 +175,16 @@ class Predictor:
             aside = () if self.preprocessing.encoder is None else (id or self.preprocessing.encoder.id,)
             return self._rows(read(path, as_found=aside), f"`{data}`", id)
         if suffix in ARRAYS:
-            require(kind != "table", "data", f"{ACCEPTED[kind]}, like what the run was trained on", str(data))
+            require(kind != "table", "data", f"{ACCEPTED[kind]}, like the run's training data", str(data))
             return self._array(single(path, None, FEATURES), f"`{data}`")
-        raise ValueError(f"`{data}` cannot be read. Expected {ACCEPTED[kind]}, like what the run was trained on.")
+        raise ValueError(f"`{data}` cannot be read. Expected {ACCEPTED[kind]}, like the run's training data.")
 
     def _require_kind(self, kind: str, what: str) -> None:
         own = self.preprocessing.kind
         if own != kind:
-            raise ValueError(f"{what} cannot be predicted by this run. Expected {ACCEPTED[own]}, as in its training.")
+            raise ValueError(
+                f"{what} cannot be predicted by this run. Expected {ACCEPTED[own]}, like its training data."
+            )
 
     def _array(self, values: NDArray[Any], where: str) -> Samples:
         inputs, shape = to_inputs(values, where.strip("`")), self.preprocessing.shape

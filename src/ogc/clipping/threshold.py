@@ -32,7 +32,7 @@ LOGIT_STEP = 2 * LOGIT_MAX / TABLE
 
 
 class Slopes:
-    """Solves Eq. 12 of Ye et al., 2025, for a pointwise loss, by its slope on the grid and the inverse of the slope.
+    """Solver of Eq. 12 of Ye et al., 2025, for a pointwise loss, from its slope on the grid and the inverse slope.
 
     All tensors are constants. Raise ValueError if the slope does not fall strictly as p rises: there is then no unique
     p0 for a tau.

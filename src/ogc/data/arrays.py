@@ -36,9 +36,9 @@ def arrays(
 ) -> Loaded:
     """Load the training set and ``val`` from one ``.npz`` with features and labels, or from ``.npy`` files.
 
-    Features are (N, F), used as they are in float32, or uint8 images, (N, 3, height, width) or (N, height, width, 3).
-    Labels are integers or strings, (N,); their sorted values name the classes. In an ``.npz`` file, the features are
-    named `X`, `features` or `embeddings`, the labels `y` or `labels`, and the optional true labels `true`,
+    Features are (N, F), converted to float32 but not scaled, or uint8 images, (N, 3, height, width) or (N, height,
+    width, 3). Labels are integers or strings, (N,); their sorted values name the classes. In an ``.npz`` file, the
+    features are named `X`, `features` or `embeddings`, the labels `y` or `labels`, and the optional true labels `true`,
     `true_labels` or `y_true`.
     """
     path = Path(features)

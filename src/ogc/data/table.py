@@ -40,7 +40,7 @@ def table(
     test: str | Path | None = None,
     skip_bad: bool = False,
 ) -> Loaded:
-    """Load the training set, ``val`` (a share of the rows that keeps classes in proportion, or a file) and ``test``.
+    """Load the training set, ``val`` (a stratified share of the rows, or a file) and ``test``.
 
     CSV files may be separated by commas, semicolons, tabs or bars. Numbers are standardised, dates become year, month
     and weekday, free text becomes TF-IDF, and other strings become one-hot. Constant columns and identifiers are

@@ -362,7 +362,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _Survey:
-    """Predictions for all rows of ``fit``, summed over the surveys during training."""
+    """Log margins of all rows of ``fit``, summed over the surveys during training."""
 
     def __init__(self, inputs: Tensor, given: Tensor) -> None:
         self.inputs, self.given, self.margin, self.count = inputs, given, torch.zeros(len(given)), 0

@@ -37,7 +37,7 @@ class Shortcut(nn.Sequential):
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with a shortcut: pairs of (N, C, H, W) -> (N, width, H / stride, W / stride).
 
-    A pair has the same images twice, for the convolutions and for the shortcut (see :meth:`NormAct.fork`).
+    A pair has the same tensor twice, for the convolutions and for the shortcut (see :meth:`NormAct.fork`).
     """
 
     expansion = 1
