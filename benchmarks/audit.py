@@ -1,9 +1,9 @@
-"""How well the audit finds wrong labels, compared with cleanlab. The tables are in docs/audit_measurements.md.
+"""Measure how well the audit finds wrong labels, compared with cleanlab. The tables are in docs/audit_measurements.md.
 
     python benchmarks/audit.py cpu                                    # digits and a table: ten minutes on two cores
     python benchmarks/audit.py same                                   # our network in five folds: another ten minutes
     python benchmarks/audit.py train --data ~/cifar --out runs/found  # on a GPU: 18 minutes on an H200
-    python benchmarks/audit.py score runs/found                       # measure what train has written
+    python benchmarks/audit.py score runs/found                       # measure the results of train
     python benchmarks/audit.py --write docs/audit_measurements.md     # insert the recorded numbers
 
 All but ``train`` need cleanlab (pip install -c constraints.txt cleanlab). ``train`` works in pieces of several runs
@@ -60,7 +60,7 @@ def digits(seed: int, folder: Path) -> Task:
     source = Source.parse("digits")
     job = Job(recipe, source, *load(source, recipe), folder / "run")
     data, _ = job.data
-    # not standardised, which inflates the border pixels: cleanlab's best was 0.03 to 0.05 lower (seeds 0, 1)
+    # Standardising inflates the border pixels: cleanlab's best was 0.03 to 0.05 lower with it (seeds 0, 1).
     return Task(job, data.inputs[torch.arange(len(data))].flatten(1).double().numpy(), "passthrough")
 
 
@@ -84,7 +84,7 @@ def write_table(seed: int, path: Path) -> None:
         writer.writerows([*row, f"c{y}", f"c{t}"] for row, y, t in zip(cells, given, true, strict=True))
 
 
-def made_table(seed: int, folder: Path) -> Task:
+def synthetic_table(seed: int, folder: Path) -> Task:
     path = folder / "made.csv"
     write_table(seed, path)
     source = Source.parse(str(path), label="label", true="truth", val=0.0)
@@ -113,7 +113,7 @@ def for_scikit_learn(path: Path) -> tuple[Any, Any]:
     )
 
 
-DATA: dict[str, Callable[[int, Path], Task]] = {"digits": digits, "table": made_table}
+DATA: dict[str, Callable[[int, Path], Task]] = {"digits": digits, "table": synthetic_table}
 
 
 def classifiers(seed: int) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def trained(job: Job) -> Facts:
     samples, _ = read_tensors(job.out / SAMPLES)
     device = torch.device("cpu")
     last = {
-        which: log_probabilities(job.out, which, trained_on=data, asked=data, device=device)
+        which: log_probabilities(job.out, which, trained_on=data, evaluated=data, device=device)
         for which in ("last", "averaged")
     }
     given, wrong = data.given.numpy(), (data.given != data.true).numpy()
@@ -201,12 +201,12 @@ def same_network(name: str, seed: int) -> Facts:
                 part = Part(f"{method}-{fold}", method, fold)
                 each = job_of(part, job, Path(folder) / part.name)
                 train([each], device="cpu")
-                asked, index = held_out(part, job)
+                evaluated, index = held_out(part, job)
                 log_p = log_probabilities(
                     Path(folder) / part.name,
                     "averaged",
                     trained_on=each.data[0],
-                    asked=asked,
+                    evaluated=evaluated,
                     device=torch.device("cpu"),
                 )
                 p[index] = log_p.double().exp().numpy()
@@ -216,9 +216,9 @@ def same_network(name: str, seed: int) -> Facts:
 
 
 def on_cpu(measure: Callable[[str, int], Facts], seeds: int, workers: int) -> Facts:
-    asked = [(name, seed) for name in reversed(DATA) for seed in range(seeds)]  # the slowest first
+    pairs = [(name, seed) for name in reversed(DATA) for seed in range(seeds)]  # the slowest first
     with ProcessPoolExecutor(workers) as pool:
-        runs = list(pool.map(measure, *zip(*asked, strict=True)))
+        runs = list(pool.map(measure, *zip(*pairs, strict=True)))
     for run in runs:
         scores = (score for facts in run["cleanlab"].values() for score in facts["scores"].values())
         best = max(score["precision_at_k"] for score in scores)
@@ -261,7 +261,7 @@ def train_piece(piece: Sequence[Part], whole: Job, out: Path, work: Path, device
     chosen = pick_device(device)
     for part, job, result in zip(missing, jobs, results, strict=True):
         folder = work / part.name
-        asked, index = held_out(part, whole)
+        evaluated, index = held_out(part, whole)
         facts = {
             **result["facts"],
             "recipe": result["recipe"],
@@ -271,7 +271,9 @@ def train_piece(piece: Sequence[Part], whole: Job, out: Path, work: Path, device
             "summary": result["summary"],
         }
         log_p = {
-            which: log_probabilities(folder, which, trained_on=job.data[0], asked=asked, device=chosen).half().numpy()
+            which: log_probabilities(folder, which, trained_on=job.data[0], evaluated=evaluated, device=chosen)
+            .half()
+            .numpy()
             for which in ("last", "averaged")
         }
         if part.fold is None:
@@ -288,10 +290,10 @@ def job_of(part: Part, whole: Job, folder: Path) -> Job:
     if part.fold is None:
         return whole._replace(recipe=recipe, out=folder)
     data, sets = whole.data
-    fold = folds(data.given) != part.fold
-    glance = {name: subset(each, torch.arange(min(len(each), 2000))) for name, each in sets.items()}
+    rest = folds(data.given) != part.fold
+    shorter = {name: subset(each, torch.arange(min(len(each), 2000))) for name, each in sets.items()}
     recipe = override(recipe, {"noise": None, "surveys": 0})
-    return Job(recipe, None, (subset(data, fold.nonzero()[:, 0]), glance), None, folder)
+    return Job(recipe, None, (subset(data, rest.nonzero()[:, 0]), shorter), None, folder)
 
 
 def held_out(part: Part, whole: Job) -> tuple[Dataset, Tensor]:
@@ -326,21 +328,21 @@ def write_npz(path: Path, **arrays: Any) -> None:
     write_whole(path, content.getvalue())
 
 
-# --- what the GPU left ------------------------------------------------------------------------------------------------
+# --- scoring the GPU runs ---------------------------------------------------------------------------------------------
 
 
 def scored(folder: Path) -> Facts:
-    """Measure the files of ``train``: one run compared with out-of-sample predictions of five."""
+    """Measure the files of ``train``: one run compared with out-of-sample predictions of five folds."""
     samples, _ = read_tensors(folder / "run" / SAMPLES)
     given, wrong = samples["given"].numpy(), (samples["given"] != samples["true"]).numpy()
     run = read_npz(folder / "run.npz")
     facts = run["facts"]
     kinds = {"last": "last", "averaged": "last, averaged weights"}
-    asked: list[tuple[str, int, np.ndarray]] = [  # (N, C) and what they cost in training images
+    predictions: list[tuple[str, int, np.ndarray]] = [  # title, cost in training images, probabilities (N, C)
         ("one run's mean over surveys", facts["images"], samples["survey.train.probabilities"].numpy())
     ]
     for kind, title in kinds.items():
-        asked.append((f"one run's {title}", facts["images"], np.exp(run[kind].astype(np.float64))))
+        predictions.append((f"one run's {title}", facts["images"], np.exp(run[kind].astype(np.float64))))
     parts = [facts]
     for name, method in METHODS.items():
         paths = [folder / f"{part.name}.npz" for part in PARTS if part.method == name and part.fold is not None]
@@ -354,13 +356,13 @@ def scored(folder: Path) -> Facts:
             for file in files:
                 p[file["index"]] = np.exp(file[kind].astype(np.float64))
             assert not np.isnan(p).any(), "the folds do not cover all samples"
-            asked.append((f"five-fold {method}, {title}", sum(file["facts"]["images"] for file in files), p))
+            predictions.append((f"five-fold {method}, {title}", sum(file["facts"]["images"] for file in files), p))
     last = {kind: torch.from_numpy(run[kind]).double() for kind in kinds}
-    there = {name: facts[name] for name in ("device", "commit", "versions", "started", "recipe", "noise")}
+    origin = {name: facts[name] for name in ("device", "commit", "versions", "started", "recipe", "noise")}
     return {
         **provenance(),
         "versions": versions(),
-        "trained": {**there, "summary": facts["summary"]},
+        "trained": {**origin, "summary": facts["summary"]},
         "seconds": {
             "pieces": sorted({round(part["seconds_side_by_side"]) for part in parts}),
             "side_by_side": sorted({part["side_by_side"] for part in parts}),
@@ -368,7 +370,7 @@ def scored(folder: Path) -> Facts:
         "samples": len(given),
         "noise_rate": float(wrong.mean()),
         "ours": {"images": facts["images"], **by_ours(samples, last)},
-        "cleanlab": {title: {"images": images, **by_cleanlab(given, wrong, p)} for title, images, p in asked},
+        "cleanlab": {title: {"images": images, **by_cleanlab(given, wrong, p)} for title, images, p in predictions},
     }
 
 
@@ -382,10 +384,10 @@ def read_npz(path: Path) -> Facts:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, help="put the recorded numbers into this document")
+    parser.add_argument("--write", type=Path, help="insert the recorded numbers into this document")
     tasks = parser.add_subparsers(dest="task")
-    on_cpus = {"cpu": (one_seed, CPU, "ours, and scikit-learn's"), "same": (same_network, SAME, "ours in five folds")}
-    for name, (_, path, what) in on_cpus.items():
+    cpu_tasks = {"cpu": (one_seed, CPU, "ours, and scikit-learn's"), "same": (same_network, SAME, "ours in five folds")}
+    for name, (_, path, what) in cpu_tasks.items():
         task = tasks.add_parser(name, help=f"measure on the CPU, {what}, and write {path.name}")
         task.add_argument("--seeds", type=int, default=3)
         task.add_argument("--workers", type=int, default=2)
@@ -394,16 +396,20 @@ def main() -> None:
     gpu.add_argument("--data", type=Path, required=True, help="folder with CIFAR-10 and CIFAR-10_human.pt")
     gpu.add_argument("--out", type=Path, required=True, help="folder for small files, under 15 MB in all")
     gpu.add_argument("--work", type=Path, default=Path("runs/audit"), help="folder for the checkpoints")
-    gpu.add_argument("--piece", type=int, choices=range(1, len(PIECES) + 1), help="one of them; without it, all")
+    gpu.add_argument(
+        "--piece", type=int, choices=range(1, len(PIECES) + 1), help="train only this piece (default: all)"
+    )
     gpu.add_argument("--device", default="cuda")
-    gpu.add_argument("--first", type=int, help=argparse.SUPPRESS)  # images, to try it out
-    gpu.add_argument("--set", action="append", default=[], help=argparse.SUPPRESS)  # the recipe's, likewise
-    score = tasks.add_parser("score", help=f"measure what the GPU left, and write {CIFAR.name}")
-    score.add_argument("folder", type=Path, help="what was --out")
+    gpu.add_argument("--first", type=int, help=argparse.SUPPRESS)  # number of images, for a trial run
+    gpu.add_argument(
+        "--set", action="append", default=[], help=argparse.SUPPRESS
+    )  # settings of the recipe, for a trial run
+    score = tasks.add_parser("score", help=f"measure the results of train, and write {CIFAR.name}")
+    score.add_argument("folder", type=Path, help="the --out folder of train")
     score.add_argument("--json", type=Path, default=CIFAR)
     args = parser.parse_args()
-    if args.task in on_cpus:
-        found = on_cpu(on_cpus[args.task][0], args.seeds, args.workers)
+    if args.task in cpu_tasks:
+        found = on_cpu(cpu_tasks[args.task][0], args.seeds, args.workers)
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     elif args.task == "train":
         changes = dict(change.split("=", 1) for change in args.set)

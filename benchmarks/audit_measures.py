@@ -1,4 +1,4 @@
-"""Measures of label rankings: ours from one run, and cleanlab's from any probabilities."""
+"""Quality of label rankings: ours from one run, and cleanlab's from any probabilities."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def measured(wrong: np.ndarray, score: np.ndarray) -> dict[str, float]:
 
 
 def found(wrong: np.ndarray, issue: np.ndarray, noise_rate: float) -> Facts:
-    """Measure the labels called wrong, with the estimated noise rate."""
+    """Measure the labels flagged as wrong, with the estimated noise rate."""
     return {
         "noise_rate": noise_rate,
         "found": int(issue.sum()),
@@ -126,10 +126,12 @@ def by_cleanlab(given: np.ndarray, wrong: np.ndarray, p: np.ndarray) -> Facts:
     }
 
 
-def log_probabilities(folder: Path, which: str, *, trained_on: Dataset, asked: Dataset, device: torch.device) -> Tensor:
+def log_probabilities(
+    folder: Path, which: str, *, trained_on: Dataset, evaluated: Dataset, device: torch.device
+) -> Tensor:
     """Return log p of a run's final network without augmentation, in its training precision: (N, C) float32."""
     bits = json.loads((folder / RUN).read_bytes())["recipe"]["precision"]
     feed = Feed(trained_on, batch_size=2, augment="none", size=None, seed=0, device=device)
     network = load_network(folder, which).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    parts = [logits.float() for _, logits in EvaluationSet(asked, feed).logits(network, {}, bits)]
+    parts = [logits.float() for _, logits in EvaluationSet(evaluated, feed).logits(network, {}, bits)]
     return torch.cat(parts).log_softmax(1).cpu()

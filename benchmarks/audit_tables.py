@@ -54,7 +54,7 @@ def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
         f"{', '.join(f'{name} {number}' for name, number in used.items())}."
     )
     for name, title in TITLES.items():
-        runs = [both(run, same) for run in result["runs"] if run["data"] == name]
+        runs = [with_same_network(run, same) for run in result["runs"] if run["data"] == name]
         yield f"\n### {title}"
         yield from head("ranking", *MEASURES.values())
         yield row("**ours**, one run", [run["ours"]["scores"]["label_score"] for run in runs])
@@ -84,7 +84,7 @@ def cpu_tables(result: Facts, same: Facts) -> Iterator[str]:
         yield from calibration_rows([run["ours"] for run in runs])
 
 
-def both(run: Facts, same: Facts) -> Facts:
+def with_same_network(run: Facts, same: Facts) -> Facts:
     """Add cleanlab's results for our network in five folds, on the same labels."""
     [other] = [each for each in same["runs"] if each["labels_sha256"] == run["labels_sha256"]]
     return {**run, "cleanlab": {**run["cleanlab"], **other["cleanlab"]}}
@@ -110,8 +110,8 @@ FOUND = {
 
 
 def found_row(title: str, runs: Sequence[Facts], columns: Sequence[str] = tuple(FOUND)) -> str:
-    asked = [FOUND[column] for column in columns]
-    cells = [over([run[name] for run in runs], digits) if name in runs[0] else "" for name, digits in asked]
+    measures = [FOUND[column] for column in columns]
+    cells = [over([run[name] for run in runs], digits) if name in runs[0] else "" for name, digits in measures]
     return f"| {title} | {' | '.join(cells)} |"
 
 

@@ -7,8 +7,8 @@ The contenders take turns in one process, in blocks of 32 steps, so that a noisy
 forward and backward, a block contains one update, and the median block is reported. Updates alone are timed in blocks
 of eight. On a CPU one thread is used. Times depend on the machine, so compare the ratios.
 
-OGC has the paper's rule, as scikit-learn's has. The default rule is timed by itself, in its first 1,024 steps, where it
-updates every four steps, and after them.
+Both implementations of OGC solve Eq. 12 with a constant epsilon. The default rule is timed by itself, in its first
+1,024 steps, where it updates every four steps, and after them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ScikitLearnOGC(nn.Module):
 
 
 def medians(contenders: dict[str, Callable[[], object]], blocks: int, device: torch.device) -> dict[str, float]:
-    """Time the calls in turn; median microseconds of each."""
+    """Time the calls in turn, and return the median of each in microseconds."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(blocks + 3):
         for name, call in contenders.items():
@@ -137,21 +137,23 @@ def queue_like_training(size: int) -> Tensor:
 def update_cost(base: str, size: int, device: torch.device, blocks: int) -> dict[str, float]:
     """Time one update (fit and solve) on a full queue of ``size``, in microseconds."""
     criterion = OGC(base, epsilon=EPSILON, follow_lr=False, queue_size=size).to(device)
-    rival = ScikitLearnOGC(losses.by_name(base)(), queue_size=size)
+    reference = ScikitLearnOGC(losses.by_name(base)(), queue_size=size)
     H = queue_like_training(size)
     criterion.queue[:-1] = H.to(device)
     criterion.seen.fill_(size)
-    rival.queue.extend(H.tolist())
+    reference.queue.extend(H.tolist())
 
-    def eight(update: Callable[[], None]) -> Callable[[], None]:
+    def eight_times(update: Callable[[], None]) -> Callable[[], None]:
         return lambda: [update() for _ in range(8)] and None
 
-    times = medians({"ogc": eight(criterion.update), "scikit-learn": eight(rival.update)}, blocks, device)
+    times = medians(
+        {"ogc": eight_times(criterion.update), "scikit-learn": eight_times(reference.update)}, blocks, device
+    )
     return {name: t / 8 for name, t in times.items()}
 
 
 def replayed_update_cost(base: str, device: torch.device, blocks: int) -> float:
-    """Time one update replayed from a CUDA graph, so without the host, in microseconds."""
+    """Time one update replayed from a CUDA graph, which excludes the host, in microseconds."""
     criterion = OGC(base, epsilon=EPSILON, follow_lr=False).to(device)
     criterion.queue[:-1] = queue_like_training(QUEUE).to(device)
     criterion.seen.fill_(QUEUE)
@@ -308,7 +310,9 @@ def main() -> None:
         return
     device = torch.device(args.device)
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", message="OGC: ")  # the batch never changes, so normals overlap, or never clip
+    warnings.filterwarnings(
+        "ignore", message="OGC: "
+    )  # the batch never changes, so the normals overlap, or nothing is clipped
     result: dict[str, object] = {**provenance(device.type), "blocks": args.blocks}
     where = "" if device.type == "cuda" else ", one core"
     print(f"torch {torch.__version__} on {result['device']}{where}; medians of {args.blocks} blocks in turn")

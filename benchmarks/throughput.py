@@ -58,8 +58,8 @@ def main() -> None:
     parser.add_argument(
         "--loop", action=argparse.BooleanOptionalAction, default=True, help="measure the plain loop too"
     )
-    parser.add_argument("--average", action="store_true", help="with averaged weights")
-    parser.add_argument("--profile", type=Path, help="write a table of kernels of one run's steps here")
+    parser.add_argument("--average", action="store_true", help="also average the weights")
+    parser.add_argument("--profile", type=Path, help="write a table of the kernels in one run's steps to this file")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write", type=Path, help="insert the recorded numbers into this document, without measuring")
     args = parser.parse_args()

@@ -115,7 +115,7 @@ worst = suspicion.argsort(descending=True)[: len(train_rows) // 4]
 print(f"Of the {len(worst)} most suspicious labels, {wrong[worst].float().mean():.1%} are wrong. The worst three:")
 for i in worst[:3].tolist():
     text, given, _ = train_rows[i]
-    print(f"  {NAMES[given]:>7} given, {NAMES[found.predictions[i].argmax()]:>7} found: {text}")
+    print(f"  {NAMES[given]:>7} given, {NAMES[found.predictions[i].argmax()]:>7} predicted: {text}")
 if is_smoke:
     print("--smoke is too short for a comparison.")
 print("Next: use the two lines with ogc_loss in your own Trainer. Its checkpoints then contain OGC's state.")

@@ -51,7 +51,7 @@ def train(name: str, epochs: int) -> None:
     criterion: nn.Module = nn.CrossEntropyLoss(ignore_index=UNLABELLED)
     if name == "CE+OGC":
         # Every pixel is a sample, so the queue is longer. There are few steps, so updates are more frequent. There are
-        # few classes, so epsilon is smaller than 2.
+        # few classes, so epsilon is small.
         criterion = OGC("ce", optimizer, queue_size=32768, every=8, epsilon=0.5, ignore_index=UNLABELLED)
     for _ in range(epochs):
         for batch in torch.randperm(len(images)).split(16):

@@ -163,7 +163,7 @@ def test_what_the_lead_of_the_audit_is_due_to():
         return max(statistics.fmean(of(run)["scores"][name]["precision_at_k"] for run in runs) for name in audit.SCORES)
 
     for data in audit.TITLES:
-        runs = [audit.both(run, same) for run in cpu["runs"] if run["data"] == data]
+        runs = [audit.with_same_network(run, same) for run in cpu["runs"] if run["data"] == data]
         early, ce, ogc = (
             best(runs, lambda run, kind=kind: run["cleanlab"][kind])
             for kind in ("MLP, early stopping", "our network, CE", "our network, CE+OGC")

@@ -184,7 +184,9 @@ def test_unseen_categories_and_missing_cells_are_handled(tickets, tmp_path):
     predictor = Predictor.load(run)
     unseen = copy_csv(folder / "new.csv", tmp_path / "unseen.csv", lambda row: {**row, "city": "Atlantis"})
     empty = copy_csv(folder / "new.csv", tmp_path / "empty.csv", lambda row: {**row, "city": ""})
-    with pytest.warns(UserWarning, match=r"`city`: 50 of 50 values are not among the training categories, like `Atla"):
+    with pytest.warns(
+        UserWarning, match=r"`city`: 50 of 50 values are not among the training categories, for example `Atla"
+    ):
         found = predictor.predict(unseen)
     assert torch.equal(found.probabilities, predictor.predict(empty).probabilities)
     blank = copy_csv(
@@ -202,7 +204,7 @@ def test_a_word_among_numbers_counts_as_missing_and_is_reported(tickets, tmp_pat
 
     word = copy_csv(folder / "new.csv", tmp_path / "word.csv", with_age("old"))
     empty = copy_csv(folder / "new.csv", tmp_path / "empty.csv", with_age(""))
-    with pytest.warns(UserWarning, match=r"Column `age`: 5 of 50 values are not numbers, like `old` in row 8"):
+    with pytest.warns(UserWarning, match=r"Column `age`: 5 of 50 values are not numbers, for example `old` in row 8"):
         found = predictor.predict(word)
     assert torch.equal(found.probabilities, predictor.predict(empty).probabilities)
 
@@ -279,7 +281,7 @@ def test_unreadable_image_is_reported_or_skipped(photos, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"1 of 3 images cannot be read: `.*broken\.png`.*--skip-bad"):
         predictor.predict(tmp_path)
-    with pytest.warns(UserWarning, match="Left out 1 images"):
+    with pytest.warns(UserWarning, match="Skipped 1 images"):
         assert predictor.predict(tmp_path, skip_bad=True).ids == ["a.png", "b.png"]
 
 

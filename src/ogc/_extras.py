@@ -10,8 +10,8 @@ from contextlib import contextmanager
 def extra(name: str, needs: str, *modules: str) -> Iterator[None]:
     """Raise ``ImportError`` if a package is missing: "Images need Pillow, which is missing: pip install ...".
 
-    :param needs: the first part of the sentence.
-    :param modules: what the extra installs and the block imports. Other import errors are raised unchanged.
+    :param needs: beginning of the message.
+    :param modules: modules that the extra installs and the block imports. Other import errors are raised unchanged.
     """
     try:
         yield

@@ -1,7 +1,6 @@
-"""Writing files whole, and noticing when one that is read back has changed.
+"""Atomic writes, and checksums that reveal changed files.
 
-A file that is read back carries a checksum of its contents. It is part of the file itself, so that the two cannot get
-out of step when the process is killed between two writes.
+The checksum is part of the file itself, so that the two always match, even if the process is killed between two writes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ NO_CHECKSUM = "it has no checksum."
 
 
 def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
-    """Replace a file in one step: a reader never sees half of it, not even after a crash.
+    """Replace a file atomically: a reader never sees a partial file, even after a crash.
 
     An ``OSError`` names ``path``.
     """
@@ -33,14 +32,14 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:  # a full disk names no file, the others name the temporary one
+    except OSError as error:  # that of a full disk names no file, others name the temporary file
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove the temporary files of :func:`write_whole` that killed processes have left under these names."""
+    """Remove temporary files of :func:`write_whole` for these names, which killed processes have left behind."""
     begun = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.\d+")
     for path in folder.iterdir():
         if begun.fullmatch(path.name):
@@ -50,13 +49,13 @@ def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
 # --- JSON with a checksum --------------------------------------------------------------------------------------------
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object with a checksum of everything else in it."""
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object with a checksum of its other fields added."""
     return {**content, CHECKSUM: _checksum(content)}
 
 
-def unsealed(content: dict[str, Any]) -> dict[str, Any]:
-    """Return an object that :func:`sealed` has made, without its checksum. Raises ``ValueError`` if it has changed."""
+def without_checksum(content: dict[str, Any]) -> dict[str, Any]:
+    """Check and remove the checksum of :func:`with_checksum`. Raises ``ValueError`` if the object has changed."""
     content = dict(content)
     if CHECKSUM not in content:
         raise ValueError(NO_CHECKSUM)
@@ -84,18 +83,18 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> dict[str, Any]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object with a checksum."""
-    write_whole(path, (json.dumps(sealed(content), indent=2) + "\n").encode())
+    write_whole(path, (json.dumps(with_checksum(content), indent=2) + "\n").encode())
 
 
 def read_json(path: Path, *, error: type[ValueError], again: str, format: int | None = None) -> dict[str, Any]:
     """Read what :func:`write_json` wrote.
 
     :param error: raised if the file cannot be used, with a message from :func:`unusable`.
-    :param again: how to do without the file: "train again".
+    :param again: last alternative in that message, as in "train again".
     :param format: the expected value of the field ``format``, if there is one.
     """
     try:
-        content = unsealed(parse_json(path.read_bytes()))
+        content = without_checksum(parse_json(path.read_bytes()))
         check_format(content.get("format"), format)
         return content
     except ValueError as reason:
@@ -106,7 +105,7 @@ def read_json(path: Path, *, error: type[ValueError], again: str, format: int | 
 
 
 def unusable(path: Path, reason: Exception, again: str) -> str:
-    """Say why a file cannot be used, and what to do: it is damaged, or another version of ogc wrote it."""
+    """Return an error message for a file that is damaged or was written by another version of ogc."""
     why = f"it has no {reason}." if isinstance(reason, KeyError) else first_line(reason)
     fix = "Restore it from a backup, use the version of ogc that wrote it"
     return f"{path} cannot be used: {why} {fix}, or {again}."
@@ -139,10 +138,10 @@ def json_lines(content: Mapping[str, Any], rows: Iterable[str] = ()) -> bytes:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message as a sentence. Those of torch have many."""
+    """Return the first line of an error message as a sentence. Messages of torch have many lines."""
     return f"{error}".strip().partition("\n")[0].rstrip(":.") + "."
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    """Hash an object as it is parsed, so that white space does not count."""
+    """Hash a parsed object, so that white space does not matter."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Where a number comes from: the commit of this code, and the machine."""
+"""Provenance of results: the commit of this code, and the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One form for every complaint about a parameter: its name, the rule, the value found, similar names; short lists."""
+"""Parameter checks whose messages have one format: the name, the rule, the value found, and similar names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 def require(holds: bool, name: str, rule: str, found: object, known: Iterable[str] = ()) -> None:
     """Raise ``ValueError`` unless ``holds``: "Parameter `q` should be in (0, 1]. Found `q = 1.4`.".
 
-    :param known: names, of which one that is spelt alike may have been meant.
+    :param known: valid values. Those with a similar spelling are suggested.
     """
     if not holds:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Tensors and facts in one safetensors file, with a checksum of all of it in its header."""
+"""Tensors and metadata in one safetensors file, with a checksum of the whole file in its header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLANK = "0" * 64  # stands in for the checksum while it is computed
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str) -> None:
-    """Write tensors, and facts as JSON, in one step."""
+    """Write tensors atomically, with ``facts``, their metadata as JSON, in the header."""
     from safetensors.torch import save
 
     host = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
@@ -28,11 +28,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str) -> None
 def read_tensors(
     path: Path, *, error: type[ValueError], again: str, format: int
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`write_tensors` wrote: the tensors and the facts.
+    """Read the tensors and the metadata that :func:`write_tensors` wrote.
 
     :param error: raised if the file cannot be used, with a message from :func:`ogc._files.unusable`.
-    :param again: how to do without the file.
-    :param format: the expected value of the fact ``format``.
+    :param again: last alternative in that message, as in "train again".
+    :param format: the expected value of the metadata field ``format``.
     """
     with extra("cli", "Saved tensors need safetensors", "safetensors"):
         from safetensors import SafetensorError
@@ -61,6 +61,6 @@ def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
 
 
 def _around(content: bytes, checksum: str) -> tuple[memoryview, memoryview]:
-    """Split a file at the checksum in its header. Quotes inside the facts are escaped, so it occurs once."""
+    """Split a file at the checksum in its header. Quotes inside the metadata are escaped, so it occurs once."""
     start = content.index(f'"{CHECKSUM}":"{checksum}"'.encode()) + len(f'"{CHECKSUM}":"')
     return memoryview(content)[:start], memoryview(content)[start + len(checksum) :]

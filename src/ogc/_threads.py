@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run on one thread: with small layers a second one saves little, and on a busy machine it costs ten times."""
+    """Run on one thread: for small layers, a second one saves little and can be ten times slower on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -59,11 +59,11 @@ SIDE_BY_SIDE = 4  # runs that share a GPU
 NUMBERS, PICTURE = "compare.json", "compare.png"
 GIVEN, TRUE = "held-out, given labels", "held-out, true labels"
 COLOURS = (BLUE, RED, GREEN, ORANGE, GREY, INK)
-STANDARD_ERRORS = 2.0  # a larger difference is not taken for chance
+STANDARD_ERRORS = 2.0  # a larger difference is not put down to chance
 
 
 class Method(NamedTuple):
-    """A method and settings of its own."""
+    """A method with its settings."""
 
     name: str
     settings: dict[str, str]
@@ -115,7 +115,7 @@ def jobs_of(
 
 
 def recipes_of(recipe: Recipe, methods: Sequence[str]) -> dict[str, Recipe]:
-    """Make one recipe per method, by labels that can name folders."""
+    """Make one recipe per method, by a label that can be used as a folder name."""
     parsed = [Method.parse(text) for text in methods]
     require(len(parsed) > 1, "methods", "two methods or more", list(methods))
     found = {method.label: override(recipe, {"method": method.name, **method.settings}) for method in parsed}
@@ -132,7 +132,7 @@ def compare(
     address: str | None = None,
     progress: Callable[[Sequence[Job]], AbstractContextManager[Watch | None]] = lambda jobs: nullcontext(),
 ) -> Comparison:
-    """Train what is missing in the jobs' folders, and judge all of them.
+    """Train the jobs that are not finished, and judge all of them.
 
     After Ctrl-C or SIGTERM, which raise ``Interrupted``, the same call continues from the last checkpoints.
 
@@ -140,7 +140,7 @@ def compare(
     :param engine: as in :func:`ogc.training.train`, or ``ray``: a Ray cluster that shares the jobs' folders.
     :param address: HOST:PORT of the cluster; a local Ray if not given.
     :param side_by_side: number of runs that share a GPU. On a CPU they train one after the other.
-    :param progress: makes a watch of the jobs that train together.
+    :param progress: makes the watch of a group of jobs that train together.
     """
     require(side_by_side >= 1, "side_by_side", "at least 1", side_by_side)
     if engine == "ray":
@@ -164,13 +164,13 @@ def compare(
 
 
 def check_folders(jobs: Sequence[Job]) -> None:
-    """Refuse folders with runs of another comparison, before anything is trained."""
+    """Raise ``CheckpointError`` if a folder has a run of another comparison, before anything is trained."""
     for job in jobs:
         if job.out is None or not is_saved(job.out):
             continue
         found, fix = read_description(job.out), "To fix this, choose another --out, or remove that folder."
         recorded, wanted = found.recipe.model_dump(), job.recipe.model_dump()
-        # the nodes of a cluster decide what "auto" is
+        # each node of a cluster resolves "auto" by itself
         if changed := [name for name, value in wanted.items() if value not in ("auto", recorded[name])]:
             name = changed[0]
             raise CheckpointError(
@@ -209,17 +209,17 @@ def _label(job: Job) -> str:
 
 
 def _columns(name: str, part: Dataset) -> dict[str, Tensor]:
-    """Return the labels to judge by. Those of a test set count as checked."""
+    """Return the labels to judge by. The labels of a test set are assumed to be correct."""
     if name != "val":
         return {name: part.given if part.true is None else part.true}
     return {GIVEN: part.given} | ({} if part.true is None else {TRUE: part.true})
 
 
 class Lead(NamedTuple):
-    """By how much one method is ahead of another, as shares of the samples."""
+    """Lead of one method over another, as shares of the samples."""
 
     mean: float
-    spread: float  # ``STANDARD_ERRORS`` standard errors of it, over seeds and samples
+    spread: float  # ``STANDARD_ERRORS`` standard errors of the mean, over seeds and samples
 
     @property
     def is_clear(self) -> bool:
@@ -238,7 +238,7 @@ class Comparison:
 
     @property
     def judged_by(self) -> str:
-        """The column that decides: labels that count as correct, if there are any."""
+        """The column to rank by: labels that are assumed to be correct, if there are any."""
         checked = [name for name in self.right if name not in (TRUE, GIVEN)]
         return checked[0] if checked else TRUE if TRUE in self.right else GIVEN
 
@@ -258,8 +258,8 @@ class Comparison:
     def lead(self, one: int, other: int) -> Lead:
         """Compare two methods on the same seeds and samples.
 
-        The variances of the difference over seeds and over samples are added. From one seed, the first is unknown and
-        left out.
+        The variances of the difference over seeds and over samples are added. With one seed, the first is unknown and
+        omitted.
         """
         right = self.right[self.judged_by].double()
         difference = right[one] - right[other]  # (S, N)
@@ -321,7 +321,7 @@ class Comparison:
 
     def _strip(self, column: str) -> Callable[[Axes], str]:
         def draw(axes: Axes) -> str:
-            """One dot per seed, and a bar at the mean; the best method is at the top."""
+            """Draw one dot per seed, and a bar at the mean. The best method is at the top."""
             accuracy = 100 * self.accuracy(column)
             for place, method in enumerate(reversed(self.ranking)):
                 colour = COLOURS[method % len(COLOURS)]

@@ -1,4 +1,4 @@
-"""The first run: digits with half of their labels wrong, one small network trained with CE and with CE+OGC."""
+"""Demo: digits with half of their labels wrong, one small network trained with CE and with CE+OGC."""
 
 from __future__ import annotations
 

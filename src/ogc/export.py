@@ -1,4 +1,4 @@
-"""A trained run as an ONNX file: inputs as the training set has them, probabilities out."""
+"""Export of a trained run to ONNX: from inputs like those of the training set to probabilities."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Classifier(nn.Module):
 def to_onnx(predictor: Predictor, path: str | Path) -> None:
     """Write ``predictor`` to an ONNX file with one input, ``inputs``, and one output, ``probabilities``.
 
-    Images go in as uint8, (N, channels, height, width), and are normalised inside. Features go in as float32, (N, F).
-    The rows of a table have to be encoded first: ``Predictor.samples`` does that. The class names and the
+    Images are uint8, (N, channels, height, width), and are normalised inside. Features are float32, (N, F). The rows of
+    a table have to be encoded first, with ``Predictor.samples``. The class names and the
     preprocessing are in the file's metadata, as JSON under ``ogc``.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
@@ -48,7 +48,7 @@ def to_onnx(predictor: Predictor, path: str | Path) -> None:
     level = logger.level
     logger.setLevel(logging.ERROR)  # it lists the operators of packages that are not installed
     try:
-        with warnings.catch_warnings(action="ignore"):  # of torch, about its own parts
+        with warnings.catch_warnings(action="ignore"):  # torch's warnings about its own code
             program: Any = torch.onnx.export(
                 network,
                 (example,),

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 P_MIN = 1e-7
-"""The grid of the clipping threshold is from P_MIN to 1 - P_MIN. A pointwise loss evaluates p up to 1 - P_MIN."""
+"""The grid of the threshold covers p from P_MIN to 1 - P_MIN. By default, pointwise losses clamp p at 1 - P_MIN."""
 H_MIN = -math.log1p(-P_MIN)
 H_MAX = -math.log(P_MIN)
 
@@ -30,7 +30,7 @@ def widest_float(device: torch.device) -> torch.dtype:
 def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Check shapes and types. Return logits as float32 (or float64, if they are) and labels as int64."""
     if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
-        raise ValueError(f"Give tensors, logits first. Found {type(logits).__name__} and {type(labels).__name__}.")
+        raise ValueError(f"Expected tensors, logits first. Found {type(logits).__name__} and {type(labels).__name__}.")
     if _is_single_logit(logits, labels):
         raise ValueError(
             "Logits should have one column per class, two or more. Found a single logit per sample: logits "
@@ -67,7 +67,8 @@ def _is_single_logit(logits: Tensor, labels: Tensor) -> bool:
 def pick(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
     """Return H = -log p(y), zero where ignored: (N, C, ...), (N, ...) -> (N, ...). Eq. 7 of Ye et al., 2025.
 
-    In eager mode on the CPU, labels out of range and NaN logits raise. Elsewhere they give NaN, which is not queued.
+    In eager mode on the CPU, labels out of range and NaN logits raise an error. Elsewhere they give NaN, which is not
+    queued.
     """
     if not can_read(log_p):
         return pick_quietly(log_p, labels, ignore_index)

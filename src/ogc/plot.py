@@ -53,7 +53,7 @@ class Record:
 
     @property
     def clips(self) -> bool:
-        """Return True if tau clips anything: before the first update it is the steepest slope of the loss."""
+        """Return True if tau clips anything. Before the first update, tau is the steepest slope of the loss."""
         return self.p0 > P_MIN
 
     @property

@@ -1,4 +1,4 @@
-"""Predictions of a trained run for new rows, images or arrays, prepared as its training data were.
+"""Predictions of a trained run for new rows, images or arrays, prepared like its training data.
 
 predictor = Predictor.load("runs/customers-ce+ogc-0")
 predictions = predictor.predict("new.csv")
@@ -72,12 +72,12 @@ class Predictions:
         ]
 
     def write(self, path: str | Path) -> None:
-        """Write a CSV file. A reader never sees half of it."""
+        """Write a CSV file atomically."""
         write_whole(Path(path), csv(self.header, self.rows()))
 
 
 class Samples(NamedTuple):
-    """Inputs as the run's training set has them, and what a person finds them by."""
+    """Inputs in the format of the run's training set, and their ids."""
 
     inputs: Inputs
     id_name: str
@@ -101,9 +101,9 @@ class Predictor:
     ) -> Predictor:
         """Load a run from its folder.
 
-        :param which: the weights: ``averaged`` (those of the last epoch where the run has no averaged ones), ``last``
-            or ``best``.
-        :param network: one to load the weights into, where the run's came from Python.
+        :param which: the weights: ``averaged`` (those of the last epoch if the run has no averaged ones), ``last`` or
+            ``best``.
+        :param network: network to load the weights into, if the run's was defined in Python.
         """
         folder = Path(run).expanduser()
         predictor = cls(load_network(folder, which, network), Preprocessing.read(folder), device)
@@ -127,8 +127,8 @@ class Predictor:
 
         :param data: a file or a folder of the kind that the run was trained on, an array, or columns of cells by name
             (of a pandas frame: ``dict(frame)``).
-        :param id: a table's column to find rows by; the training run's own if it is not given.
-        :param skip_bad: leave out images that cannot be read.
+        :param id: column that identifies the rows of a table. By default the one used in training.
+        :param skip_bad: skip images that cannot be read.
         """
         samples = self.samples(data, id=id, skip_bad=skip_bad)
         probabilities = self.probabilities(samples.inputs, progress)
@@ -154,7 +154,7 @@ class Predictor:
         id: str | None = None,
         skip_bad: bool = False,
     ) -> Samples:
-        """Read new data and prepare them as the run's training data were."""
+        """Read new data and prepare it like the run's training data."""
         kind = self.preprocessing.kind
         require(id is None or kind == "table", "id", "left out: the run was not trained on a table", id)
         if isinstance(data, Mapping):
@@ -165,9 +165,7 @@ class Predictor:
             return self._array(values, "the array")
         path = Path(data).expanduser()
         if not path.exists():
-            raise FileNotFoundError(
-                f"There is no `{data}`. Expected {ACCEPTED[kind]}, like what the run was trained on."
-            )
+            raise FileNotFoundError(f"There is no `{data}`. Expected {ACCEPTED[kind]}, like the run's training data.")
         suffix = path.suffix.lower()
         if path.is_dir() or suffix in SUFFIXES:
             self._require_kind("images", f"`{data}`")
@@ -177,14 +175,16 @@ class Predictor:
             aside = () if self.preprocessing.encoder is None else (id or self.preprocessing.encoder.id,)
             return self._rows(read(path, as_found=aside), f"`{data}`", id)
         if suffix in ARRAYS:
-            require(kind != "table", "data", f"{ACCEPTED[kind]}, like what the run was trained on", str(data))
+            require(kind != "table", "data", f"{ACCEPTED[kind]}, like the run's training data", str(data))
             return self._array(single(path, None, FEATURES), f"`{data}`")
-        raise ValueError(f"`{data}` cannot be read. Expected {ACCEPTED[kind]}, like what the run was trained on.")
+        raise ValueError(f"`{data}` cannot be read. Expected {ACCEPTED[kind]}, like the run's training data.")
 
     def _require_kind(self, kind: str, what: str) -> None:
         own = self.preprocessing.kind
         if own != kind:
-            raise ValueError(f"{what} cannot be predicted by this run. Expected {ACCEPTED[own]}, as in its training.")
+            raise ValueError(
+                f"{what} cannot be predicted by this run. Expected {ACCEPTED[own]}, like its training data."
+            )
 
     def _array(self, values: NDArray[Any], where: str) -> Samples:
         inputs, shape = to_inputs(values, where.strip("`")), self.preprocessing.shape
@@ -211,9 +211,9 @@ class Predictor:
             if not skip_bad or len(bad) == len(paths):
                 raise ValueError(
                     f"{len(bad)} of {len(paths)} images cannot be read: {few(bad)}. "
-                    "Remove them, or leave them out with --skip-bad (skip_bad=True in Python)."
+                    "Remove them, or skip them with --skip-bad (skip_bad=True in Python)."
                 )
-            warnings.warn(f"Left out {len(bad)} images that cannot be read: {few(bad)}.", stacklevel=4)
+            warnings.warn(f"Skipped {len(bad)} images that cannot be read: {few(bad)}.", stacklevel=4)
             files = ImageFiles([each for each in paths if str(each) not in set(bad)], height)
         return Samples(files, "path", [each.relative_to(root).as_posix() for each in files.paths])
 
@@ -239,7 +239,7 @@ class Predictor:
 
     @staticmethod
     def _check_cells(name: str, column: Column, found: Sequence[Cell], where: str) -> None:
-        """Report values that training did not have; refuse a column in which nothing is as in training."""
+        """Warn about values that training did not have. Raise ``ValueError`` if all numbers or dates are unreadable."""
         odd = column.unexpected(found)
         if not odd:
             return
@@ -249,8 +249,8 @@ class Predictor:
             raise ValueError(f"Column `{name}` of {where} should have {column.kind}s, as in training. Found {first}.")
         expected = "among the training categories" if category else f"{column.kind}s"
         warnings.warn(
-            f"Column `{name}`: {len(odd):,} of {len(found):,} values are not {expected}, like {first}. They count as "
-            "missing.",
+            f"Column `{name}`: {len(odd):,} of {len(found):,} values are not {expected}, for example {first}. They "
+            "count as missing.",
             stacklevel=5,
         )
 

@@ -1,4 +1,4 @@
-"""Whether a network finds another class likelier than the given label y, its rival: for surveys and audits."""
+"""Comparison of the given label y with its rivals, the other classes, for surveys and audits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 PRIOR = 5
-"""Samples with the mean confidence of all classes that are added to each class."""
+"""Number of samples with the mean confidence of all classes that are added to each class."""
 LEAD = 0.03
-"""Lead in probability that another class needs over the given label; smaller for an uncertain network."""
+"""Lead in probability that another class needs over the given label. It is smaller for an uncertain network."""
 
 
 def contradicted(p: Tensor, labels: Tensor) -> Tensor:
-    """Return where another class is likelier than the given label: (N, C), (N,) -> (N,) bool.
+    """Return True where another class is more likely than the given label: (N, C), (N,) -> (N,) bool.
 
-    Log probabilities serve as well. A tie does not count.
+    ``p`` may also be log probabilities. A tie does not count.
     """
     return p.amax(1) > p.gather(1, labels[:, None])[:, 0]
 
@@ -22,8 +22,9 @@ def contradicted(p: Tensor, labels: Tensor) -> Tensor:
 def class_confidence(p: Tensor, labels: Tensor) -> Tensor:
     """Mean probability of each class over the samples with its label that are not contradicted: (N, C), (N,) -> (C,).
 
-    It is the threshold of confident learning (Northcutt et al., 2021), without the labels that are likely to be wrong.
-    ``PRIOR`` samples with the mean of all classes are added to each, so that a class of few samples is near that mean.
+    This is the threshold of confident learning (Northcutt et al., 2021), without the labels that are likely to be
+    wrong. ``PRIOR`` samples with the mean of all classes are added to each, so that a class with few samples is close
+    to that mean.
     """
     agreed = ~contradicted(p, labels)
     of_given = torch.where(agreed, p.gather(1, labels[:, None])[:, 0], 0.0).double()
@@ -34,7 +35,7 @@ def class_confidence(p: Tensor, labels: Tensor) -> Tensor:
 
 
 def likelier_label(p: Tensor, labels: Tensor, confidence: Tensor) -> Tensor:
-    """Return the label that a sample should have, often the given one: (N, C), (N,), (C,) -> (N,) int64.
+    """Return the label that each sample should have, often the given one: (N, C), (N,), (C,) -> (N,) int64.
 
     With t the confidence, a rival j of the given label y needs p_j - t_j > p_y - t_y + lead and p_j > p_y / 2. The lead
     is ``LEAD``, or a tenth of the mean of t if that is less. The rival with the highest p_j - t_j is returned, and y if

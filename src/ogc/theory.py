@@ -1,6 +1,6 @@
-"""What a threshold tau guarantees: the paper's proposition 1 and theorems 1 to 3, for CE clipped at tau >= 1.
+"""Guarantees of a threshold tau: proposition 1 and theorems 1 to 3 of the paper, for CE clipped at tau >= 1.
 
-They bound the excess risk, the gap between the two minimisers: on clean labels in theorem 1, on noisy labels in
+The theorems bound the excess risk, the gap between the two minimisers: on clean labels in theorem 1, on noisy labels in
 theorems 2 and 3. R is the risk on clean labels, R_eta on noisy ones, f* and f~* are their minimisers. K is the number
 of classes.
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from made_up_results import made_up
-from ogc._files import sealed
+from ogc._files import with_checksum
 from ogc.benchmark.paper import EARLIER, LABELS
 from ogc.benchmark.plan import TABLES, Cell, find, key_of
 from ogc.benchmark.result import OTHER_DRAWS, disagreements, from_training, path_of, read, read_all, write
@@ -79,7 +79,7 @@ def broken(change):
         values = json.loads(path.read_text())
         del values["checksum"]
         change(values)
-        path.write_text(json.dumps(sealed(values)))
+        path.write_text(json.dumps(with_checksum(values)))
         return path
 
     return make

@@ -189,7 +189,7 @@ def test_accumulated_micro_batches_equal_one_batch(tmp_path: Path, tokens: bool)
 def test_loss_is_averaged_over_the_accumulation_window() -> None:
     criterion = small_ogc(follow_lr=False)
     loss_func = loss(criterion)
-    type(loss_func).is_known = True
+    type(loss_func).is_registered = True
     logits = torch.randn(3, 5, 4, requires_grad=True)
     labels = torch.tensor([[0, 1, -100, 2, 3]] * 3)
     value = loss_func({"logits": logits}, labels, num_items_in_batch=torch.tensor(24))

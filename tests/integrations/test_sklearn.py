@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_map
 
 from ogc._tensors import read_tensors, write_tensors
 from ogc.integrations._weighted_rows import batches as batches_of
-from ogc.integrations._weighted_rows import different, hold_out
+from ogc.integrations._weighted_rows import distinct, hold_out
 from ogc.integrations.sklearn import OGCClassifier
 from ogc.losses import CLIPPABLE, GCE, Pointwise
 
@@ -132,13 +132,13 @@ def fitted_state(classifier: OGCClassifier) -> list[dict[str, Any]]:
 class RecordingClassifier(OGCClassifier):
     """Record the state after every iteration, and its weighted and unweighted accuracy on held-out rows."""
 
-    def _judge(self, held_out: Any) -> bool:
+    def _score_held_out(self, held_out: Any) -> bool:
         with torch.no_grad():
-            right = (self.network_(self._standard(held_out.X).float()).argmax(1) == held_out.y).numpy()
+            right = (self.network_(self._standardise(held_out.X).float()).argmax(1) == held_out.y).numpy()
         self.iterations = [*getattr(self, "iterations", []), fitted_state(self)]
         self.plain = [*getattr(self, "plain", []), right.mean()]
         self.weighted = [*getattr(self, "weighted", []), np.average(right, weights=held_out.weight.numpy())]
-        return super()._judge(held_out)
+        return super()._score_held_out(held_out)
 
 
 def full_repr(state: object) -> str:
@@ -165,7 +165,7 @@ def test_every_class_keeps_a_training_row(fraction: float, blobs: tuple[Any, Any
     kept = np.flatnonzero((true < 3) | (np.cumsum(true == 3) == 1))  # one row of class 3
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
-        rows, held_out = hold_out(different(X[kept], true[kept], np.ones(len(kept))), fraction, generator)
+        rows, held_out = hold_out(distinct(X[kept], true[kept], np.ones(len(kept))), fraction, generator)
         assert rows.y.unique().tolist() == [0, 1, 2, 3]
         assert len(held_out.y) == np.ceil(fraction * len(kept))
     with pytest.raises(ValueError, match="`validation_fraction` should be small enough"):
@@ -244,7 +244,7 @@ def test_duplicate_rows_are_merged() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(10, 3)), np.arange(10) % 2
     for size, batch in ((200, 64), (16, 16)):
-        rows = different(X.repeat(100, 0), y.repeat(100), np.ones(1000))
+        rows = distinct(X.repeat(100, 0), y.repeat(100), np.ones(1000))
         assert rows.X.shape == (10, 3)
         batches = list(batches_of(rows.weight, size, torch.Generator()))
         assert [len(b) for b in batches] == [batch]
@@ -255,13 +255,13 @@ def test_duplicate_rows_are_merged() -> None:
 
 def test_duplicate_rows_are_found_in_little_memory() -> None:
     """-0.0 equals 0.0, rows with different labels stay separate, and memory stays below twice the size of X."""
-    rows = different(np.array([[0.0, 1], [-0.0, 1], [0, 1], [5, 5]]), np.array([0, 0, 1, 0]), np.array([1, 2, 4, 0.0]))
+    rows = distinct(np.array([[0.0, 1], [-0.0, 1], [0, 1], [5, 5]]), np.array([0, 0, 1, 0]), np.array([1, 2, 4, 0.0]))
     assert sorted(rows.weight.tolist()) == [3, 4]
     assert rows.X.tolist() == [[0, 1], [0, 1]]
     assert not rows.X.signbit().any()
     X = np.random.default_rng(0).normal(size=(20_000, 100))
     tracemalloc.start()
-    different(X, np.zeros(20_000, dtype=np.int64), np.ones(20_000))
+    distinct(X, np.zeros(20_000, dtype=np.int64), np.ones(20_000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * X.nbytes

@@ -63,7 +63,7 @@ def test_block_equals_the_papers_definition(
     block: type[BasicBlock] | type[Bottleneck], before: int, stride: int
 ) -> None:
     torch.manual_seed(0)
-    width = 16 // block.widening
+    width = 16 // block.expansion
     module, x = block(before, width, stride), torch.randn(4, before, 6, 6)
     parts = [("conv1", "bn1"), ("conv2", "bn2"), ("conv3", "bn3")][: 2 if block is BasicBlock else 3]
 

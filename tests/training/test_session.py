@@ -11,7 +11,7 @@ import torch
 
 from edited import edited
 from ogc import _provenance
-from ogc._files import sealed
+from ogc._files import with_checksum
 from ogc.engine import graphs
 from ogc.training import (
     RECIPES,
@@ -147,7 +147,7 @@ def test_data_and_network_from_python_are_not_restored(tmp_path):
         ("{}", "cannot be used: it has no checksum. Restore it from a backup"),
         ('{"recipe": 3, "source": null, "facts": null}', "cannot be used: it has no checksum. "),
         (
-            json.dumps(sealed({"recipe": {}, "source": None})),
+            json.dumps(with_checksum({"recipe": {}, "source": None})),
             "cannot be used: it has no 'facts'.",
         ),
     ],

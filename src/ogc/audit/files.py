@@ -19,7 +19,7 @@ import torch
 
 from .. import __version__
 from .._csv import csv
-from .._files import checked_fields, json_lines, read_json, remove_leftovers, sealed, write_whole
+from .._files import checked_fields, json_lines, read_json, remove_leftovers, with_checksum, write_whole
 from .._provenance import commit
 from ..data.columns import finite
 from ..data.table import import_pyarrow
@@ -65,7 +65,7 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
     write_whole(folder / ISSUES_CSV, csv(columns, zip(*columns.values(), strict=True)))
     notes = write_parquet(columns, folder / ISSUES) + formula_notes([*findings.ids, *findings.class_names])
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
-    write_whole(folder / SUMMARY, json_lines(sealed(facts), ("confusion", "true_confusion", "pairs", "surveys")))
+    write_whole(folder / SUMMARY, json_lines(with_checksum(facts), ("confusion", "true_confusion", "pairs", "surveys")))
     return facts, notes
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from .._files import CHECKSUM, parse_json, sealed, unsealed, unusable, write_whole
+from .._files import CHECKSUM, parse_json, unusable, with_checksum, without_checksum, write_whole
 from .._require import require
 from ..report.table import counted
 from ..training.history import Epoch, summary
@@ -178,7 +178,7 @@ def write(folder: Path, result: Result) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     facts = result.model_copy(update={"version": 2}).model_dump(mode="json", exclude={"epochs"})
     epochs = [asdict(epoch) for epoch in result.epochs]
-    checksum = sealed({**facts, "epochs": epochs})[CHECKSUM]
+    checksum = with_checksum({**facts, "epochs": epochs})[CHECKSUM]
     path = path_of(folder, result.key, result.seed)
     above = json.dumps(facts, indent=1, allow_nan=False)[:-2]
     lines = ",\n  ".join(json.dumps(epoch, allow_nan=False) for epoch in epochs)
@@ -194,7 +194,7 @@ def read(path: Path) -> Result:
         if found.get("version") not in (1, 2):
             raise ValueError(f"expected version 1 or 2 of a result, found {found.get('version')}.")
         if found["version"] == 2 or CHECKSUM in found:  # version 1 had no checksum
-            found = unsealed(found)
+            found = without_checksum(found)
     except ValueError as error:
         raise ValueError(unusable(path, error, again)) from None
     try:

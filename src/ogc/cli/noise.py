@@ -84,12 +84,12 @@ class NoiseOptions:
     @property
     def target(self) -> Path:
         """Path of the labels to write."""
-        from ..noise.by_kind import RATED
+        from ..noise.by_kind import GENERATORS
 
         if self.out is not None:
             return self.out
         parts = [Path(self.source).stem if self.is_file else self.source, (self.kind or "").replace(":", "-")]
-        parts += [str(self.rate), str(self.seed)] if self.kind in RATED else []
+        parts += [str(self.rate), str(self.seed)] if self.kind in GENERATORS else []
         return Path("runs/noise") / ("-".join(parts) + ".npy")
 
 

@@ -1,4 +1,4 @@
-"""The default rule for the threshold: the bound of the paper, limited early on, and a second one under two conditions.
+"""Default rule for the threshold: the bound of the paper, limited early on, and a second bound under two conditions.
 
 With the two normals of :mod:`ogc.clipping.mixture`, of means mu_c (clean) and mu_n (noisy), and C classes, p0 moves
 towards
@@ -12,10 +12,10 @@ p_ratio solves r(tau) = 1 + epsilon, Eq. 12 of Ye et al., 2025, with epsilon = 0
 clips samples that are less likely than a typical clean sample. It is needed because with two or three classes r(tau)
 is small even without clipping, and because without a falling learning rate the bound of the paper never tightens.
 
-log C is the H of a guess, 1/C its probability. While the noisy samples are better than a guess, they are as likely to
-be hard as to be wrong, and only samples worse than a guess are clipped. From there p_edge grows gradually, because of
-the term 3 log C - 2 mu_n: it starts at 1/C. A class is given up if less than a third of its recent samples are better
-than a guess: it has not been learned yet, and p_edge would prevent that.
+A uniform guess has probability 1/C and H = log C. While the noisy samples are better than a guess, they are as likely
+to be hard as to be wrong, and only samples worse than a guess are clipped. As mu_n rises above log C, p_edge grows
+gradually from 1/C, because of the term 3 log C - 2 mu_n. A class is given up if fewer than a third of its recent
+samples are better than a guess: it has not been learned yet, and p_edge would prevent that.
 
 p0 follows p* with a short memory: p0_t = alpha p0_{t-1} + (1 - alpha) p*. For CE, where p0 = 1/tau, this is the EMA
 schedule of the paper with p* in place of 1.
@@ -34,9 +34,9 @@ from .mixture import Mixture
 EPSILON = 0.5
 """The excess of noisy over clean gradients that is allowed at the highest learning rate."""
 MEMORY = 16.0
-"""Steps in which p0 covers 63 % of its way."""
+"""Number of steps in which p0 covers 63 % of the distance to p*."""
 FEWEST = 256
-"""Samples in the queue from which on it is fitted."""
+"""Minimum number of queued samples for a fit."""
 RECENT = 4
 """Early on, the newest 1/RECENT of all samples seen is fitted."""
 EARLY_STEPS = 1024
@@ -45,7 +45,7 @@ EARLY_UPDATES = 8
 LEARNED = 1 / 3
 """A class is learned if at least this share of its recent samples is better than a guess."""
 MOST_CLASSES = 64
-"""With more the counts of each class are too small to tell, and there is no edge."""
+"""With more classes, the counts of each class are too small to tell, and p_edge is not used."""
 
 
 def recent(seen: int, queue_size: int) -> int:

@@ -102,7 +102,7 @@ def fit(H: Tensor) -> tuple[Mixture, bool]:
 
 
 def k_means(H: Tensor) -> Tensor:
-    """Split H in two by Lloyd's algorithm, from the minimum and the maximum: (Q,) -> (Q,), 1 in the upper half."""
+    """Split H in two by Lloyd's algorithm, from the minimum and the maximum: (Q,) -> (Q,), 1 in the upper cluster."""
     low, high = (end.item() for end in torch.aminmax(H))
     total = H.sum().item()
     for _ in range(LLOYD_STEPS):

@@ -5,7 +5,7 @@ gradient (``backends/eager.py``). On CUDA one kernel runs all of it (``backends/
 everything but the loss is one opaque operator (``backends/compiled.py``).
 
 On an accelerator without our kernels (no Triton, no NVIDIA GPU, or a queue that is too large for them) the queue stays
-on the device and is copied to the CPU for each update. There a step captured in a CUDA graph only queues: call
+on the device and is copied to the CPU for each update. A step captured in a CUDA graph then only queues samples: call
 :meth:`OGC.update` between replays.
 """
 
@@ -59,14 +59,16 @@ class OGC(Loss):
     torch.Size([])
 
     :param base: a pointwise loss, or its name in ``ogc.losses.LOSSES``.
-    :param optimizer: its first group's learning rate is followed; held weakly. Or :meth:`attach` it later.
+    :param optimizer: OGC follows the learning rate of its first group, and keeps only a weak reference to it. It can
+        also be attached later, with :meth:`attach`.
     :param epsilon: epsilon at the highest learning rate so far.
     :param epsilon0: epsilon divided by the learning rate: the rule of the paper.
     :param follow_lr: ``False`` keeps epsilon constant and needs no optimizer.
     :param threshold: a function of the step and the last tau.
     :param every: s, the number of steps between updates. The default rule updates eight times as often in the first
         1,024 steps. Each call in training is a step, including calls that gradient checkpointing repeats.
-    :param queue_size: q, the number of recent samples that the normals are fitted to. The default rule starts at 256.
+    :param queue_size: q, the number of recent samples that the normals are fitted to. The default rule starts to fit at
+        256 samples.
     :param process_group: its ranks share the queue; the default group if ``None``, no sharing if ``False``. On CUDA
         all ranks need batches of the same size, because exchanging sizes would wait for the device.
     """
@@ -129,7 +131,7 @@ class OGC(Loss):
             self.update()  # its tau is known before the first step
 
     def _reset_host_state(self) -> None:
-        """Set what is neither saved nor copied: the optimizer, the step number on the host, and the operator's key."""
+        """Reset the state that is neither saved nor copied, such as the optimizer and the step number on the host."""
         self._key = compiled.key_of(self)
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
         self._has_warned = self._is_captured = False
@@ -177,8 +179,8 @@ class OGC(Loss):
         """Queue the finite H of all ranks: Algorithm 1, line 5. Count classes for the default rule."""
         H = gather_ranks(H.flatten().float(), self.process_group)
         if self.rule == "default":
-            everyone = gather_ranks(labels.flatten().float(), self.process_group)  # exact: classes are few
-            default_rule.count_classes(state.by_class, H, everyone.nan_to_num(0).long(), self._num_classes)
+            all_labels = gather_ranks(labels.flatten().float(), self.process_group)  # exact for class indices
+            default_rule.count_classes(state.by_class, H, all_labels.nan_to_num(0).long(), self._num_classes)
         kernels = backends.kernels(state.queue, H.numel())
         (push if kernels is None else kernels.push)(state.queue, state.seen, H)
 
@@ -290,7 +292,7 @@ class OGC(Loss):
     # --- for the backends --------------------------------------------------------------------------------------------
 
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The clipped loss at the present tau; learns nothing."""
+        """Return the clipped loss at the current tau, without updating the state."""
         H = cross_entropy(logits, labels, self.ignore_index)
         return clipped(self.base, H, *self.p0_and_tau(H))
 
@@ -299,8 +301,8 @@ class OGC(Loss):
 
         The next update overwrites the buffer, and backward may still need the old values.
         """
-        present = self.solution[:2]
-        return present.tolist() if can_read(present) else present.to(H.dtype, copy=True).to(H.device).unbind()
+        current = self.solution[:2]
+        return current.tolist() if can_read(current) else current.to(H.dtype, copy=True).to(H.device).unbind()
 
     def _state(self) -> State:
         return State(*(cast(Tensor, self._buffers[name]) for name in State._fields))
@@ -330,7 +332,7 @@ class OGC(Loss):
 
     @property
     def _fewest(self) -> int:
-        """Number of queued samples from which on the normals are fitted."""
+        """Minimum number of queued samples for a fit."""
         return min(default_rule.FEWEST, self.queue_size) if self.rule == "default" else self.queue_size
 
     def _epsilon(self, highest_lr: Tensor | float) -> Tensor | float:
@@ -358,7 +360,7 @@ class OGC(Loss):
 
     def get_extra_state(self) -> dict[str, Any]:
         self._warn_once()  # a kernel cannot warn, so a save does
-        slope = [float(f"{self.slopes.slope[i]:.6g}") for i in (0, GRID // 2, -1)]  # tells any loss from any other
+        slope = [float(f"{self.slopes.slope[i]:.6g}") for i in (0, GRID // 2, -1)]  # distinguishes losses
         base = {"name": type(self.base).__name__, **self.base.hyperparameters}
         threshold = None if self.threshold is None else type(self.threshold).__name__
         return {"base": base, "slope": slope, "queue_size": self.queue_size, "threshold": threshold}
@@ -382,7 +384,7 @@ class OGC(Loss):
         self._reset_host_state()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follow ``.to(device)``, but not ``.half()`` and the like, which would spoil the queue."""
+        """Follow ``.to(device)``, but not ``.half()`` and the like, which would lose precision in the queue."""
         super()._apply(keeping_dtype(fn), recurse)  # type: ignore[no-untyped-call]
         if self.queue.is_cuda:
             self.slopes.on(self.queue.device)  # now, because a captured step cannot copy them

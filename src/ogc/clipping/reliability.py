@@ -1,4 +1,4 @@
-"""The state of OGC in words, and a warning if it cannot help, as in the limitation that Ye et al., 2025, name."""
+"""Descriptions of the state of OGC, and a warning where it cannot help (the limitation in Ye et al., 2025)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The buffers of OGC that a training step writes, and the solution of an update by name."""
+"""The buffers of OGC that a training step writes, and the result of an update."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def octave(step: int) -> int:
 
 
 def keeping_dtype(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Restrict a conversion to the device. float64 stays on the CPU if the device does not have it."""
+    """Restrict a conversion to a change of device. float64 stays on the CPU if the device does not have it."""
 
     def convert(tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.float64:

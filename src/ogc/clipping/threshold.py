@@ -32,7 +32,7 @@ LOGIT_STEP = 2 * LOGIT_MAX / TABLE
 
 
 class Slopes:
-    """Solves Eq. 12 of Ye et al., 2025, for a pointwise loss, by its slope on the grid and the inverse of the slope.
+    """Solver of Eq. 12 of Ye et al., 2025, for a pointwise loss, from its slope on the grid and the inverse slope.
 
     All tensors are constants. Raise ValueError if the slope does not fall strictly as p rises: there is then no unique
     p0 for a tau.
@@ -107,8 +107,8 @@ def solve_threshold(base: Pointwise, mixture: Mixture, target: Tensor | float) -
     Eq. 12 of Ye et al., 2025, with target = 1 + epsilon. Below p0, ``base`` is continued by its tangent. P_MIN means
     that nothing needs clipping. A mixture on an accelerator is copied to the CPU.
     """
-    here = Mixture(*(number.cpu() for number in mixture))
-    p0, _ = Slopes(base).solve(here, float(target))
+    on_cpu = Mixture(*(number.cpu() for number in mixture))
+    p0, _ = Slopes(base).solve(on_cpu, float(target))
     return torch.full_like(mixture.clean_mean, p0)
 
 
@@ -118,9 +118,9 @@ def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
     if bool(stuck.any()) or not bool(((slope > 0) & slope.isfinite()).all()):
         where = f" near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else ", or is not above 0"
         raise ValueError(
-            "OGC needs a loss whose gradient falls strictly as p rises, so that there is a p0 for every tau. That of "
-            f"{type(base).__name__}({base.extra_repr()}) does not{where}. If it is constant, like that of MAE, it is "
-            "clipped already: use that loss by itself."
+            "OGC needs a loss whose gradient falls strictly as p rises, so that there is a p0 for every tau. The "
+            f"gradient of {type(base).__name__}({base.extra_repr()}) does not{where}. If it is constant, as for MAE, "
+            "it is clipped already: use that loss by itself."
         )
     derived = Pointwise.slope(base, p)
     if not torch.allclose(derived, slope, rtol=1e-4):

@@ -36,9 +36,9 @@ def arrays(
 ) -> Loaded:
     """Load the training set and ``val`` from one ``.npz`` with features and labels, or from ``.npy`` files.
 
-    Features are (N, F), used as they are in float32, or uint8 images, (N, 3, height, width) or (N, height, width, 3).
-    Labels are integers or strings, (N,); their sorted values name the classes. In an ``.npz`` file, the features are
-    named `X`, `features` or `embeddings`, the labels `y` or `labels`, and the optional true labels `true`,
+    Features are (N, F), converted to float32 but not scaled, or uint8 images, (N, 3, height, width) or (N, height,
+    width, 3). Labels are integers or strings, (N,); their sorted values name the classes. In an ``.npz`` file, the
+    features are named `X`, `features` or `embeddings`, the labels `y` or `labels`, and the optional true labels `true`,
     `true_labels` or `y_true`.
     """
     path = Path(features)
@@ -61,7 +61,7 @@ def arrays(
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays by name. That of a .npy file has none."""
+    """Read the arrays by name. The array of a .npy file has the name ``UNNAMED``."""
     with extra("cli", "Arrays need NumPy", "numpy"):
         import numpy as np
     if not path.is_file():
@@ -85,7 +85,7 @@ def _pick(found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | Non
 
 
 def single(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
-    """Return the array of a file that is named ``asked``, or else like one of ``usual``."""
+    """Read one array of a file: the one named ``asked``, or by default the first of the ``usual`` names."""
     return _pick(_load(path), usual, asked, path)
 
 

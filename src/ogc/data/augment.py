@@ -30,10 +30,10 @@ class Statistics(NamedTuple):
 IMAGENET = Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 PADDING = 4  # zeros added on each side before the crop
-DEGREES = 15.0  # of the rotation, at most
+DEGREES = 15.0  # largest angle of the rotation
 FIXED_POINT = 16  # binary digits after the point in Pillow's nearest sampling
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow's "L"
-ATTEMPTS = 10  # to find a box that fits, as in torchvision
+ATTEMPTS = 10  # at finding a box that fits, as in torchvision
 AREA = (0.08, 1.0)  # range of the area of the box, relative to the image, uniform
 RATIO = (3 / 4, 4 / 3)  # range of the width of the box divided by its height, in pixels, uniform in its logarithm
 JITTER = 0.4  # factors of brightness, contrast and saturation are uniform in [1 - JITTER, 1 + JITTER]
@@ -68,7 +68,7 @@ class Cifar(nn.Module):
 
     The training set stays on the device as uint8. Crop, flip and rotation are one integer gather: each output pixel is
     traced back through all three. The result equals Pillow's pixel for pixel. Pixels that the rotation takes from
-    outside of the crop are zero, even if the image has more there. The batch is channels-last in memory.
+    outside the crop are zero, even where the image continues. The batch is channels-last in memory.
 
     :param images: the training set, (N, C, H, W) uint8, on the target device.
     """
@@ -169,7 +169,7 @@ class Large(nn.Module):
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32), persistent=False)
 
     def draw(self, n: int, height: int, width: int, generator: Generator | None = None) -> LargeDraws:
-        """Draw for n images of one size. Take the first of ten boxes that fits, or crop the first if none does."""
+        """Draw for n images of one size. Use the first of ten boxes that fits, or clamp the first box if none does."""
 
         device = self.mean.device if generator is None else generator.device
 
@@ -194,7 +194,7 @@ class Large(nn.Module):
         )
 
     def forward(self, images: Tensor, draws: LargeDraws) -> Tensor:
-        """(n, 3, H, W) uint8 -> (n, 3, size, size)."""
+        """Augment and normalise: (n, 3, H, W) uint8 -> (n, 3, size, size)."""
         require(images.dtype == torch.uint8, "images", "uint8", images.dtype)
         require(images.ndim == 4 and images.shape[1] == 3, "images", "of shape (n, 3, H, W)", tuple(images.shape))
         x = resized_crop(images / 255, draws, self.size)

@@ -1,9 +1,9 @@
 """Columns of a table as features: fitted on the training rows, stored as JSON, applied to any rows.
 
-Each kind of column is one small class with ``use`` (how the column is used, for a person), ``features`` (cells to
-numbers, N -> (N, k) float32) and ``unexpected`` (the rows whose value is present and cannot be encoded: it counts as
-missing). :func:`fit` decides which kind a column is. scikit-learn's ``ColumnTransformer`` does the same arithmetic, but
-can only be stored as pickle, so scikit-learn computes TF-IDF here and nothing else.
+Each kind of column is one small class with ``use`` (a description of how the column is used), ``features`` (cells to
+numbers, N -> (N, k) float32) and ``unexpected`` (the rows whose value cannot be encoded and counts as missing).
+:func:`fit` decides which kind a column is. scikit-learn's ``ColumnTransformer`` does the same arithmetic, but can only
+be stored as pickle, so scikit-learn computes only TF-IDF here.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Table = Mapping[str, Sequence[Cell]]  # by column
 MOST_CATEGORIES = 100
 MOST_WORDS = 500
 TEXT_SCALE = 3.0  # norm of the features of a text: with 1 they are too weak next to other columns, see docs/log.md
-LARGEST = 1e6  # standard deviations: what float32 and a network can still take
+LARGEST = 1e6  # limit in standard deviations, safe for float32 and a network
 MISSING = frozenset({"na", "n/a", "null", "none", "?"})
-WORDS_OF_TEXT = 3  # mean words per cell, from which varied strings are text
-FEWEST_UNIQUE = 20  # rows, from which a column of unique values is taken for an identifier
+WORDS_OF_TEXT = 3  # minimum mean number of words per cell for varied strings to count as text
+FEWEST_UNIQUE = 20  # minimum number of rows for a column of unique values to count as an identifier
 DATES = ("ISO", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
 ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
 TIME = re.compile(r" \d\d?:\d\d(:\d\d)?( [AaPp][Mm])?$")
@@ -149,7 +149,7 @@ KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category,
 
 @dataclass(frozen=True)
 class Encoder:
-    """Everything that was fitted on the training rows of a table: new rows are encoded in exactly the same way."""
+    """The encoding of a table, fitted on its training rows. New rows are encoded in exactly the same way."""
 
     columns: Mapping[str, Column]
     dropped: Mapping[str, str]  # column to reason
@@ -167,7 +167,7 @@ class Encoder:
         )
 
     def features(self, table: Table) -> Tensor:
-        """Encode rows, whatever the order of their columns; other columns are ignored: -> (N, F) float32."""
+        """Encode rows: -> (N, F) float32. The order of the columns does not matter, and other columns are ignored."""
         return torch.cat([column.features(table[name]) for name, column in self.columns.items()], dim=1)
 
     @property
@@ -259,7 +259,7 @@ def date_format(cells: Sequence[str]) -> str | None:
 
 
 def parse_date(cell: Cell, format: str) -> datetime | None:
-    """Return the date, or ``None`` for what is not a date in this format.
+    """Return the date, or ``None`` if the cell is not a date in this format.
 
     >>> parse_date("2026-11-16 05:00", "ISO"), parse_date("31.11.2026", "%d.%m.%Y")
     (datetime.datetime(2026, 11, 16, 5, 0), None)
@@ -273,7 +273,7 @@ def parse_date(cell: Cell, format: str) -> datetime | None:
 
 
 def is_missing(cell: Cell) -> bool:
-    """Return True for empty cells, words like "n/a", NaN, infinities and what overflows to one."""
+    """Return True for empty cells, words like "n/a", NaN, infinities and numbers too large for a float."""
     if cell is None or cell.lower() in MISSING:
         return True
     try:
@@ -290,7 +290,7 @@ def _present(cells: Sequence[Cell]) -> Iterator[tuple[int, str]]:
 
 
 def finite(cell: Cell) -> float:
-    """Return the number, or NaN for what is not a finite number."""
+    """Return the number, or NaN if the cell is not a finite number."""
     try:
         number = float(cell) if cell is not None else math.nan
     except ValueError:

@@ -1,4 +1,4 @@
-"""One small type for all data: inputs, given labels, true labels if known, class names, sample ids."""
+"""The data set type: inputs, given labels, true labels if known, class names, sample ids."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Dataset:
     class_names: tuple[str, ...]
     ids: Sequence[str]  # identify a sample: a path, the key of a row, an index
     true: Tensor | None = None  # (N,) int64
-    encoder: Encoder | None = None  # only of the training set of a table: encodes new rows in the same way
+    encoder: Encoder | None = None  # of the training set of a table, to encode new rows in the same way
 
     def __post_init__(self) -> None:
         for name, labels in (("given", self.given), ("true", self.true)):
@@ -82,8 +82,8 @@ def class_indices(
 ) -> Tensor:
     """Return the index of each label among the classes, (N,) int64.
 
-    :param where: the place of the labels, for an error message.
-    :param rows: their numbers there; from 1 on by default.
+    :param where: location of the labels, for error messages.
+    :param rows: row numbers, for error messages. By default 1 to N.
     """
     index = {name: i for i, name in enumerate(class_names)}
     for number, label in zip(rows or range(1, len(labels) + 1), labels, strict=True):

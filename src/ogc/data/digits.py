@@ -1,4 +1,4 @@
-"""Scikit-learn's handwritten digits: 1,797 images of 8x8 pixels, included in the package, without a download.
+"""Scikit-learn's handwritten digits: 1,797 images of 8x8 pixels, shipped with scikit-learn, so nothing is downloaded.
 
 The file is read without importing scikit-learn, which takes nearly as long as importing torch.
 """
@@ -44,7 +44,7 @@ def _split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     draw = np.random.RandomState(0)
     counts = np.bincount(labels)
     exact = counts / len(labels) * (len(labels) - TEST_IMAGES)
-    size = np.floor(exact).astype(int)  # of each class in the training set, before what is left goes to the largest
+    size = np.floor(exact).astype(int)  # training samples per class; the rest goes to the largest remainders
     left, remainders = len(labels) - TEST_IMAGES - size.sum(), exact - size
     for remainder in np.unique(remainders)[::-1]:
         classes = np.flatnonzero(remainders == remainder)

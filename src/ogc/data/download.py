@@ -61,7 +61,7 @@ def _fetch(url: str, part: Path, progress: Progress | None) -> None:
     except urllib.error.HTTPError as error:
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not there:
             raise
-        error.close()  # nothing is left to send: the part is complete, or of another file, as its checksum will show
+        error.close()  # nothing left to send: the part is complete, or of another file, which its checksum reveals
         return
     with response:
         if response.status != http.HTTPStatus.PARTIAL_CONTENT:

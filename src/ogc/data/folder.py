@@ -27,7 +27,7 @@ def folder(
     skip_bad: bool = False,
     true_labels: str | Path | None = None,
 ) -> Loaded:
-    """Load the training set and ``val`` (and ``test``, if there is such a folder), labelled by the name of the folder.
+    """Load the training set and ``val`` (and ``test``, if there is such a folder), labelled by folder name.
 
     Without a folder ``val`` or ``test``, a share ``val`` of each class is split off. Every image is decoded once.
     Unreadable images raise an error, or are skipped with ``skip_bad``. Links that point outside of ``root`` count as
@@ -109,7 +109,7 @@ def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
 
 def images_in(folder: Path) -> Iterator[Path]:
     """Yield the image files in a folder and its sub-folders, in order."""
-    for parent, folders, files in os.walk(folder):  # which follows no link to a folder
+    for parent, folders, files in os.walk(folder):  # does not follow links to folders
         folders.sort()
         for name in sorted(files):
             if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):

@@ -26,8 +26,8 @@ class ImageFiles:
     """Image files as the inputs of a data set: indices (n,) -> images (n, 3, size, size) uint8.
 
     An image is rotated by its EXIF orientation, converted to RGB, scaled to a shorter side of ``size`` (bilinear,
-    antialiased), and cropped to the central square. Transparent pixels become white, and 16 bits are reduced to 8. Of
-    an animation the first frame is used.
+    antialiased), and cropped to the central square. Transparent pixels become white, and 16 bits are reduced to 8. Only
+    the first frame of an animation is used.
     """
 
     def __init__(self, paths: Sequence[str | Path], size: int) -> None:

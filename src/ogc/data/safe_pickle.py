@@ -42,7 +42,7 @@ class _Array:
         self.pixels = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(shape)
 
 
-_STAND_INS: dict[tuple[str, str], object] = {
+_REPLACEMENTS: dict[tuple[str, str], object] = {
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): _Array,
     ("numpy.core.multiarray", "_reconstruct"): _Array,
@@ -52,9 +52,9 @@ _STAND_INS: dict[tuple[str, str], object] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
-        if (module, name) not in _STAND_INS:
+        if (module, name) not in _REPLACEMENTS:
             raise _Refused(f"the global `{module}.{name}`, which is not allowed: nothing was run")
-        return _STAND_INS[module, name]
+        return _REPLACEMENTS[module, name]
 
 
 def read_pickle(content: bytes, name: str) -> dict[str, Any]:

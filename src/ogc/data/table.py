@@ -25,7 +25,7 @@ from .split import stratified_split
 Table = dict[str, list[Cell]]  # by column
 PARQUET = (".parquet", ".pq")
 DELIMITERS = (",", ";", "\t", "|")
-SAMPLED = 50  # rows, to find the delimiter by
+SAMPLED = 50  # rows read to find the delimiter
 COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+")
 
 
@@ -40,7 +40,7 @@ def table(
     test: str | Path | None = None,
     skip_bad: bool = False,
 ) -> Loaded:
-    """Load the training set, ``val`` (a share of the rows that keeps classes in proportion, or a file) and ``test``.
+    """Load the training set, ``val`` (a stratified share of the rows, or a file) and ``test``.
 
     CSV files may be separated by commas, semicolons, tabs or bars. Numbers are standardised, dates become year, month
     and weekday, free text becomes TF-IDF, and other strings become one-hot. Constant columns and identifiers are
@@ -97,7 +97,7 @@ def table(
 
 
 def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, list[int]]:
-    """Return the rows with a label and their numbers, from 1; raise ``ValueError`` if others may not be skipped."""
+    """Return the rows with a label, and their numbers from 1. Unless ``skip``, other rows raise ``ValueError``."""
     numbers = [number for number, cell in enumerate(rows[label], 1) if cell is not None]
     missing, total = len(rows[label]) - len(numbers), len(rows[label])
     if missing and not skip:
@@ -124,7 +124,7 @@ def _ids(rows: Table, id: str | None, numbers: Sequence[int]) -> list[str]:
 
 
 def read(path: Path, *, as_found: Collection[str | None] = ()) -> Table:
-    """Read the cells by column, with a decimal point in numbers with a decimal comma.
+    """Read the cells by column, with decimal commas replaced by decimal points.
 
     Only files separated by semicolons may have decimal commas.
 

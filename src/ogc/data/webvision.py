@@ -81,7 +81,10 @@ def _synsets(path: Path, classes: int) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _tree(root: Path, classes: int) -> Iterator[Sample]:
-    """Yield the images in ``google/q0001`` and so on, by the class of the query, from 1 in the map: "1 1"."""
+    """Yield the images in ``google/q0001`` and so on, with the class of the query.
+
+    A line of the map, "1 1", is a query and its class, both counted from 1.
+    """
     path = root / "info" / "queries_synsets_map.txt"
     if not path.is_file():
         raise FileNotFoundError(
@@ -101,7 +104,7 @@ def _images(root: Path, folder: str) -> list[str]:
 
 
 def _ilsvrc(folder: Path, wnids: Sequence[str]) -> Iterator[Sample]:
-    """Yield the validation images of ILSVRC-12, in the folders of these classes or by a list of all."""
+    """Yield the validation images of ILSVRC-12, from the folders of these classes or from a list of all images."""
     solution, listed = folder / "LOC_val_solution.csv", folder / "val.txt"
     if solution.is_file():
         for line in _lines(solution)[1:]:  # below the header: ILSVRC2012_val_00048981,n03995372 85 1 499 272

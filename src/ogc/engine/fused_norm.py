@@ -25,7 +25,7 @@ except ImportError:  # CPU builds of torch come without it
 PROGRAMS, STEP, COLUMNS, WARPS = 2, 128, 32, 8
 """Programs per multiprocessor and their block sizes, the fastest of forty settings on an H200 (docs/log.md).
 
-16 bytes per thread and load. Few programs are best, since each leaves a partial result that all others read.
+Each thread loads 16 bytes at a time. Few programs are best, since each leaves a partial result that all others read.
 """
 
 
@@ -154,7 +154,7 @@ if triton is not None:
         mean_at, rstd_at, running_mean, running_var, partial, column, write,
         M, C, ROWS, P, momentum, eps, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
-        """Combine partial results to mean and 1 / std: (COLUMNS,) each. A part has the mean and squared deviations."""
+        """Merge partial results into mean and 1 / std: (COLUMNS,) each. A part has the mean and squared deviations."""
         inside = column < C
         shift = tl.load(partial + column, mask=inside, other=0.0, cache_modifier=".cg")
         total = tl.zeros([PARTS, COLUMNS], tl.float32)

@@ -53,7 +53,7 @@ class CaptureError(RuntimeError):
 
 
 def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
-    """Make a lane for each run that is not done."""
+    """Make a lane for each unfinished run. Raise ``CaptureError`` if its step cannot be captured."""
     ready: Ready = {}
     lanes = []
     with _tuned_convolutions():
@@ -90,7 +90,7 @@ def draws(module: nn.Module) -> bool:
 def train(lanes: Sequence[Lane], *, stop: Stop, save_every: float) -> NonFinite | None:
     """Train all runs to the end, or until ``stop``, and save them. Return the first error.
 
-    One step of each run is launched in turn. A run that breaks does not stop the others.
+    One step of each run is launched in turn. A run that fails does not stop the others.
     """
     active = {lane: lane.steps() for lane in lanes}
     saved, trouble = time.monotonic(), None
@@ -104,7 +104,7 @@ def train(lanes: Sequence[Lane], *, stop: Stop, save_every: float) -> NonFinite 
                 except NonFinite as error:
                     del active[lane]
                     trouble = trouble or error
-            halt = bool(stop)  # read once: a signal after this line stops the next round, which saves
+            halt = bool(stop)  # read once: a later signal takes effect in the next round, which saves
             if halt or time.monotonic() - saved > save_every:
                 for lane in list(active):
                     try:

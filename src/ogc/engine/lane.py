@@ -30,7 +30,7 @@ from .flat import Flat
 CHUNK = 64  # maximum number of steps in the tables
 CHUNK_NUMBERS = 2**27  # maximum size of the inputs in the tables; augmentation needs several times this memory
 WARM_UP = 3
-WORTH_COMPILING = 5000  # steps after which compiling has saved more time than it takes
+WORTH_COMPILING = 5000  # steps after which compiling saves more time than it takes
 RAW, AVERAGED = ("weight", "stats"), ("average", "average_stats")  # copies of weights and buffers
 CHANNELS = 8  # minimum for images: convolutions of three channels do not use tensor cores
 
@@ -70,7 +70,7 @@ class Lane:
         self.augment: Callable[..., Tensor] | None = feed.augment
         if run.recipe.epochs * feed.steps >= WORTH_COMPILING:
             self.augment = feed.augment and torch.compile(feed.augment, dynamic=False)
-            if not isinstance(run.criterion, OGC):  # which brings its own kernel
+            if not isinstance(run.criterion, OGC):  # OGC has its own kernel
                 self.criterion = torch.compile(run.criterion, dynamic=False)
 
         self.stream.wait_stream(torch.cuda.current_stream(device))
@@ -241,7 +241,7 @@ class Lane:
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Count the correct predictions on every evaluation set by the copied weights."""
+        """Count the correct predictions of the copied weights on every evaluation set."""
         run = self.run
         run.network.eval()
         for kind in ("raw", *(["averaged"] if "average" in self.frozen else [])):

@@ -1,4 +1,4 @@
-"""Adapters for other libraries (docs/integrations.md). Each needs its library, an extra of the same name."""
+"""Adapters for other libraries (docs/integrations.md). The extra of the same name installs the library."""
 
 from __future__ import annotations
 

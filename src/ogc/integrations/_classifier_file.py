@@ -40,7 +40,7 @@ def write(classifier: OGCClassifier, path: Path) -> None:
         "parameters": parameters,
         "classes": classifier.classes_.tolist(),
         "dtype": classifier.classes_.dtype.str,
-        "widths": [layer.out_features for layer in layers[:-1]],  # as built, whatever the parameters are by now
+        "widths": [layer.out_features for layer in layers[:-1]],  # as built: the parameters may have changed since
         "base": _describe(criterion.base),
         "epsilon": criterion.epsilon,
         "weight_decay": optimizer.param_groups[0]["weight_decay"],

@@ -26,9 +26,9 @@ from torch import Tensor
 from .._require import require
 
 SMALLEST_BATCH = 64
-"""Positions per batch, even with fewer distinct rows, unless ``at_most`` is smaller."""
+"""Minimum number of positions per batch, even with fewer distinct rows, unless ``batch_size`` is smaller."""
 CHUNK = 8192
-"""Rows that are processed together."""
+"""Number of rows that are processed together."""
 
 
 class Rows(NamedTuple):
@@ -42,26 +42,26 @@ class Rows(NamedTuple):
         return Rows(self.X[where], self.y[where], self.weight[where])
 
 
-def different(X: Any, labels: Any, weight: Any) -> Rows:
+def distinct(X: Any, labels: Any, weight: Any) -> Rows:
     """Drop rows of weight 0, merge equal rows with equal labels, and sort by a digest of their bytes."""
-    there = np.flatnonzero(weight > 0)
+    kept = np.flatnonzero(weight > 0)
     digests = bytearray()
-    for part in np.split(there, range(CHUNK, len(there), CHUNK)):
+    for part in np.split(kept, range(CHUNK, len(kept), CHUNK)):
         for row, label in zip(X[part] + 0.0, labels[part].tolist(), strict=True):  # + 0.0: no -0.0
             digests += hashlib.blake2b(row, digest_size=16, salt=label.to_bytes(8)).digest()
     keys = np.frombuffer(digests, "V16")
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    together = np.bincount(which, weights=weight[there])
-    first = there[first]
+    total = np.bincount(which, weights=weight[kept])
+    first = kept[first]
     rows = X[first]
     rows += 0.0
-    return Rows(torch.from_numpy(rows), torch.from_numpy(labels[first]), torch.from_numpy(together))
+    return Rows(torch.from_numpy(rows), torch.from_numpy(labels[first]), torch.from_numpy(total))
 
 
-def batches(weight: Tensor, at_most: int, generator: torch.Generator) -> Iterator[Tensor]:
+def batches(weight: Tensor, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Return the batches of a pass: shuffled, evenly spaced positions on the line of weights, in equal sizes."""
-    number = math.ceil(len(weight) / at_most)
-    places = number * max(math.ceil(len(weight) / number), min(SMALLEST_BATCH, at_most))
+    number = math.ceil(len(weight) / batch_size)
+    places = number * max(math.ceil(len(weight) / number), min(SMALLEST_BATCH, batch_size))
     line = weight.cumsum(0)
     shift = torch.rand((), dtype=torch.float64, generator=generator)
     fractions = (torch.randperm(places, generator=generator) + shift) / places

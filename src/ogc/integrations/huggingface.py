@@ -1,6 +1,6 @@
 """Hugging Face's Trainer: one object is its loss function and a callback that saves OGC's state in checkpoints.
 
-Callbacks do not learn which checkpoint the Trainer resumes from. But the Trainer itself writes their exported state to
+Callbacks are not told which checkpoint the Trainer resumes from. But the Trainer itself writes their exported state to
 ``trainer_state.json``, on rank 0, and restores it. The criterion's state is stored there.
 """
 
@@ -41,9 +41,9 @@ def loss(criterion: Loss) -> TrainerLoss:
     >>> loss_function = loss(criterion)
     >>> trainer = Trainer(..., compute_loss_func=loss_function, callbacks=[loss_function])  # doctest: +SKIP
 
-    :param criterion: an ``OGC`` or another loss of ogc, with ``reduction="mean"`` and ``ignore_index=-100``, as the
-        Trainer counts labels. With ``weight`` and gradient accumulation, the weighted means of the micro-batches are
-        averaged, in proportion to their labels.
+    :param criterion: an ``OGC`` or another loss of ogc, with ``reduction="mean"`` and ``ignore_index=-100``, which the
+        Trainer assumes when it counts labels. With ``weight`` and gradient accumulation, the weighted means of the
+        micro-batches are averaged, in proportion to their labels.
     """
     require(isinstance(criterion, Loss), "criterion", "an OGC or another of ogc.losses", criterion)
     require(criterion.reduction == "mean", "reduction", "mean, since the Trainer needs one number", criterion.reduction)
@@ -64,7 +64,7 @@ class TrainerLoss(TrainerCallback, ExportableState):
 
     criterion: Loss
     fresh: dict[str, Any]
-    is_known = False  # on the class, because the Trainer may rebuild the callback from its class
+    is_registered = False  # on the class, because the Trainer may rebuild the callback from its class
 
     # --- the loss function -------------------------------------------------------------------------------------------
 
@@ -72,8 +72,8 @@ class TrainerLoss(TrainerCallback, ExportableState):
         """Return the sum over this micro-batch, divided by the number of labels in the whole step."""
         if labels is None:
             raise ValueError("The loss of ogc needs one given label per sample. Found no `labels` in the batch.")
-        if torch.is_grad_enabled() and not self.is_known:
-            type(self).is_known = True  # warn once
+        if torch.is_grad_enabled() and not self.is_registered:
+            type(self).is_registered = True  # warn once
             warnings.warn(
                 "The criterion of ogc is not attached to the optimizer, and checkpoints will not contain its state. To "
                 "fix this, also pass the result of ogc.integrations.huggingface.loss in `callbacks=[...]`.",
@@ -93,7 +93,7 @@ class TrainerLoss(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        type(self).is_known = True
+        type(self).is_registered = True
         smoothing = args.label_smoothing_factor
         require(smoothing == 0, "label_smoothing_factor", "0, since the losses of ogc need hard labels", smoothing)
         _refuse_shifted_labels(kwargs["model"])
@@ -158,7 +158,7 @@ def _refuse_shifted_labels(model: Any) -> None:
     from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # unwrap PEFT
     name, config = type(model).__name__, getattr(model, "config", None)
     shifts = LOSS_MAPPING.get(getattr(model, "loss_type", None) or "") is ForCausalLMLoss
     shifts = shifts and not getattr(config, "is_encoder_decoder", False)

@@ -37,15 +37,15 @@ with extra("sklearn", "ogc.integrations.sklearn needs scikit-learn", "numpy", "s
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
     from . import _classifier_file
-    from ._weighted_rows import CHUNK, Moments, Rows, batches, different, hold_out
+    from ._weighted_rows import CHUNK, Moments, Rows, batches, distinct, hold_out
 
 MANY = 1_000  # distinct rows
 WIDTHS = ((100,), (200, 200))  # default hidden layers: below MANY rows, and from there on
 LOWEST_LR, MANY_LR, HIGHEST_LR = 1e-3, 2e-3, 3e-3
-ROWS_A_FEATURE = 10  # where the lowest learning rate is used, below MANY rows; it grows in proportion
+ROWS_PER_FEATURE = 10  # below MANY rows: up to here the lowest learning rate, above it in proportion
 PASSES = 60
 STEPS = (200, 20_000)  # minimum and maximum, if max_iter is not given
-STEPS_AN_ITERATION = 10  # at least: if a pass has fewer steps, an iteration is several passes
+STEPS_PER_ITERATION = 10  # minimum: if a pass has fewer steps, an iteration is several passes
 SURVEYS = 10
 QUEUE = (256, 4096)
 
@@ -62,7 +62,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters shared with ``MLPClassifier`` have the same names.
 
     :param hidden_layer_sizes: widths of the hidden layers; () is a linear classifier. ``None`` is one layer of 100, or
-        two of 200 from 1,000 distinct rows on.
+        two layers of 200 if there are at least 1,000 distinct rows.
     :param base: the loss that OGC clips: a name in ``ogc.losses.LOSSES``, or a pointwise loss.
     :param epsilon: limit the gradients of noisy samples to 1 + epsilon times those of clean ones, at the highest
         learning rate. ``None`` is OGC's default rule, which needs no parameter.
@@ -85,7 +85,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     :ivar label_quality_: (N,) label quality scores in the order of the rows of ``fit``: in [0, 1], lower is worse, and
         below 0.5 another label is more likely; 0 for labels that are not in ``classes_``. Computed from ten surveys
         during training, as in ``ogc.audit``, or fewer with early stopping.
-    :ivar noise_rate_: weighted share of rows below 0.5. With few rows it includes right labels not learned yet.
+    :ivar noise_rate_: weighted share of rows below 0.5. With few rows it includes correct labels not learned yet.
     :ivar n_iter_: number of iterations; ``loss_curve_`` has the mean loss of each, ``loss_`` the last one.
     :ivar validation_scores_: with early stopping, the accuracy after each iteration, otherwise ``None``;
         ``best_validation_score_`` is the best one.
@@ -125,23 +125,23 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train from scratch: (N, features), (N,), (N,). A weight of 2 means that a row occurs twice."""
         self._check_parameters()
-        with _apart(self):
+        with _isolated(self):
             X, y, weight = self._checked(X, y, sample_weight, reset=True)
             self.classes_ = np.unique(y[weight > 0])
             if len(self.classes_) < 2:
                 raise ValueError(f"`y` should have at least two classes. Found one class, {self.classes_.item()!r}.")
             labels = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-            rows = different(X, labels, weight)
-            self._begin()
-            self._standardise(rows)
+            rows = distinct(X, labels, weight)
+            self._reset()
+            self._update_moments(rows)
             held_out = None
             if self.early_stopping:
-                with self._drawing() as generator:
+                with self._generator() as generator:
                     rows, held_out = hold_out(rows, self.validation_fraction, generator)
             self._different = len(rows.y)
             queue_size = min(max(self._different, QUEUE[0]), QUEUE[1])
             self._build(self._widths(self._different), self.base, queue_size=queue_size)
-            survey = _Survey(self._standard(torch.tensor(X)).float(), torch.from_numpy(labels))
+            survey = _Survey(self._standardise(torch.tensor(X)).float(), torch.from_numpy(labels))
             self._train(rows, held_out, survey)
             self.label_quality_ = np.where(self.classes_[labels] == y, survey.quality().numpy(), 0.0)
             self.noise_rate_ = float(np.average(self.label_quality_ < 0.5, weights=weight))
@@ -158,26 +158,26 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_parameters()
         first = not hasattr(self, "network_")
-        with _apart(self):
+        with _isolated(self):
             X, y, weight = self._checked(X, y, sample_weight, reset=first)
             require(not first or classes is not None, "classes", "all labels, at the first call", classes)
             known = self.classes_ if classes is None else unique_labels(classes)
             require(len(known) >= 2, "classes", "at least two", known)
             require(first or np.array_equal(known, self.classes_), "classes", "those of the first call", classes)
-            strange = np.setdiff1d(y, known).tolist()
-            require(not strange, "y", f"labels among {known.tolist()}", strange)
-            rows = different(X, np.searchsorted(known, y), weight)
+            unknown = np.setdiff1d(y, known).tolist()
+            require(not unknown, "y", f"labels among {known.tolist()}", unknown)
+            rows = distinct(X, np.searchsorted(known, y), weight)
             if first:
                 self.classes_ = known
-                self._begin()
+                self._reset()
                 self._different = len(rows.y)
                 self._build(self._widths(self._different), self.base, queue_size=QUEUE[0])
-            self._standardise(rows)
-            self._hold_together()
-            inputs = self._standard(rows.X).float()
-            with self._drawing() as generator:
+            self._update_moments(rows)
+            self._reconnect()
+            inputs = self._standardise(rows.X).float()
+            with self._generator() as generator:
                 drawn = batches(rows.weight, self.batch_size, generator)
-            self._count([self._step(inputs[batch], rows.y[batch], self._lr()) for batch in drawn])
+            self._end_iteration([self._step(inputs[batch], rows.y[batch], self._lr()) for batch in drawn])
         return self
 
     def _check_parameters(self) -> None:
@@ -209,10 +209,10 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         require(bool((weight > 0).any()), "sample_weight", "above 0 for some row", "zeros")
         return X, y, weight
 
-    def _widths(self, different: int) -> list[int]:
+    def _widths(self, distinct_rows: int) -> list[int]:
         """Return the widths of the hidden layers."""
         widths: Any = self.hidden_layer_sizes
-        widths = WIDTHS[different >= MANY] if widths is None else widths
+        widths = WIDTHS[distinct_rows >= MANY] if widths is None else widths
         return [widths] if _is_count(widths) else list(widths)
 
     def _lr(self) -> float:
@@ -221,10 +221,10 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self.learning_rate_init
         if self._different >= MANY:
             return MANY_LR
-        times: float = self._different / (ROWS_A_FEATURE * self.n_features_in_)
+        times: float = self._different / (ROWS_PER_FEATURE * self.n_features_in_)
         return min(max(LOWEST_LR * times, LOWEST_LR), HIGHEST_LR)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Reset the training state."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._rng = torch.Generator().manual_seed(seed).get_state()
@@ -235,20 +235,20 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.best_validation_score_: float | None = None
 
     @contextmanager
-    def _drawing(self) -> Iterator[torch.Generator]:
+    def _generator(self) -> Iterator[torch.Generator]:
         """Yield a generator that continues the random numbers of this classifier."""
         generator = torch.Generator()
         generator.set_state(self._rng)
         yield generator
         self._rng = generator.get_state()
 
-    def _standardise(self, rows: Rows) -> None:
+    def _update_moments(self, rows: Rows) -> None:
         """Update the mean and deviation of the features with these rows."""
         moments = Moments(self._weight_seen, self.mean_, self._deviation).with_rows(rows)
         self._weight_seen, self.mean_, self._deviation = moments
         self.scale_ = moments.scale()
 
-    def _standard(self, X: Tensor) -> Tensor:
+    def _standardise(self, X: Tensor) -> Tensor:
         """Standardise: (N, features) -> (N, features), float64."""
         return (X - torch.from_numpy(self.mean_)) / torch.from_numpy(self.scale_)
 
@@ -257,7 +257,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with torch.device("meta"):
             network = mlp(self.n_features_in_, len(self.classes_), hidden=widths)
         self.network_ = network.float().to_empty(device="cpu")
-        with torch.no_grad(), self._drawing() as generator:
+        with torch.no_grad(), self._generator() as generator:
             for layer in self.network_:
                 if isinstance(layer, nn.Linear):  # as torch's default
                     bound = layer.in_features**-0.5
@@ -268,11 +268,11 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         self.criterion_ = OGC(base, epsilon=self.epsilon, queue_size=queue_size, process_group=False)
 
-    def _hold_together(self) -> None:
-        """Restore the links that a copy of the criterion loses, and apply changed parameters."""
+    def _reconnect(self) -> None:
+        """Reattach the optimizer, which a copy of the criterion loses, and apply changed parameters."""
         self.criterion_.attach(self._optimizer)
         self.criterion_.epsilon, self._optimizer.param_groups[0]["weight_decay"] = self.epsilon, self.weight_decay
-        self.criterion_._has_warned = True  # with clean labels, normals are hard to tell apart, which is fine
+        self.criterion_._has_warned = True  # with clean labels the normals are hard to tell apart, which is fine
 
     def _step(self, inputs: Tensor, labels: Tensor, lr: float) -> Tensor:
         self._optimizer.param_groups[0]["lr"] = lr
@@ -282,32 +282,32 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._optimizer.step()
         return loss.detach()
 
-    def _count(self, losses: list[Tensor]) -> None:
+    def _end_iteration(self, losses: list[Tensor]) -> None:
         """Record the end of an iteration."""
         self.loss_ = float(torch.stack(losses).mean())
         self.loss_curve_.append(self.loss_)
         self.n_iter_ += 1
 
     def _train(self, rows: Rows, held_out: Rows | None, survey: _Survey) -> None:
-        inputs = self._standard(rows.X).float()
-        self._hold_together()
-        a_pass = math.ceil(len(rows.y) / self.batch_size)
-        passes = math.ceil(STEPS_AN_ITERATION / a_pass)
-        budget = min(max(PASSES * a_pass, STEPS[0]), STEPS[1])
-        iterations = math.ceil(budget / (passes * a_pass)) if self.max_iter is None else self.max_iter
-        steps, best, best_iteration = iterations * passes * a_pass, [], 0
+        inputs = self._standardise(rows.X).float()
+        self._reconnect()
+        steps_per_pass = math.ceil(len(rows.y) / self.batch_size)
+        passes = math.ceil(STEPS_PER_ITERATION / steps_per_pass)
+        budget = min(max(PASSES * steps_per_pass, STEPS[0]), STEPS[1])
+        iterations = math.ceil(budget / (passes * steps_per_pass)) if self.max_iter is None else self.max_iter
+        steps, best, best_iteration = iterations * passes * steps_per_pass, [], 0
         parts: tuple[Any, ...] = self.network_, self.criterion_, self._optimizer
         for iteration in range(1, iterations + 1):
             losses = []
-            with self._drawing() as generator:
+            with self._generator() as generator:
                 drawn = [batch for _ in range(passes) for batch in batches(rows.weight, self.batch_size, generator)]
             for step, batch in enumerate(drawn, (iteration - 1) * len(drawn)):
-                falling = (1 + math.cos(math.pi * step / steps)) / 2
-                losses.append(self._step(inputs[batch], rows.y[batch], self._lr() * falling))
+                decay = (1 + math.cos(math.pi * step / steps)) / 2
+                losses.append(self._step(inputs[batch], rows.y[batch], self._lr() * decay))
                 if (step + 1) * SURVEYS // steps > step * SURVEYS // steps:
                     survey.take(self.network_)
-            self._count(losses)
-            if held_out is not None and self._judge(held_out):
+            self._end_iteration(losses)
+            if held_out is not None and self._score_held_out(held_out):
                 best, best_iteration = copy.deepcopy([part.state_dict() for part in parts]), iteration
             if held_out is not None and iteration - best_iteration >= self.n_iter_no_change:
                 break
@@ -316,10 +316,10 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not survey.count:
             survey.take(self.network_)
 
-    def _judge(self, held_out: Rows) -> bool:
+    def _score_held_out(self, held_out: Rows) -> bool:
         """Record the accuracy on held-out rows. Return True if it is the best so far."""
         with torch.no_grad():
-            right = self.network_(self._standard(held_out.X).float()).argmax(1) == held_out.y
+            right = self.network_(self._standardise(held_out.X).float()).argmax(1) == held_out.y
         score = float((right * held_out.weight).sum() / held_out.weight.sum())
         is_best = self.best_validation_score_ is None or score > self.best_validation_score_
         self.best_validation_score_ = score if is_best else self.best_validation_score_
@@ -332,15 +332,15 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the probabilities in the order of ``classes_``: (N, features) -> (N, C)."""
         check_is_fitted(self, "network_")
         X = torch.from_numpy(validate_data(self, X, dtype=np.float64, order="C", reset=False, copy=True))
-        # in float64, a row by itself and among others gives the same but for rounding
+        # in float64, the other rows affect the result for a row only by rounding
         weights = {name: value.double() for name, value in self.network_.state_dict().items()}
         with torch.no_grad():
-            standard = map(self._standard, X.split(CHUNK))
+            standard = map(self._standardise, X.split(CHUNK))
             return torch.cat([functional_call(self.network_, weights, part).softmax(1) for part in standard]).numpy()
 
     def predict(self, X: Any) -> Any:
         """Return the most likely label of each row: (N, features) -> (N,)."""
-        likeliest = self.predict_proba(X).argmax(1)  # which first checks that the classifier is fitted
+        likeliest = self.predict_proba(X).argmax(1)  # also checks that the classifier is fitted
         return self.classes_[likeliest]
 
     # --- saving ------------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _Survey:
-    """Predictions for all rows of ``fit``, summed over the surveys during training."""
+    """Log margins of all rows of ``fit``, summed over the surveys during training."""
 
     def __init__(self, inputs: Tensor, given: Tensor) -> None:
         self.inputs, self.given, self.margin, self.count = inputs, given, torch.zeros(len(given)), 0
@@ -379,7 +379,7 @@ class _Survey:
 
 
 @contextmanager
-def _apart(estimator: object) -> Iterator[None]:
+def _isolated(estimator: object) -> Iterator[None]:
     """Isolate training from torch's global modes, and restore the estimator if it fails."""
     before = dict(vars(estimator))
     try:

@@ -18,7 +18,7 @@ def normalised_cross_entropy(log_p: Tensor, H: Tensor) -> Tensor:
     """NCE = log p(y) / sum_k log p(k) (Normalized Loss Functions, Ma et al., 2020): (N, C), (N,) -> (N,)."""
     ceiling = math.sqrt(torch.finfo(H.dtype).max)  # masked classes: log 0
     divisor = -log_p.clamp(min=-ceiling).sum(1)
-    return H.clamp(max=ceiling) / divisor.clamp(min=P_MIN)  # one class alone: 0 / 0
+    return H.clamp(max=ceiling) / divisor.clamp(min=P_MIN)  # a single class: 0 / 0
 
 
 def normalised_negative_cross_entropy(log_p: Tensor, H: Tensor) -> Tensor:

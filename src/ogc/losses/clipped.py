@@ -33,8 +33,8 @@ def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float,
 def clipped_slope(base: Pointwise, p: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
     """Return min(slope(p), tau), the norm of the clipped gradient: (N,) -> (N,). Eqs. 3 and 5 of Ye et al., 2025.
 
-    Below p0 the slope at p0 is taken, because one that autograd derives may be NaN at p = 0. It is tau but for
-    rounding, or more if tau is below every slope of ``base``, so it is still clipped.
+    Below p0 the slope at p0 is used, because a slope derived by autograd may be NaN at p = 0. It equals tau up to
+    rounding, or is larger if tau is below every slope of ``base``, so it is still clipped.
     """
     return base.slope(p.clamp(min=p0).clamp(max=1 - P_MIN)).clamp(max=tau)
 

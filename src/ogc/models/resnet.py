@@ -37,10 +37,10 @@ class Shortcut(nn.Sequential):
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with a shortcut: pairs of (N, C, H, W) -> (N, width, H / stride, W / stride).
 
-    A pair has the same images twice, for the convolutions and for the shortcut (see :meth:`NormAct.fork`).
+    A pair has the same tensor twice, for the convolutions and for the shortcut (see :meth:`NormAct.fork`).
     """
 
-    widening = 1
+    expansion = 1
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class BasicBlock(nn.Module):
 class Bottleneck(nn.Module):
     """1x1, 3x3, 1x1 convolutions with a shortcut: pairs of (N, C, H, W) -> (N, 4 width, H / stride, W / stride)."""
 
-    widening = 4
+    expansion = 4
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
-        after = self.widening * width
+        after = self.expansion * width
         self.conv1, self.bn1 = conv(before, width, 1), NormAct(width)
         self.conv2, self.bn2 = conv(width, width, 3, stride), NormAct(width)
         self.conv3, self.bn3 = conv(width, after, 1), NormAct(after)
@@ -105,7 +105,7 @@ class ResNet(nn.Module):
         self.stages = [f"layer{i}" for i in range(1, len(depths) + 1)]
         before = width
         for i, (stage, depth) in enumerate(zip(self.stages, depths, strict=True)):
-            after = block.widening * width * 2**i
+            after = block.expansion * width * 2**i
             rest = (block(after, width * 2**i, 1) for _ in range(depth - 1))
             self.add_module(stage, nn.Sequential(block(before, width * 2**i, 2 if i else 1), *rest))
             before = after
@@ -117,9 +117,9 @@ class ResNet(nn.Module):
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` may have extra channels of zeros, since tensor cores are faster with eight channels."""
-        more = x.shape[1] - self.conv1.in_channels
-        weight = F.pad(self.conv1.weight, (0, 0, 0, 0, 0, more)) if more else self.conv1.weight
+        """Compute logits. ``x`` may have extra channels of zeros, since tensor cores are faster with eight channels."""
+        extra = x.shape[1] - self.conv1.in_channels
+        weight = F.pad(self.conv1.weight, (0, 0, 0, 0, 0, extra)) if extra else self.conv1.weight
         x = F.conv2d(x, weight, stride=self.conv1.stride, padding=self.conv1.padding)
         pair: Pair = self.bn1.fork(x)
         if isinstance(self.maxpool, nn.MaxPool2d):
@@ -130,7 +130,7 @@ class ResNet(nn.Module):
 
 
 def resnet20_cifar(channels: int, classes: int) -> ResNet:
-    """Build the narrow ResNet-20 for CIFAR of He et al., with a fourteenth of the work of ResNet-18."""
+    """Build the narrow ResNet-20 for CIFAR of He et al., with about a fourteenth of the operations of ResNet-18."""
     return ResNet(BasicBlock, (3, 3, 3), width=16, channels=channels, classes=classes, small=True)
 
 

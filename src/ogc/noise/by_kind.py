@@ -65,8 +65,8 @@ class Kind(NamedTuple):
 
     def checked(self) -> Kind:
         """Return the kind itself. Raise ``ValueError`` if it does not exist."""
-        rule = f"one of {', '.join(RATED)}, human:KIND, file"
-        require(self.in_file or self.name in RATED, "kind", rule, self.name, RATED)
+        rule = f"one of {', '.join(GENERATORS)}, human:KIND, file"
+        require(self.in_file or self.name in GENERATORS, "kind", rule, self.name, GENERATORS)
         if self.name.startswith("human:"):
             human = self.name.removeprefix("human:")
             require(human in KINDS, "kind", f"human:KIND, where KIND is one of {', '.join(KINDS)}", self.name)
@@ -95,7 +95,7 @@ class Kind(NamedTuple):
             assert file is not None
             given = imported(file, self.name, column, truth)
         else:
-            given = RATED[self.name](truth, self.rate or 0.0, seed)
+            given = GENERATORS[self.name](truth, self.rate or 0.0, seed)
         return given, LabelInfo.measure(
             truth.labels,
             given,
@@ -129,7 +129,7 @@ def _by_image(truth: Truth, rate: float, seed: int) -> Labels:
     return instance_dependent(truth.images, truth.labels, rate, num_classes=truth.num_classes, seed=seed)
 
 
-RATED: dict[str, Callable[[Truth, float, int], Labels]] = {
+GENERATORS: dict[str, Callable[[Truth, float, int], Labels]] = {
     "symmetric": lambda truth, rate, seed: symmetric(truth.labels, rate, num_classes=truth.num_classes, seed=seed),
     "asymmetric": _by_pairs("asymmetric"),
     "blocks": _by_pairs("blocks"),

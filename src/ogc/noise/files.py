@@ -169,7 +169,7 @@ def _from_csv(path: Path, content: bytes, column: str | None) -> NDArray[np.int6
     column = column or next((name for name in COLUMNS if name in header), " or ".join(COLUMNS))
     if header.count(column) != 1:
         raise LabelFileError(f"{path} should have one column {column}. Found {', '.join(header) or 'nothing'}.")
-    while rows and not rows[-1][1]:  # blank lines at the end; elsewhere, a label is missing
+    while rows and not rows[-1][1]:  # blank lines at the end; elsewhere they are missing labels
         rows.pop()
     ours = header == ["index", COLUMNS[0]]  # then the order can be checked
     labels, at = np.empty(len(rows), dtype=np.int64), header.index(column)

@@ -77,7 +77,7 @@ def cifar_n(path: str | Path, kind: str, *, clean: ArrayLike | None = None) -> N
 
 
 def _load(content: bytes) -> dict[str, NDArray[Any]]:
-    """Load the arrays of the file by name. Only the parts of integer arrays can be unpickled."""
+    """Load the arrays of the file by name. Only the types in pickled integer arrays are allowed."""
     reconstruct = np.zeros(0).__reduce__()[0]
     needed: list[Any] = [
         (reconstruct, "numpy.core.multiarray._reconstruct"),  # as NumPy 1 wrote it, and as NumPy 2 does

@@ -19,12 +19,12 @@ from .._require import require
 Label = TypeVar("Label", bound=np.integer[Any])
 
 
-def _circles(groups: Iterable[Iterable[int]]) -> dict[int, int]:
+def _cycles(groups: Iterable[Iterable[int]]) -> dict[int, int]:
     """Map every class of a group to the next one by number, and the last to the first."""
     pairs: dict[int, int] = {}
     for group in groups:
-        ring = sorted(group)
-        pairs.update(zip(ring, ring[1:] + ring[:1], strict=True))
+        classes = sorted(group)
+        pairs.update(zip(classes, classes[1:] + classes[:1], strict=True))
     return dict(sorted(pairs.items()))
 
 
@@ -38,11 +38,11 @@ CIFAR100_SUPERCLASSES = (  # the fine labels of each coarse label, in its order,
     *((27, 29, 44, 78, 93), (36, 50, 65, 74, 80), (47, 52, 56, 59, 96), (8, 13, 48, 58, 90), (41, 69, 81, 85, 89)),
 )
 
-CIFAR100_PAIRS = _circles(CIFAR100_SUPERCLASSES)
-"""The next class within the super-class, in a circle, as in the paper."""
+CIFAR100_PAIRS = _cycles(CIFAR100_SUPERCLASSES)
+"""The next class within the super-class, cyclically, as in the paper."""
 
-CIFAR100_BLOCKS = _circles(range(first, first + 5) for first in range(0, 100, 5))
-"""The next class within a block of five consecutive fine labels, in a circle, as in the released code. Fine labels
+CIFAR100_BLOCKS = _cycles(range(first, first + 5) for first in range(0, 100, 5))
+"""The next class within a block of five consecutive fine labels, cyclically, as in the released code. Fine labels
 are in alphabetical order, so these blocks are not the super-classes."""
 
 
@@ -84,7 +84,7 @@ def pair_flip(labels: NDArray[Label], rate: float, *, num_classes: int, seed: in
     array([0, 1, 2, 1, 0, 2])
     """
     _check(labels, rate, num_classes, seed)
-    return asymmetric(labels, rate, pairs=_circles([range(num_classes)]), seed=seed)
+    return asymmetric(labels, rate, pairs=_cycles([range(num_classes)]), seed=seed)
 
 
 def by_matrix(labels: NDArray[Label], matrix: ArrayLike, *, seed: int = 0) -> NDArray[Label]:

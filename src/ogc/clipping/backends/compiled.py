@@ -26,7 +26,7 @@ criteria: weakref.WeakValueDictionary[int, OGC] = weakref.WeakValueDictionary()
 
 
 def key_of(criterion: OGC) -> Tensor:
-    """Make a key by which the operator finds the criterion. It is a tensor because a graph is guarded on an int."""
+    """Return a key by which the operator finds the criterion. It is a tensor, because graphs are guarded on ints."""
     key = next(_keys)
     criteria[key] = criterion
     return torch.tensor(key)

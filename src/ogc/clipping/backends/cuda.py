@@ -5,7 +5,7 @@ operators they would take mostly launch time. Here one program does all of it: i
 k-means, EM and the solve without leaving the multiprocessor. Updates are float64, the loss is float32.
 
 The plain versions are in mixture.py, threshold.py, default_rule.py and losses/; tests compare the two. The threads of a
-program meet at a barrier before one reads what another has written.
+program synchronise at a barrier before one reads what another has written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LARGEST_BATCH = 4096
 LARGEST_LOGITS = 262144
 """Largest batch, in samples and in logits, that one program should process alone."""
 TILE = 4096
-"""Number of logits that it holds at a time."""
+"""Number of logits that one program holds at a time."""
 FORMULAS: dict[type[Pointwise], tuple[str, str | None]] = {
     CrossEntropy: ("ce", None),
     Focal: ("fl", "gamma"),
@@ -579,7 +579,7 @@ def _launch_step(
 
 
 def formula(criterion: OGC) -> tuple[str | None, float]:
-    """Return the kernel's name of the criterion's loss and the loss's parameter; None if it is not implemented."""
+    """Return the kernel's name for the criterion's loss, None if it has none, and the parameter of the loss."""
     if criterion.weight is not None or criterion.reduction == "none":
         return None, 0.0
     name, parameter = FORMULAS.get(type(criterion.base), (None, None))

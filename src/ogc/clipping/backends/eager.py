@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def clipped_loss(criterion: OGC, logits: Tensor, labels: Tensor, log_p: Tensor, H: Tensor) -> Tensor:
-    """Return the reduced loss clipped at the criterion's present tau: (N, C, ...), (N, ...) -> () or (N, ...).
+    """Return the reduced loss clipped at the criterion's current tau: (N, C, ...), (N, ...) -> () or (N, ...).
 
-    :param logits: as the criterion was called with them.
+    :param logits: argument of the criterion.
     :param labels: checked, of type int64.
     :param log_p: log softmax of the logits; overwritten.
     :param H: -log p of the given labels.
@@ -58,26 +58,28 @@ def with_gradient(
         H = cross_entropy(checked, checked_labels, criterion.ignore_index)
         return criterion.reduce(clipped(criterion.base, H, p0, tau), checked_labels, checked.shape[1])
 
-    return cast(Tensor, _ByHand.apply(logits, value, gradient, recompute))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _KnownGradient.apply(logits, value, gradient, recompute))  # type: ignore[no-untyped-call]
 
 
-class _ByHand(torch.autograd.Function):
+class _KnownGradient(torch.autograd.Function):
     """A loss whose gradient with respect to the logits is known.
 
-    For a second derivative, the loss is computed ``again`` from the saved logits.
+    For a second derivative, ``recompute`` computes the loss from the saved logits.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, value: Tensor, gradient: Tensor, again: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, value: Tensor, gradient: Tensor, recompute: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         ctx.save_for_backward(logits, gradient)
-        ctx.again = again
+        ctx.recompute = recompute
         return value
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, gradient = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True
-            (gradient,) = torch.autograd.grad(ctx.again(logits), logits, grad, create_graph=True)
+            (gradient,) = torch.autograd.grad(ctx.recompute(logits), logits, grad, create_graph=True)
         elif grad.dim() > 0:
             gradient = gradient * grad.unsqueeze(1)
         elif grad.device.type != "cpu" or grad.item() != 1:
