@@ -198,7 +198,7 @@ def test_facts_that_are_only_shown_may_be_missing(tmp_path):
     shown = ("commit", "device", "versions", "noise", "batch", "steps")
     edited(tmp_path / RUN, lambda run: [run["facts"].pop(name) for name in shown])
     write_report(tmp_path)
-    assert read(tmp_path).facts["device"] == "not known"
+    assert read(tmp_path).facts["device"] == "unknown"
 
 
 def test_checksums_of_the_data_that_are_none(tmp_path):

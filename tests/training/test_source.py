@@ -268,5 +268,5 @@ def test_what_does_not_go_together_is_refused_before_anything_is_read(text, name
 def test_noise_and_a_file_of_labels_exclude_each_other():
     np.save("given.npy", np.zeros(3, int))
     source = Source.parse("digits", labels=Path("given.npy"))
-    with pytest.raises(ValueError, match=r"`labels` should be omitted with symmetric:0\.5, which makes labels"):
+    with pytest.raises(ValueError, match=r"`labels` should be omitted with symmetric:0\.5, which generates labels"):
         check(source, recipe("digits", noise="symmetric:0.5"))

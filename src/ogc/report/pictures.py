@@ -102,7 +102,7 @@ def mixture_of(epoch: Epoch) -> Mixture | None:
 
 
 def lr_drops(epochs: Sequence[Epoch]) -> dict[int, str]:
-    """Return the new learning rate by the epoch after which it drops; empty if it changes all the time."""
+    """Return the new learning rate by the epoch after which it drops; empty if it changes continuously."""
     falls = {a.epoch: f"lr {b.lr:.3g}" for a, b in itertools.pairwise(epochs) if b.lr < a.lr}
     return falls if len(falls) <= max(3, len(epochs) // 10) else {}
 

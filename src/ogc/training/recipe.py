@@ -136,8 +136,8 @@ class Recipe(Checked):
             Kind.parse(self.noise)
         steps = self.schedule == "steps"
         require(steps or not self.milestones, "milestones", "left out unless schedule = steps", self.milestones)
-        rising = all(first < second for first, second in pairwise((*self.milestones, self.epochs)))
-        require(rising, "milestones", f"rising, and below epochs = {self.epochs}", self.milestones)
+        increasing = all(first < second for first, second in pairwise((*self.milestones, self.epochs)))
+        require(increasing, "milestones", f"increasing, and below epochs = {self.epochs}", self.milestones)
         sgd = self.optimizer == "sgd" and self.momentum > 0
         require(sgd or not self.nesterov, "nesterov", "false without SGD and a momentum above 0", self.nesterov)
         even = self.batch_size % self.accumulate == 0
@@ -202,12 +202,12 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     if "milestones" in fields or changed.schedule != "steps":
         return changed
     moved = (round(milestone * changed.epochs / recipe.epochs) for milestone in recipe.milestones)
-    inner = dict.fromkeys(milestone for milestone in moved if 0 < milestone < changed.epochs)  # each once
+    inner = dict.fromkeys(milestone for milestone in moved if 0 < milestone < changed.epochs)  # no duplicates
     return changed.model_copy(update={"milestones": tuple(inner)})
 
 
 def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str | None:
-    """Explain why OGC does not move tau even once in such a run; ``None`` if it does, or without OGC.
+    """Explain why OGC would never move tau in such a run; ``None`` if it would, or if the method is not OGC.
 
     :param steps: steps per epoch, of ``batch`` samples each.
     """
@@ -226,7 +226,7 @@ def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str 
     often = "every step" if every == 1 else f"every {every} steps"
     return (
         f"{recipe.method} clips nothing in {total:,} steps of {batch:,} samples: tau moves {often}, "
-        f"once {queue:,} samples are queued. To fix this: {typed}, or more epochs."
+        f"once {queue:,} samples are queued. To fix this, add {typed}, or train for more epochs."
     )
 
 
