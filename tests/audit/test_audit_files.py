@@ -145,7 +145,7 @@ def test_measures_of_labels_that_are_all_right_are_not_made_up():
 def test_ids_like_formulas_are_noted_and_numbers_are_not():
     noted = {name for name in IDS if name[:1] in "=@-" and name and name != "-5"}
     [note] = formula_notes(IDS)
-    assert note.startswith(f"{len(noted)} ids or classes begin like a formula")
+    assert note.startswith(f"{len(noted)} ids or classes look like formulas")
     assert formula_notes(["-5", "+1e3", "a=b", ""]) == []
 
 

@@ -388,11 +388,11 @@ def test_hostile_names_and_cells_are_text(visit, tmp_path):
         wrong = tmp_path / "wrong.csv"
         wrong.write_text(content)
         other.set_input_files("#file", wrong)
-        wait(other, "#said", answer)
+        wait(other, "#message", answer)
     lines = "id,decision,given_label,suggested_label\nsample 1,accept,another,label\nunknown,keep,a,b\n"
     wrong.write_text(lines)
     other.set_input_files("#file", wrong)
-    wait(other, "#said", "0 decisions loaded; 2 skipped, which do not fit this audit, the first in line 2")
+    wait(other, "#message", "0 decisions loaded; 2 skipped that do not match this audit, the first in line 2")
     assert other.evaluate("window.hacked") is None
 
 
@@ -482,7 +482,7 @@ def test_any_label_can_be_chosen_and_a_choice_undone(visit, tmp_path):
     assert current(tab) == findings.ids[worst[1]]
     first = tab.locator(".card").first
     assert first.locator(".label").nth(1).text_content().split(" ", 1) == ["chosen", names[third[0]]]
-    assert "Accepted" in tab.text_content("#said")
+    assert "Accepted" in tab.text_content("#message")
 
     # By keyboard; the given label is a keep, the suggested one an accept.
     for k, label in ((1, third[1]), (2, given[worst[2]]), (3, suggested[worst[3]])):
@@ -508,7 +508,7 @@ def test_any_label_can_be_chosen_and_a_choice_undone(visit, tmp_path):
     assert decisions(exported(tab, tmp_path / "other.csv")) == expected
     other = visit(None)
     other.set_input_files("#file", path)
-    wait(other, "#said", re.compile("^4 decisions loaded$"))
+    wait(other, "#message", re.compile("^4 decisions loaded$"))
     assert decisions(exported(other, tmp_path / "other.csv")) == expected
     other.locator(".card.current").focus()
     other.keyboard.press("a")  # the first again: now as suggested
@@ -561,11 +561,11 @@ def test_a_browser_that_keeps_nothing(visit, tmp_path):
         "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError'); }});"
     )
     tab = visit(page(made()), before=forbid)
-    assert tab.is_visible("#unkept")
+    assert tab.is_visible("#not-stored")
     tab.locator(".card.current").focus()
     tab.keyboard.press("a")
     assert len(decisions(exported(tab, tmp_path / "decisions.csv"))) == 1
-    assert not visit(None).is_visible("#unkept")
+    assert not visit(None).is_visible("#not-stored")
 
 
 @pytest.mark.slow
@@ -634,7 +634,7 @@ def test_no_key_decides_what_is_not_shown(visit, tmp_path):
     tab.fill("#search", "no such sample")
     wait(tab, "#shown", re.compile("^0 shown"))
     tab.set_input_files("#file", tmp_path / "decisions.csv")
-    wait(tab, "#said", "1 decisions loaded")
+    wait(tab, "#message", "1 decision loaded")
     tab.locator("#gallery").focus()
     for key in "aks":
         tab.keyboard.press(key)
@@ -655,7 +655,7 @@ def test_enter_searches_at_once_and_leads_to_the_samples(visit, tmp_path):
     tab.keyboard.insert_text(last)
     tab.keyboard.press("Enter")
     tab.keyboard.press("s")  # which decides the sample that was found, and is not written into the field
-    wait(tab, "#said", "Skipped")
+    wait(tab, "#message", "Skipped")
     assert tab.text_content("#shown").startswith("1 shown, 2 decided")
     assert tab.input_value("#search") == last
     assert tab.evaluate("window.loaded") == 1
@@ -677,7 +677,7 @@ def test_a_sample_out_of_sight_comes_up_before_a_key_decides_it(visit):
     first = current(tab)
     scroll(tab, 1)
     tab.keyboard.press("a")
-    wait(tab, "#said", "press again")
+    wait(tab, "#message", "press again")
     assert kept(tab) == []
     assert current(tab) == first
     tab.keyboard.press("a")
@@ -732,7 +732,7 @@ def test_blank_lines_of_a_loaded_file_are_nothing(visit, tmp_path):
     header = b',"a no\nte"\n\n'  # lines 1 and 2, and a blank line
     path.write_bytes(path.read_bytes().replace(b"\n", header, 1) + b"unknown,keep,a,b\n\r\n\n")
     tab.set_input_files("#file", path)
-    wait(tab, "#said", re.compile("^1 decisions loaded; 1 skipped, which do not fit this audit, the first in line 5$"))
+    wait(tab, "#message", re.compile("^1 decision loaded; 1 skipped that does not match this audit, in line 5$"))
 
 
 def test_decisions_are_kept_for_one_order_of_the_samples():
@@ -766,5 +766,5 @@ def test_file_names_that_are_no_text_are_exported_and_loaded(visit, tmp_path):
     path.write_bytes(b"\xef\xbb\xbf" + content)  # as spreadsheets begin a file
     other = visit(None)
     other.set_input_files("#file", path)
-    wait(other, "#said", re.compile("^5 decisions loaded$"))
+    wait(other, "#message", re.compile("^5 decisions loaded$"))
     wait(other, "#shown", "5 decided")
