@@ -1,4 +1,4 @@
-"""What ``ogc bench`` prints: the status of all runs before a run, and the results of a tuning grid after it."""
+"""Tables that ``ogc bench`` prints: the status of all runs before it starts, and the results of a tuning grid."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def step(run: Run, network: nn.Module, inputs: list[Tensor], index: Tensor, rank
 
 
 def require_finite(run: Run, values: Tensor, ranks: Ranks) -> None:
-    """Raise ``NonFinite`` if values are not finite on some rank. Only on the CPU: a GPU would have to be waited for."""
+    """Raise ``NonFinite`` if values are not finite on some rank. Only on the CPU: on a GPU this would wait."""
     if run.device.type == "cpu":
         total = float(values.detach().sum())
         if ranks.highest(not total < math.inf)[0]:  # a logit of -inf rules a class out and is allowed
