@@ -4,7 +4,7 @@ const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const N = data.ids.length;
 const DECISIONS = ["", "accept", "keep", "skip"];  // as in the exported file; stored by index
-const DONE = ["Left open", "Accepted", "Kept", "Skipped"];
+const DONE = ["", "Accepted", "Kept", "Skipped"];
 const FIELDS_ON_CARD = 8, LONGEST = 300, LONGEST_NAME = 40;
 const TALLEST = 15e6;  // pixels; browsers cannot lay out much more
 const pictures = data.thumbnails.some(Boolean);

@@ -147,8 +147,8 @@ def mark_choice(axes: Axes, place: int) -> None:
 # --- over training ----------------------------------------------------------------------------------------------------
 
 RATIOS: tuple[tuple[str, str, str, Callable[[Epoch], float | None]], ...] = (
-    ("by the two normals", BLUE, "-", lambda epoch: epoch.ratio),
-    ("by the true labels", ORANGE, "--", lambda epoch: epoch.true_ratio),
+    ("from the two normals", BLUE, "-", lambda epoch: epoch.ratio),
+    ("from the true labels", ORANGE, "--", lambda epoch: epoch.true_ratio),
 )
 Runs = dict[str, list[Result]]  # by the label of the noise; its runs differ in their seed
 
@@ -199,7 +199,7 @@ def tau(results: Sequence[Result]) -> Drawn:
 
 
 def ratio(results: Sequence[Result]) -> Drawn:
-    """Draw r(tau) by the two normals and the true labels: one figure per data set and method, one panel per noise."""
+    """Draw r(tau) from the two normals and the true labels: one figure per data set and method, one panel per noise."""
     drawn: Drawn = {}
     for dataset, methods in with_ogc(results).items():
         for method, noises in methods.items():
@@ -236,7 +236,7 @@ def draw_ratios(panels: Runs, title: str) -> Figure:
 
 
 def with_number(noises: Runs, value: Callable[[Epoch], float | None]) -> Runs:
-    """Select the noises whose runs have the number in some epoch."""
+    """Select the noise types whose runs have the number in some epoch."""
     return {noise: runs for noise, runs in noises.items() if any(value(e) for run in runs for e in run.epochs)}
 
 

@@ -71,7 +71,7 @@ class Settings:
 
     @property
     def thresholds(self) -> tuple[float | None, ...]:
-        """A fixed tau each, and ``None`` for OGC."""
+        """The threshold of each run: a fixed tau, or ``None`` for OGC."""
         return (*self.taus, None)
 
 

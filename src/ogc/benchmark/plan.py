@@ -145,7 +145,7 @@ class Table:
 
 
 def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str | None] | None = None) -> list[Cell]:
-    """Return the cells of a table, for all or some methods and noises. Methods that it does not have are added."""
+    """Return the cells of a table, for all or some methods and noise types. Missing methods are added."""
     whole = by_table(table)
     noises = whole.noises if noises is None else list(noises)
     for noise in noises:

@@ -223,7 +223,7 @@ def read_all(folder: Path) -> tuple[list[Result], list[str]]:
 
 
 def disagreements(results: Iterable[Result]) -> list[str]:
-    """Report runs that the tables leave out because of their labels, and noises with inconsistent labels."""
+    """Report runs that the tables leave out because of their labels, and noise types with inconsistent labels."""
     labels: dict[tuple[str, str, int], set[str]] = {}
     left_out: dict[tuple[str, str], list[Result]] = {}
     for result in results:

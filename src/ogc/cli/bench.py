@@ -189,7 +189,7 @@ def run(options: BenchRunOptions) -> None:
 
 @command(**HINTS)
 def tune(options: TuneOptions) -> None:
-    """Run the paper's tuning grid of a method, at 50 % symmetric noise, and show the results.
+    """Run the paper's tuning grid for a method, at 50 % symmetric noise, and show the results.
 
     ce+linear and ce+ema are tuned on five noise types, by mean accuracy.
 

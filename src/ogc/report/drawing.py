@@ -243,7 +243,7 @@ def draw_queue(axes: Axes, criterion: OGC) -> str:
 def draw_histogram(
     axes: Axes, H: Tensor, wrong: Tensor | None, mixture: Mixture | None, *, xlabel: str, when: str = "at the end"
 ) -> str:
-    """Draw the histogram of H, (N,), and the counts expected by the two normals fitted to the queue.
+    """Draw the histogram of H, (N,), and the counts expected from the two normals fitted to the queue.
 
     :param wrong: (N,) bool, True if the given label is wrong; ``None`` if unknown.
     :param when: the time of the fit, for the title.

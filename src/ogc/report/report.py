@@ -275,7 +275,7 @@ def next_steps(run: StoredRun) -> list[tuple[str, str]]:
     folder, from_python = run.folder, run.facts["from_python"]  # parts that no command can load: "data", "network"
     steps = []
     if not run.finished:
-        # without a loss from a file: a report may come from anyone, and the command warns before it asks for the file
+        # a loss from a file is not named here, because a report may come from anyone; the command explains what to add
         command = resume_command({folder: ""}, from_python=bool(from_python))
         steps.append(("Resume the run:", f"{command}  # the same jobs" if from_python else command))
     if run.finished and run.recipe.surveys:

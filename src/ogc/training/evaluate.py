@@ -91,7 +91,7 @@ def training_shares(predicted: Tensor, given: Tensor, true: Tensor | None) -> di
 
 
 def clipping_facts(base: Pointwise | None, solution: Tensor | None, H: Tensor, wrong: Tensor | None) -> dict[str, Any]:
-    """Return tau, the mixture, and r(tau) by the mixture and by the true labels. H and wrong are (N,), on the CPU."""
+    """Return tau, the mixture, and r(tau) from the mixture and the true labels. H and wrong are (N,), on the CPU."""
     facts: dict[str, Any] = dict.fromkeys(("tau", "p0", "mixture", "ratio", "true_ratio"))
     if base is None or solution is None:
         return facts

@@ -23,8 +23,8 @@ class Epoch:
     tau: float | None  # None if nothing is clipped
     p0: float | None
     mixture: dict[str, float] | None  # None before the first fit
-    ratio: float | None  # r(tau) by the mixture
-    true_ratio: float | None  # r(tau) by the true labels
+    ratio: float | None  # r(tau) from the mixture
+    true_ratio: float | None  # r(tau) from the true labels
     seconds: float  # of training, without evaluation
     images_per_second: float
 

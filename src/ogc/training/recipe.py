@@ -66,7 +66,7 @@ ALIASES = {  # names of these settings in other libraries, for error messages
     "model": "network",
     "wd": "weight_decay",
 }
-Nothing = BeforeValidator(_none)
+ParseNone = BeforeValidator(_none)
 Count = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -87,7 +87,7 @@ class Recipe(Checked):
     method: str = "ce+ogc"
     method_sha256: str | None = None  # checksum of the file of a custom loss when the recipe was made
     parameters: methods.Parameters = {}  # of the method; by default the paper's for ``name``, or those of the loss
-    noise: Annotated[str | None, Nothing] = None  # added to the training labels: KIND:RATE or human:KIND
+    noise: Annotated[str | None, ParseNone] = None  # added to the training labels: KIND:RATE or human:KIND
     noise_seed: Seed = 0
     seed: Seed = 0  # of the initial weights, the batches and the augmentation
     epochs: Count
@@ -101,11 +101,11 @@ class Recipe(Checked):
     schedule: Literal["steps", "cosine", "constant"]
     milestones: Counts = ()  # epochs after which lr is multiplied by ``factor``
     factor: Annotated[float, Field(gt=0, le=1)] = 0.1
-    clip_norm: Annotated[Positive | None, Nothing] = None  # of the gradient of all weights
-    average: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, Nothing] = 0.999  # decay of the averaged weights
+    clip_norm: Annotated[Positive | None, ParseNone] = None  # of the gradient of all weights
+    average: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, ParseNone] = 0.999  # decay of the averaged weights
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA devices that support it
     augment: Literal["none", "cifar", "large"] = "none"
-    size: Annotated[Count | None, Nothing] = None  # side of the images; None keeps theirs
+    size: Annotated[Count | None, ParseNone] = None  # side of the images; None keeps theirs
     report_epochs: Count = 10  # last epochs whose mean accuracy is reported
     report: Literal["raw", "averaged"] = "raw"  # the weights whose accuracy is reported in tables of results
     surveys: Annotated[int, Field(ge=0)] = 10  # number of surveys of the training samples, for an audit
