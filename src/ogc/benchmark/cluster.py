@@ -1,8 +1,8 @@
 """Training on a Ray cluster: one Ray task per batch of runs, on one GPU, or on one CPU if there is no GPU.
 
-Ray schedules the tasks and repeats those that fail or are lost with their node. Data and
-results are sent through Ray, so nodes only need ogc. A repeated run resumes from its last checkpoint if the nodes share
-a file system. Otherwise it starts again.
+Ray schedules the tasks and repeats those that fail or are lost with their node. Data and results are
+sent through Ray, so nodes only need ogc. A repeated run resumes from its last checkpoint if the nodes share a file
+system. Otherwise it starts again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The state of a run as a file, from which it resumes bit for bit.
 
-The file is written under a temporary name, synced and renamed, so a killed run always leaves a complete checkpoint.
+The file is written under a temporary name, synced and renamed, so a killed run leaves its last complete checkpoint.
 """
 
 from __future__ import annotations

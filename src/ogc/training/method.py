@@ -71,7 +71,7 @@ PAPER: dict[str, dict[str, Parameters]] = {  # the paper's table "param", and it
 }
 
 IMAGE_EPSILON = 2.0
-"""OGC's epsilon on images at any initial learning rate: that of the paper's rule for CIFAR-10."""
+"""OGC's epsilon on images, for any learning rate: that of the paper's rule at the start of training on CIFAR-10."""
 PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe for images
     **PAPER,
     "folder": {},

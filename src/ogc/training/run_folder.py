@@ -1,8 +1,8 @@
 """A run's folder: the names of its files, and the only code that reads them.
 
 Every file that is read back contains a checksum and the identifier of its run, so that damaged files and files of other
-runs are detected. Reading a folder never runs code that it names. ``metrics.jsonl``,
-the report and the pictures are for people, and are never read back.
+runs are detected. Reading a folder never runs code that it names. ``metrics.jsonl``, the report and the pictures are for
+people, and are never read back.
 """
 
 from __future__ import annotations
@@ -37,12 +37,8 @@ AUDIT = "audit"  # a folder
 NOT_STARTED: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
 NOT_STARTED |= {"device": "unknown", "commit": None, "started": "not yet"}  # facts of a run that has not started
 LISTS = ("classes", "inputs", "from_python")
-FACTS = (
-    "samples",
-    "network",
-    "started",
-    *LISTS,
-)  # required after the start; facts that are only shown have defaults above
+# required once a run has started; facts that are only shown have defaults above
+FACTS = ("samples", "network", "started", *LISTS)
 
 
 class CheckpointError(ValueError):

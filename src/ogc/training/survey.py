@@ -19,7 +19,7 @@ from .evaluate import EvaluationSet
 LARGEST = 2**28  # maximum number of probabilities: 1 GiB
 EARLY = 20  # epochs whose surveys always count. Few labels are memorised before a sample has been seen this often.
 KEPT = 0.85  # a later survey counts only with at least this share of the disagreements after EARLY epochs
-SETTLED = 0.9  # training was too short if disagreements fell below this share of those at half-time
+SETTLED = 0.9  # training was too short if disagreements fell below this share of those halfway through
 
 
 def moments(*, epochs: int, surveys: int) -> tuple[int, ...]:
