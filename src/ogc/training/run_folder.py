@@ -1,8 +1,8 @@
 """A run's folder: the names of its files, and the only code that reads them.
 
 Every file that is read back contains a checksum and the identifier of its run, so that damaged files and files of other
-runs are detected. Reading a folder never runs code that it names. ``metrics.jsonl``, the report and the pictures are for
-people, and are never read back.
+runs are detected. Reading a folder never runs code that it names. ``metrics.jsonl``, the report and the pictures are
+for people, and are never read back.
 """
 
 from __future__ import annotations
