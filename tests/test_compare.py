@@ -290,7 +290,7 @@ INVALID = [
     ((*TABLE, "--seeds", "1,1"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
     ((*TABLE, "--seeds", "1,01"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
     ((*TABLE, "--seeds", "one"), 2, "Parameter `seeds` should be different whole numbers, as in 1,2,3."),
-    ((*TABLE, "--val", "0"), 2, "Parameter `val` should be above 0, because methods are judged on held-out"),
+    ((*TABLE, "--val", "0"), 2, "Parameter `val` should be above 0, because methods are compared on held-out samples"),
     ((*TABLE, "--test", "no.csv"), 1, "There is no `no.csv`, given as test."),
     ((*TABLE, "--noise", "symmetric"), 2, "Parameter `rate` should be given"),
     ((*TABLE, "--side-by-side", "0"), 2, "Parameter `side-by-side` should be at least 1."),

@@ -144,7 +144,7 @@ def test_undefined_measures_are_none_if_all_labels_are_correct():
 def test_notes_ids_that_look_like_formulas_but_not_numbers():
     noted = {name for name in IDS if name[:1] in "=@-" and name and name != "-5"}
     [note] = formula_notes(IDS)
-    assert note.startswith(f"{len(noted)} ids or classes begin like a formula")
+    assert note.startswith(f"{len(noted)} ids or classes look like formulas")
     assert formula_notes(["-5", "+1e3", "a=b", ""]) == []
 
 

@@ -182,7 +182,7 @@ def test_trains_on_and_audits_a_table(table_run):
     assert f"{summary['issues']} of 240 labels are probably wrong" in output
     assert "AUROC 0.9" in output
     assert "with, comma" in output
-    assert "Note: 240 ids or classes begin like a formula, for example '=c0'." in " ".join(output.split())
+    assert "Note: 240 ids or classes look like formulas, for example '=c0'." in " ".join(output.split())
     assert "ogc audit apply runs/t-ce+ogc-0 --out t-fixed.csv" in output
     worst = rows(audit / "issues.csv")
     assert all(name in output for name in [row["id"] for row in worst[:5]])
@@ -327,7 +327,7 @@ def test_copies_a_folder_with_files_under_their_new_labels(photos, monkeypatch):
     before = files(photos)
     apply = ["audit", "apply", run, "--decisions", "d.csv"]
     output = works(*apply, "--copy", "new/photos")
-    assert "new/photos: 62 files copied, 2 of 60 images under a new label." in output
+    assert "new/photos: 62 files copied, 2 of 60 images with a new label." in output
     moved = {one["id"]: one["id"].replace("blue", "red", 1), other["id"]: other["id"].replace("red", "green", 1)}
     assert files("new/photos") == {moved.get(name, name): content for name, content in before.items()}
     assert files(photos) == before
@@ -520,8 +520,8 @@ def test_reordered_fixed_labels_are_rejected(table):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "Parameter `RUN|DATA` should be the only input, also as --folder or --table. Found `RUN|DATA = None`."),
-        (["t.csv", "--folder", "x"], 2, "should be the only input"),
+        ([], 2, "Parameter `RUN|DATA` should be one path, or --folder or --table instead. Found `RUN|DATA = None`."),
+        (["t.csv", "--folder", "x"], 2, "should be one path"),
         (["nowhere"], 2, "or the folder of a finished run of ogc train. Found `RUN|DATA = 'nowhere'`."),
         (
             ["digits"],
@@ -748,7 +748,7 @@ def test_fixed_labels_of_digits_can_be_trained_on(digits):
     works("audit", digits)
     for name in ("f.npy", "f.csv"):
         output = works("audit", "apply", digits, "--out", name)
-        assert f"To train on them: ogc train with --labels {name}" in output
+        assert f"To train on them, add --labels {name} to ogc train" in output
         works("train", "digits", "--labels", name, "--epochs", "1", "--set", "hidden=8", "--out", f"after-{name}")
         facts = json.loads(Path(f"after-{name}/run.json").read_bytes())["facts"]
         summary = json.loads((digits / "audit/audit.json").read_bytes())

@@ -392,11 +392,11 @@ def test_hostile_names_and_cells_are_shown_as_text(visit, tmp_path):
         wrong = tmp_path / "wrong.csv"
         wrong.write_text(content)
         other.set_input_files("#file", wrong)
-        wait_for_text(other, "#said", answer)
+        wait_for_text(other, "#message", answer)
     lines = "id,decision,given_label,suggested_label\nsample 1,accept,another,label\nunknown,keep,a,b\n"
     wrong.write_text(lines)
     other.set_input_files("#file", wrong)
-    wait_for_text(other, "#said", "0 decisions loaded; 2 skipped, which do not fit this audit, the first in line 2")
+    wait_for_text(other, "#message", "0 decisions loaded; 2 skipped that do not match this audit, the first in line 2")
     assert other.evaluate("window.hacked") is None
 
 
@@ -486,7 +486,7 @@ def test_choose_any_label_and_undo(visit, tmp_path):
     assert current_id(tab) == findings.ids[worst[1]]
     first = tab.locator(".card").first
     assert first.locator(".label").nth(1).text_content().split(" ", 1) == ["chosen", names[third[0]]]
-    assert "Accepted" in tab.text_content("#said")
+    assert "Accepted" in tab.text_content("#message")
 
     # With the keyboard: choosing the given label means keep, the suggested one accept.
     for k, label in ((1, third[1]), (2, given[worst[2]]), (3, suggested[worst[3]])):
@@ -512,7 +512,7 @@ def test_choose_any_label_and_undo(visit, tmp_path):
     assert decisions_by_id(export(tab, tmp_path / "other.csv")) == expected
     other = visit(None)
     other.set_input_files("#file", path)
-    wait_for_text(other, "#said", re.compile("^4 decisions loaded$"))
+    wait_for_text(other, "#message", re.compile("^4 decisions loaded$"))
     assert decisions_by_id(export(other, tmp_path / "other.csv")) == expected
     other.locator(".card.current").focus()
     other.keyboard.press("a")  # the first sample again, now with the suggested label
@@ -567,11 +567,11 @@ def test_works_without_local_storage(visit, tmp_path):
         "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError'); }});"
     )
     tab = visit(page(make_findings()), before=forbid)
-    assert tab.is_visible("#unkept")
+    assert tab.is_visible("#not-stored")
     tab.locator(".card.current").focus()
     tab.keyboard.press("a")
     assert len(decisions_by_id(export(tab, tmp_path / "decisions.csv"))) == 1
-    assert not visit(None).is_visible("#unkept")
+    assert not visit(None).is_visible("#not-stored")
 
 
 @pytest.mark.slow
@@ -641,7 +641,7 @@ def test_keys_never_decide_hidden_samples(visit, tmp_path):
     tab.fill("#search", "no such sample")
     wait_for_text(tab, "#shown", re.compile("^0 shown"))
     tab.set_input_files("#file", tmp_path / "decisions.csv")
-    wait_for_text(tab, "#said", "1 decisions loaded")
+    wait_for_text(tab, "#message", "1 decision loaded")
     tab.locator("#gallery").focus()
     for key in "aks":
         tab.keyboard.press(key)
@@ -662,7 +662,7 @@ def test_enter_searches_immediately_and_focuses_the_samples(visit, tmp_path):
     tab.keyboard.insert_text(last)
     tab.keyboard.press("Enter")
     tab.keyboard.press("s")  # decides the sample that was found, and is not typed into the field
-    wait_for_text(tab, "#said", "Skipped")
+    wait_for_text(tab, "#message", "Skipped")
     assert tab.text_content("#shown").startswith("1 shown, 2 decided")
     assert tab.input_value("#search") == last
     assert tab.evaluate("window.loaded") == 1
@@ -684,7 +684,7 @@ def test_key_scrolls_to_out_of_view_sample_before_deciding(visit):
     first = current_id(tab)
     scroll(tab, 1)
     tab.keyboard.press("a")
-    wait_for_text(tab, "#said", "press again")
+    wait_for_text(tab, "#message", "press again")
     assert stored_decisions(tab) == []
     assert current_id(tab) == first
     tab.keyboard.press("a")
@@ -740,7 +740,7 @@ def test_blank_lines_in_a_loaded_file_are_ignored(visit, tmp_path):
     path.write_bytes(path.read_bytes().replace(b"\n", header, 1) + b"unknown,keep,a,b\n\r\n\n")
     tab.set_input_files("#file", path)
     wait_for_text(
-        tab, "#said", re.compile("^1 decisions loaded; 1 skipped, which do not fit this audit, the first in line 5$")
+        tab, "#message", re.compile("^1 decision loaded; 1 skipped that does not match this audit, in line 5$")
     )
 
 
@@ -775,5 +775,5 @@ def test_ids_that_are_not_utf8_are_exported_and_loaded(visit, tmp_path):
     path.write_bytes(b"\xef\xbb\xbf" + content)  # a byte-order mark, as spreadsheets write
     other = visit(None)
     other.set_input_files("#file", path)
-    wait_for_text(other, "#said", re.compile("^5 decisions loaded$"))
+    wait_for_text(other, "#message", re.compile("^5 decisions loaded$"))
     wait_for_text(other, "#shown", "5 decided")

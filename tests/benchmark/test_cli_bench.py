@@ -391,7 +391,7 @@ def test_a_point_that_lacks_a_noise_is_not_the_best(tmp_path):
             write(tmp_path, made_up(cell, 1, percent))
     write(tmp_path, made_up(at[10][0], 2, 60.0))  # a noise counts once, however many runs it has
     shown = grid_table(tasks_of(cells, [1, 2]), tmp_path, ["beta"])
-    assert shown.title == "ce+linear on cifar10, mean of 5 noises"
+    assert shown.title == "ce+linear on cifar10, mean over 5 noise types"
     columns = [list(column.cells) for column in shown.columns]
     assert list(zip(*columns, strict=True)) == [
         ("1", "-", "4", ""),

@@ -459,7 +459,7 @@ def test_the_last_node_with_a_device_is_lost(run, tmp_path, monkeypatch):
             return [], replies
 
     [task] = small([1])
-    with pytest.raises(ConnectionError, match="The cluster has no node with a GPU any more"):
+    with pytest.raises(ConnectionError, match="The cluster no longer has a node with a GPU"):
         run(Lost({"CPU": 1.0, "GPU": 1.0}), [task])
     assert Lock.take(task.lock(tmp_path))
 

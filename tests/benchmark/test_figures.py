@@ -347,7 +347,7 @@ def test_where_nothing_is_recorded_it_says_what_to_run(name, tmp_path):
     assert not (tmp_path / "out").exists()
     assert result.stderr.count("\n") == 1
     sentence, command = result.stderr.strip().split(". To run them: ")
-    assert sentence == f"{name}: {results} has no runs of it"
+    assert sentence == f"{name}: {results} has no runs for it"
 
     ran = CliRunner().invoke(
         build(), [*shlex.split(command)[1:], "--noises", "symmetric:0.8", "--dry-run"], env={"COLUMNS": "200"}
@@ -499,7 +499,7 @@ def test_all_draws_what_it_can(tmp_path, tiny):
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["motivation.json", "motivation.png", "tau-cifar10.png"]
     for name in ("epsilon", "queue", "every", "ratio"):
-        assert f"{name}: {tmp_path} has no runs of it" in result.stderr
+        assert f"{name}: {tmp_path} has no runs for it" in result.stderr
 
 
 @pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])

@@ -588,7 +588,7 @@ def test_files_that_are_no_results_are_told(folder):
         ((), 1, "benchmarks/results/runs has no runs of any table. To make them: ogc bench run cifar10. To read"),
         (("--results", "."), 1, ". has no runs of any table."),
         (("--results", ".", "--write", "page.md"), 1, ". has no runs of any table."),
-        (("--results", "trials"), 1, "Trial runs, with --epochs or --set, are in no table."),
+        (("--results", "trials"), 1, "Tables leave out trial runs (with --epochs or --set)."),
         (("gce", "--all", "--format", "html", "--out", "no/where.html"), 1, "Cannot use no/where.html: No such file"),
         (
             ("gce", "--out", "x.pdf"),

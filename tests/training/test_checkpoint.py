@@ -200,7 +200,7 @@ def test_facts_used_only_for_display_may_be_missing(tmp_path):
     displayed = ("commit", "device", "versions", "noise", "batch", "steps")
     edited(tmp_path / RUN, lambda run: [run["facts"].pop(name) for name in displayed])
     write_report(tmp_path)
-    assert read(tmp_path).facts["device"] == "not known"
+    assert read(tmp_path).facts["device"] == "unknown"
 
 
 def test_invalid_data_checksums_are_rejected(tmp_path):

@@ -286,7 +286,7 @@ def test_report_error_does_not_hide_another_error(monkeypatch, error):
     monkeypatch.setattr("ogc.report.report.write_report", full)
     result = train("digits", "--out", "a")
     assert fails(result, 143, "Stopped by SIGTERM. Resume with: ogc train --resume a")
-    assert "No report: " in result.stdout
+    assert "The report could not be written: " in result.stdout
 
 
 def test_report_error_is_printed(monkeypatch):

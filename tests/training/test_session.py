@@ -397,7 +397,7 @@ def test_message_at_the_start_if_nothing_will_be_clipped():
     sentence, began = watch.events
     assert sentence == (
         "ce+ogc clips nothing in 5 steps of 16 samples: tau moves every step, "
-        "once 256 samples are queued. To fix this: --set queue_size=16, or more epochs."
+        "once 256 samples are queued. To fix this, add --set queue_size=16, or train for more epochs."
     )
     assert began == "began"
 

@@ -268,5 +268,5 @@ def test_incompatible_options_are_rejected_before_reading(text, name, changes, m
 def test_noise_and_label_file_are_mutually_exclusive():
     np.save("given.npy", np.zeros(3, int))
     source = Source.parse("digits", labels=Path("given.npy"))
-    with pytest.raises(ValueError, match=r"`labels` should be omitted with symmetric:0\.5, which makes labels"):
+    with pytest.raises(ValueError, match=r"`labels` should be omitted with symmetric:0\.5, which generates labels"):
         check(source, recipe("digits", noise="symmetric:0.5"))

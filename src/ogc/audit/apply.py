@@ -31,7 +31,7 @@ class Applied(NamedTuple):
     """The outcome: where it was written, and how many labels are new."""
 
     path: Path
-    kind: str  # of the source; "python" for data from there
+    kind: str  # of the source; "python" for data from Python
     changed: int
     samples: int
     copied: int | None = None  # files, if a folder was copied
@@ -51,8 +51,8 @@ def apply(
     :param copy: folder to write instead: a copy of the folder of images, with every file under its new label.
     :param accept_above: apply the suggestions without a decision where P(wrong) is at least this.
     """
-    goal = copy if out is None else out
-    if goal is None or (out is not None and copy is not None):
+    target = copy if out is None else out
+    if target is None or (out is not None and copy is not None):
         raise ValueError("Pass either `out` or `copy`, and not both.")
     proper = accept_above is None or 0 <= accept_above <= 1
     require(proper, "accept_above", "a probability in [0, 1]", accept_above)
@@ -66,10 +66,10 @@ def apply(
         )
     name, what = ("copy", "folder") if out is None else ("out", "file")
     for path in filter(None, (folder, None if source is None else source.path)):
-        within = path.is_dir() and inside(path, goal)
-        require(not within, name, f"outside of {path}, which is not changed", str(goal))
-    new = not goal.exists() and not goal.is_symlink()
-    require(new, name, f"a new {what}: nothing is overwritten", str(goal))
+        within = path.is_dir() and inside(path, target)
+        require(not within, name, f"outside of {path}, which is not changed", str(target))
+    new = not target.exists() and not target.is_symlink()
+    require(new, name, f"a new {what}: nothing is overwritten", str(target))
     labels = decided(audit, decisions, accept_above)
     kind = "python" if source is None else source.kind
     noise = run["recipe"]["noise"]
@@ -81,20 +81,20 @@ def apply(
     changed = sum(old != new for old, new in zip(audit.given, labels, strict=True))
     copied = None
     if out is None:
-        require(kind == "folder", "copy", "omitted, because only folders of images are copied; use `out`", str(goal))
+        require(kind == "folder", "copy", "omitted, because only folders of images are copied; use `out`", str(target))
         assert source is not None
-        copied = copy_folder(audit, labels, source, goal)
+        copied = copy_folder(audit, labels, source, target)
     elif source is not None and kind in WRITERS:
         content = WRITERS[kind](audit, labels, source, out)
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, content)
     else:
         write_labels(out, *class_indices(audit, labels, out))
-    return Applied(goal, kind, changed, len(labels), copied)
+    return Applied(target, kind, changed, len(labels), copied)
 
 
 def _check_file(audit: Audit, path: Path) -> None:
-    """Check that the file is unchanged. Suggestions go by row, and rows may move under the same labels."""
+    """Check that the file is unchanged. Suggestions go by row, and rows can move without a change of labels."""
     if file_sha256(path) != audit.summary["run"]["sha256"].get("file"):
         raise AuditError(f"`{path}` has changed since it was audited. Train and audit again.")
 
@@ -114,14 +114,14 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source, out: Path) -
 def moves(audit: Audit, labels: Sequence[str], source: Source, out: Path) -> bytes:
     """Return a CSV list of files and where they should be, both relative to the folder."""
     require(out.suffix.lower() == ".csv", "out", "a .csv file: a list of files to move", str(out))
-    return csv(("from", "to"), new_places(audit, labels, source).items())
+    return csv(("from", "to"), new_paths(audit, labels, source).items())
 
 
-def new_places(audit: Audit, labels: Sequence[str], source: Source) -> dict[str, str]:
+def new_paths(audit: Audit, labels: Sequence[str], source: Source) -> dict[str, str]:
     """Map the files with new labels to their new paths. No two files get the same path."""
     assert source.path is not None
-    root, places = source.path, {}
-    deep = training_folder(root) != root  # then the classes are below train and val
+    root, moved = source.path, {}
+    deep = training_folder(root) != root  # class folders are in train and val
     taken = set(audit.ids)
     for name, old, new in zip(audit.ids, audit.given, labels, strict=True):
         if old == new:
@@ -130,40 +130,40 @@ def new_places(audit: Audit, labels: Sequence[str], source: Source) -> dict[str,
             raise AuditError(f"`{root}` has changed: {name} is missing. Train and audit again.")
         parts = list(PurePosixPath(name).parts)
         parts[1 if deep else 0] = new
-        goal = free = PurePosixPath(*parts)
+        target = free = PurePosixPath(*parts)
         number = 1
         while str(free) in taken or (root / free).exists():
             number += 1
-            free = goal.with_name(f"{goal.stem}-{number}{goal.suffix}")
+            free = target.with_name(f"{target.stem}-{number}{target.suffix}")
         taken.add(str(free))
-        places[name] = str(free)
-    return places
+        moved[name] = str(free)
+    return moved
 
 
-def copy_folder(audit: Audit, labels: Sequence[str], source: Source, goal: Path) -> int:
+def copy_folder(audit: Audit, labels: Sequence[str], source: Source, target: Path) -> int:
     """Copy all files of a folder, those with new labels to their new paths. Return the number of files.
 
     Links to files inside the folder are followed, so that the copy stands alone. Links that lead out of it are left
-    out. The copy is made under a temporary name beside ``goal``, so that an interrupted one leaves nothing behind.
+    out. The copy is made under a temporary name beside ``target``, so that an interrupted one leaves nothing behind.
     """
     assert source.path is not None
-    root, places = source.path, new_places(audit, labels, source)
+    root, moved = source.path, new_paths(audit, labels, source)
     paths = (Path(parent, file) for parent, _, files in os.walk(root) for file in files)
     found = {path.relative_to(root).as_posix() for path in paths if path.is_file() and inside(root, path)}
     names = sorted({*found, *audit.ids})
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    temporary = goal.with_name(f".{goal.name}.{os.getpid()}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         for name in names:
             if not ((root / name).is_file() and inside(root, root / name)):
                 raise AuditError(f"`{root}` has changed: {name} is missing. Train and audit again.")
-            there = temporary / places.get(name, name)
+            there = temporary / moved.get(name, name)
             there.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / name, there)
             with there.open("r+b") as file:
                 os.fsync(file.fileno())
             shutil.copystat(root / name, there)
-        temporary.rename(goal)
+        temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return len(names)

@@ -1,7 +1,7 @@
 """The files of an audit: writing them and reading them back.
 
-CSV files read back exactly. Ids are never altered, not even those that begin with =, +, - or @, which spreadsheets take
-for a formula; ``ogc audit`` prints a note about such ids.
+CSV files are read back exactly as written. Ids are never changed, not even those that begin with =, +, - or @, which
+spreadsheets interpret as formulas. ``ogc audit`` prints a note about such ids.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ISSUES, ISSUES_CSV, FIXED = "issues.parquet", "issues.csv", "labels_fixed.csv"
 SUMMARY, PAGE = "audit.json", "audit.html"
 FORMAT = 3  # of audit.json
 DECISIONS = ("accept", "keep", "skip")
-FIXED_COLUMNS = {  # of the fixed labels, by the columns of the issues
+FIXED_COLUMNS = {  # of the fixed labels, and the columns of the issues that they come from
     "id": "id",
     "label": "predicted_label",
     "given_label": "given_label",
@@ -47,7 +47,7 @@ COLUMNS = ("id", "decision", "given_label", "suggested_label")  # of a file of d
 
 
 class AuditError(ValueError):
-    """A file of an audit is damaged, or does not belong to it. The message names the file."""
+    """Raised if a file of an audit is damaged or does not belong to it."""
 
 
 def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -118,7 +118,7 @@ def formula_notes(names: Sequence[str]) -> list[str]:
     if not found:
         return []
     return [
-        f"{len(found):,} ids or classes begin like a formula, for example {found[0][:40]!r}. They are written "
+        f"{len(found):,} ids or classes look like formulas, for example {found[0][:40]!r}. They are written "
         "unchanged, so that the CSV files read back exactly. Import the files into a spreadsheet as text."
     ]
 

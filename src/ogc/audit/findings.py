@@ -17,7 +17,7 @@ class Findings:
     """Findings about N samples, in the order of the data."""
 
     title: str
-    ids: Sequence[str]  # (N,) unique names by which a person finds the samples
+    ids: Sequence[str]  # (N,) unique, so that users can find the samples
     class_names: tuple[str, ...]
     issues: Issues
     image: Callable[[int], Tensor | None] = lambda index: None  # of a sample, uint8 (3 or 1, height, width), if any

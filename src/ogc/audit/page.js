@@ -3,19 +3,19 @@
 const $ = id => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const N = data.ids.length;
-const DECISIONS = ["", "accept", "keep", "skip"];  // as in the exported file; a decision is its place here
-const DONE = ["Left open", "Accepted", "Kept", "Skipped"];
+const DECISIONS = ["", "accept", "keep", "skip"];  // as in the exported file; stored by index
+const DONE = ["", "Accepted", "Kept", "Skipped"];
 const FIELDS_ON_CARD = 8, LONGEST = 300, LONGEST_NAME = 40;
 const TALLEST = 15e6;  // pixels; browsers cannot lay out much more
 const pictures = data.thumbnails.some(Boolean);
 const cut = (text, longest = LONGEST) => text.length > longest ? text.slice(0, longest - 1) + "…" : text;
-const ends = text => text.length > LONGEST ? text.slice(0, LONGEST / 2) + "…" + text.slice(-LONGEST / 2) : text;
+const cutMiddle = text => text.length > LONGEST ? text.slice(0, LONGEST / 2) + "…" + text.slice(-LONGEST / 2) : text;
 const names = data.classes.map(name => cut(name, LONGEST_NAME));
 const count = n => n.toLocaleString("en");
 const score = (i, digits = 3) => (data.score[i] / 1e4).toFixed(digits);
 const percent = share => (share >= 9950 ? ">99" : share < 50 ? "<1" : (share / 100).toFixed(0)) + "\u00a0%";
-const other = i => data.predicted[i] !== data.given[i];
-const label = i => chosen.get(i) ?? data.predicted[i];  // what accepting sets
+const hasSuggestion = i => data.predicted[i] !== data.given[i];
+const label = i => chosen.get(i) ?? data.predicted[i];  // the label that accepting sets
 const suggestion = i => label(i) === data.given[i] ? "–" : names[label(i)];
 function element(tag, text) {
   const made = document.createElement(tag);
@@ -23,45 +23,45 @@ function element(tag, text) {
   return made;
 }
 
-// --- decisions, kept in the browser: one letter per sample, then the labels that were chosen as JSON --------------
+// --- decisions, stored in the browser: one letter per sample, then the chosen labels as JSON -----------------------
 
 const KEY = "ogc-audit:" + document.body.dataset.key;
 const LETTERS = ".aks";
 let decided = new Uint8Array(N);
 const chosen = new Map();  // sample -> its accepted label, where that is not the suggested one
-const undo = [];  // each a list of [sample, decision before, label before]
-let kept = true, unexported = false;
+const undo = [];  // lists of [sample, previous decision, previous label]
+let stored = true, unexported = false;
 
-function keep() {
+function store() {
   try {
     const letters = Array.from(decided, d => LETTERS[d]).join("").replace(/\.+$/, "");
     localStorage.setItem(KEY, letters + (chosen.size ? JSON.stringify([...chosen]) : ""));
     if (!letters) localStorage.removeItem(KEY);
-    kept = true;
+    stored = true;
   } catch {
-    kept = false;
+    stored = false;
   }
-  $("unkept").hidden = kept;
+  $("not-stored").hidden = stored;
 }
 
-function recall() {
+function restore() {
   try {
     const [, letters, labels] = (localStorage.getItem(KEY) || "").match(/^([.aks]*)(.*)$/);
     decided = Uint8Array.from({length: N}, (_, i) => LETTERS.indexOf(letters[i] || "."));
     chosen.clear();
     for (const [i, label] of JSON.parse(labels || "[]")) chosen.set(i, label);
   } catch {
-    kept = false;
+    stored = false;
   }
 }
 
-function set(changes) {  // [sample, decision, label] each; the label counts where the decision is to accept
+function set(changes) {  // a list of [sample, decision, label]; the label is used only with accept
   for (const [i, decision, label] of changes) {
     decided[i] = decision;
     if (decision === 1 && label !== undefined && label !== data.predicted[i]) chosen.set(i, label); else chosen.delete(i);
   }
   unexported = true;
-  keep();
+  store();
 }
 
 function decide(changes) {
@@ -81,18 +81,18 @@ function draw(image, i) {
 // Small images show their pixels. The event does not bubble.
 document.addEventListener("load", ({target: image}) => image.classList.toggle("small", Math.max(image.naturalWidth, image.naturalHeight) < 64), true);
 
-// --- filters: which samples are shown ----------------------------------------------------------------------------
+// --- filters -----------------------------------------------------------------------------------------------------
 
 let list = [], current = -1, haystack = null;
 
-function hay() {
+function searchTexts() {
   haystack ??= data.ids.map((id, i) => (id + "\n" + (data.cells ? data.cells[i].join("\n") : "")).toLowerCase());
   return haystack;
 }
 
 function filter() {
   const words = $("search").value.trim().toLowerCase();
-  const texts = words ? hay() : null;
+  const texts = words ? searchTexts() : null;
   const chosen = id => $(id).value === "" ? -1 : Number($(id).value);
   const given = chosen("given"), suggested = chosen("suggested");
   const bound = (id, otherwise) => $(id).value === "" ? otherwise : Math.round($(id).valueAsNumber * 1e4);
@@ -114,25 +114,25 @@ function filter() {
   }
 }
 
-function place(i) {  // of the first sample in the list that is not before i
+function position(i) {  // index in the list of sample i, or of the next one after it
   const found = list.findIndex(each => each >= i);
   return found < 0 ? list.length : found;
 }
 
-function nearest(i) {  // i if it is shown, else one that is; -1: none
-  return list.length ? list[Math.min(place(i), list.length - 1)] : -1;
+function nearest(i) {  // i or the nearest sample in the list; -1 if the list is empty
+  return list.length ? list[Math.min(position(i), list.length - 1)] : -1;
 }
 
 function refilter(keepPlace) {
   const inside = $("gallery").contains(document.activeElement);
   filter();
   if (!keepPlace) current = -1;
-  lay(true);
-  if (!keepPlace && $("bar").getBoundingClientRect().top <= 0) reveal(true);
+  layOut(true);
+  if (!keepPlace && $("bar").getBoundingClientRect().top <= 0) scrollToCurrent(true);
   if (inside) focusCurrent();
 }
 
-// --- the gallery: only cards in sight, and the current one, are there --------------------------------------------
+// --- the gallery: only visible cards and the current one are in the page -----------------------------------------
 
 const gallery = $("gallery");
 const cards = new Map();  // sample -> its card
@@ -141,17 +141,17 @@ gallery.className = pictures ? "pictures" : data.cells ? "rows" : "bare";
 const narrowest = {pictures: 11.25, rows: 19, bare: 15}[gallery.className];  // of a card, in rem
 if (pictures && names.some(name => name.length > 12)) gallery.classList.add("long");
 
-function write(card, i) {
+function fillCard(card, i) {
   const one = selector => card.querySelector(selector);
   const drawn = pictures && draw(one("img"), i);
-  one(".none").textContent = !pictures || drawn ? "" : i < data.thumbnails.length ? "no image" : "no thumbnail: not among the worst";
+  one(".none").textContent = !pictures || drawn ? "" : i < data.thumbnails.length ? "no image" : "no thumbnail (not among the worst)";
   one(".given").textContent = names[data.given[i]];
   one(".suggested").textContent = suggestion(i);
   one(".truly").hidden = !data.true;
   if (data.true) one(".truly bdi").textContent = names[data.true[i]];
   one(".facts").textContent = `score ${score(i)} · wrong ${percent(data.wrong[i])}`;
-  one(".id bdi").textContent = ends(data.ids[i]);
-  one(".id").title = ends(data.ids[i]);
+  one(".id bdi").textContent = cutMiddle(data.ids[i]);
+  one(".id").title = cutMiddle(data.ids[i]);
   const fields = one(".fields");
   fields.textContent = "";
   if (data.cells) data.fields.slice(0, FIELDS_ON_CARD).forEach((name, c) => fields.append(element("dt", name), fieldOf("dd", i, c)));
@@ -164,7 +164,7 @@ function fieldOf(tag, i, c) {
   return made;
 }
 
-function mark(card, i) {
+function updateCard(card, i) {
   const here = i === current, source = chosen.has(i) ? "chosen" : "suggested";
   card.querySelector(".suggested").textContent = suggestion(i);
   card.querySelector(".source").textContent = source;
@@ -174,21 +174,21 @@ function mark(card, i) {
   card.tabIndex = here ? 0 : -1;
   const decision = decided[i] ? ", " + DONE[decided[i]].toLowerCase() : "";
   card.setAttribute("aria-label", `${cut(data.ids[i], 80)}: given ${names[data.given[i]]}, ${source} ${suggestion(i)}, score ${score(i)}${decision}`);
-  press(card, i, here ? 0 : -1);
+  updateButtons(card, i, here ? 0 : -1);
 }
 
-function press(root, i, tab) {
+function updateButtons(root, i, tab) {
   for (const button of root.querySelectorAll("[data-decision]")) {
     button.setAttribute("aria-pressed", String(DECISIONS[decided[i]] === button.dataset.decision));
-    button.disabled = button.dataset.decision === "accept" && !other(i);
+    button.disabled = button.dataset.decision === "accept" && !hasSuggestion(i);
   }
   for (const button of root.querySelectorAll(".choices button")) button.tabIndex = tab;
 }
 
-function make(i) {
+function makeCard(i) {
   const card = $("card").content.firstElementChild.cloneNode(true);
   card.dataset.sample = i;
-  write(card, i);
+  fillCard(card, i);
   return card;
 }
 
@@ -198,25 +198,25 @@ function measure() {
   gap = 0.75 * rem;
   columns = wide < 30 * rem ? 1 : Math.max(1, Math.floor((wide + gap) / (narrowest * rem + gap)));
   columnWidth = (wide - gap * (columns - 1)) / columns;
-  const probe = make(0);
+  const probe = makeCard(0);
   probe.style.cssText = `width: ${columnWidth}px; visibility: hidden`;
   gallery.append(probe);
   rowHeight = Math.ceil(probe.getBoundingClientRect().height) + gap;
   probe.remove();
 }
 
-function lay(anew) {  // the whole gallery; anew: other samples than before
-  if (anew) clear();
+function layOut(rebuild) {  // the whole gallery; rebuild: the list of samples has changed
+  if (rebuild) clear();
   const most = Math.floor(TALLEST / (rowHeight || 1)) * columns;
   const rest = list.length - most;
   if (rest > 0) list.length = most;
   current = nearest(current);
   gallery.style.height = Math.ceil(list.length / columns) * rowHeight + "px";
   const none = data.issue.includes(1) ? "No sample matches." : "No label looks wrong. Clear “issues only” to see all samples.";
-  $("end").textContent = !list.length ? none : rest > 0 ? `And ${count(rest)} more: filter to see them.` : "";
-  tell();
-  look();
-  if ($("details").open) current < 0 ? $("details").close() : detail();
+  $("end").textContent = !list.length ? none : rest > 0 ? `${count(rest)} more: use the filters to see them.` : "";
+  showStatus();
+  renderVisible();
+  if ($("details").open) current < 0 ? $("details").close() : fillDetails();
 }
 
 function clear() {
@@ -224,14 +224,14 @@ function clear() {
   cards.clear();
 }
 
-function look() {  // put the cards in sight on the page, and take the others away
+function renderVisible() {  // add the visible cards to the page and remove the others
   if (!list.length || !rowHeight) return clear();
   const top = -gallery.getBoundingClientRect().top, margin = rowHeight;
   const first = Math.max(0, Math.floor((top - margin) / rowHeight)) * columns;
   const last = Math.min(list.length, Math.ceil(Math.max(0, top + innerHeight + margin) / rowHeight) * columns);
   const wanted = [];
   for (let p = first; p < last; p++) wanted.push(p);
-  const here = current < 0 ? -1 : place(current);
+  const here = current < 0 ? -1 : position(current);
   if (here >= 0 && here < first) wanted.unshift(here);
   else if (here >= Math.max(first, last)) wanted.push(here);
   const samples = new Set(wanted.map(p => list[p]));
@@ -242,9 +242,9 @@ function look() {  // put the cards in sight on the page, and take the others aw
     let card = cards.get(i);
     if (card) next = card.nextElementSibling;
     else {
-      card = make(i);
+      card = makeCard(i);
       cards.set(i, card);
-      mark(card, i);
+      updateCard(card, i);
       gallery.insertBefore(card, next);
     }
     card.setAttribute("aria-posinset", p + 1);
@@ -254,9 +254,9 @@ function look() {  // put the cards in sight on the page, and take the others aw
   }
 }
 
-function reveal(toTop) {  // scroll, if need be, until the current card is in sight
+function scrollToCurrent(toTop) {  // scroll until the current card is visible
   if (current < 0) return;
-  const row = Math.floor(place(current) / columns);
+  const row = Math.floor(position(current) / columns);
   const bar = $("bar").offsetHeight + gap;
   const top = gallery.getBoundingClientRect().top + scrollY + row * rowHeight;
   if (toTop || top < scrollY + bar) scrollTo(0, top - bar);
@@ -269,74 +269,74 @@ function focusCurrent() {
   if (card) card.focus({preventScroll: true}); else gallery.focus({preventScroll: true});
 }
 
-function go(i, focus = true) {
+function goTo(i, focus = true) {
   const before = current;
   current = i;
-  reveal(false);
-  look();
-  for (const each of [before, current]) if (cards.has(each)) mark(cards.get(each), each);
-  if ($("details").open) detail();
+  scrollToCurrent(false);
+  renderVisible();
+  for (const each of [before, current]) if (cards.has(each)) updateCard(cards.get(each), each);
+  if ($("details").open) fillDetails();
   if (focus) focusCurrent();
 }
 
 function step(by) {
   if (!list.length) return;
-  const here = place(current);
-  go(list[Math.max(0, Math.min(list.length - 1, here + by))]);
+  const here = position(current);
+  goTo(list[Math.max(0, Math.min(list.length - 1, here + by))]);
 }
 
 // --- deciding ----------------------------------------------------------------------------------------------------
 
-function tell(words) {
+function showStatus(message) {
   const each = [0, 0, 0, 0];
   for (const d of decided) each[d]++;
   const all = N - each[0];
   const parts = DECISIONS.slice(1).map((name, k) => each[k + 1] ? `${count(each[k + 1])} ${name}` : "").filter(Boolean);
   $("shown").textContent = `${count(list.length)} shown, ${count(all)} decided` + (all && innerWidth > 600 ? ` (${parts.join(", ")})` : "");
-  if (words !== undefined) $("said").textContent = words;
+  if (message !== undefined) $("message").textContent = message;
   $("export").disabled = !all;
   $("undo").disabled = !undo.length;
 }
 
-function changed(words, back) {  // after decisions: where to go, and what to say
+function afterDecisions(message, back) {  // update the page after decisions; back: the sample to select
   if ($("undecided").checked) {
     filter();
     current = back ?? current;
-    lay(true);
-    reveal(false);
-    look();
+    layOut(true);
+    scrollToCurrent(false);
+    renderVisible();
     focusCurrent();
   } else {
-    for (const [i, card] of cards) mark(card, i);
-    if (back === undefined) step(1); else go(nearest(back));
+    for (const [i, card] of cards) updateCard(card, i);
+    if (back === undefined) step(1); else goTo(nearest(back));
   }
-  tell(words);
+  showStatus(message);
 }
 
-function inSight() {
+function isVisible() {
   if ($("details").open) return true;
   const card = cards.get(current)?.getBoundingClientRect();
   return card && card.bottom > Math.max(0, $("bar").getBoundingClientRect().bottom) && card.top < innerHeight;
 }
 
 function choose(decision, as) {
-  if (current < 0 || list[place(current)] !== current) return;
-  if (!inSight()) {  // scrolled away, or not yet scrolled to
-    go(current);
-    return tell("The selected sample was out of view. Press again to decide.");
+  if (current < 0 || list[position(current)] !== current) return;
+  if (!isVisible()) {
+    goTo(current);
+    return showStatus("The selected sample was out of view. Press again to decide.");
   }
   const i = current;
-  if (DECISIONS[decision] === "accept" && as === undefined && !other(i)) return tell("No other label is suggested here: keep or skip.");
+  if (DECISIONS[decision] === "accept" && as === undefined && !hasSuggestion(i)) return showStatus("No other label is suggested here: keep or skip.");
   decide([[i, decision, as]]);
   const what = decision === 1 ? `${names[data.given[i]]} → ${names[label(i)]}` : names[data.given[i]];
-  changed(`${DONE[decision]}: ${what}`);
+  afterDecisions(`${DONE[decision]}: ${what}`);
 }
 
-function takeBack() {
+function undoLast() {
   const last = undo.pop();
-  if (!last) return tell("There is nothing to undo.");
+  if (!last) return showStatus("There is nothing to undo.");
   set(last);
-  changed(last.length === 1 ? `Undone: ${cut(data.ids[last[0][0]], 60)}` : `Undone: ${count(last.length)} decisions`, last[0][0]);
+  afterDecisions(last.length === 1 ? `Undone: ${cut(data.ids[last[0][0]], 60)}` : `Undone: ${count(last.length)} decisions`, last[0][0]);
 }
 
 // --- files -------------------------------------------------------------------------------------------------------
@@ -352,20 +352,20 @@ function csv() {
   return lines.map(line => line.map(cell).join(",") + "\n").join("");
 }
 
-// A file name's bytes that are no text are U+DC80 to U+DCFF here, as in Python; in files they are bytes again.
+// Bytes of a file name that are not valid UTF-8 are U+DC80 to U+DCFF here, as in Python. In files they are bytes again.
 const bytes = text => text.split(/([\udc80-\udcff])/u).map((part, k) => k % 2 ? Uint8Array.of(part.charCodeAt(0) & 255) : new TextEncoder().encode(part));
-const letters = part => new TextDecoder("windows-1252").decode(part);  // one for each byte, another for another
+const letters = part => new TextDecoder("windows-1252").decode(part);  // a different character for each byte
 const raw = text => /^[\0-\x7f]*$/.test(text) ? text : bytes(text).map(letters).join("");
 
 function exportCsv() {
-  if (!decided.some(d => d)) return tell("There are no decisions yet.");
+  if (!decided.some(d => d)) return showStatus("There are no decisions yet.");
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob(bytes(csv()), {type: "text/csv"}));
   link.download = "decisions.csv";
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60000);
   unexported = false;
-  tell("Exported as decisions.csv");
+  showStatus("Exported as decisions.csv");
 }
 
 function parse(text) {  // a CSV file -> [line number, cells] of each row
@@ -374,7 +374,7 @@ function parse(text) {  // a CSV file -> [line number, cells] of each row
     const found = pattern.exec(text);
     if (!found) throw new Error(`Unclosed or misplaced quote in line ${line}.`);
     cells.push(found[1] === undefined ? found[2] : found[1].replaceAll('""', '"'));
-    line += (found[0].match(/\r\n|\r|\n/g) || []).length;  // quotes may hold some
+    line += (found[0].match(/\r\n|\r|\n/g) || []).length;  // quoted cells may contain line breaks
     if (found[3] !== ",") {
       rows.push([first, cells]);
       first = line;
@@ -384,42 +384,44 @@ function parse(text) {  // a CSV file -> [line number, cells] of each row
   return rows;
 }
 
-function loadCsv(content) {  // compared byte by byte, as names need not be text
+function loadCsv(content) {  // names are compared as bytes, because they may not be valid UTF-8
   const text = letters(content), mark = raw("\ufeff");
   const [[, header] = [1, []], ...rows] = parse(text.startsWith(mark) ? text.slice(mark.length) : text);
   const at = HEADER.map(name => header.indexOf(name));
   if (at.includes(-1)) throw new Error(`This is not a decisions file: its first line should be ${HEADER.join(",")}.`);
   const byId = new Map(data.ids.map((id, i) => [raw(id), i])), classes = data.classes.map(raw);
   const changes = [];
-  let strange = 0, first = 0;
+  let unmatched = 0, first = 0;
   for (const [line, cells] of rows) {
-    if (cells.length === 1 && !cells[0]) continue;  // a blank one
+    if (cells.length === 1 && !cells[0]) continue;  // blank line
     const [id, decision, given, suggested] = at.map(c => cells[c]);
     const i = byId.get(id), d = DECISIONS.indexOf(decision);
     const as = classes.indexOf(suggested);
     const known = d === 1 ? as >= 0 && as !== data.given[i] : as === data.predicted[i];
     if (i !== undefined && d > 0 && given === classes[data.given[i]] && known) changes.push([i, d, as]);
-    else if (!strange++) first = line;
+    else if (!unmatched++) first = line;
   }
+  const skipped = unmatched === 1 ? `1 skipped that does not match this audit, in line ${first}`
+    : `${count(unmatched)} skipped that do not match this audit, the first in line ${first}`;
   if (changes.length) {
     decide(changes);
-    changed("", current);
+    afterDecisions("", current);
   }
-  tell(`${count(changes.length)} decisions loaded` + (strange ? `; ${count(strange)} skipped, which do not fit this audit, the first in line ${first}` : ""));
+  showStatus(`${count(changes.length)} decision${changes.length === 1 ? "" : "s"} loaded` + (unmatched ? `; ${skipped}` : ""));
 }
 
-// --- all about one sample ----------------------------------------------------------------------------------------
+// --- sample details ----------------------------------------------------------------------------------------------
 
-function detail() {
+function fillDetails() {
   const i = current;
   $("detail-id").textContent = cut(data.ids[i], 1000);
   $("details").querySelector(".detail").classList.toggle("plain", !draw($("details").querySelector("img"), i));
-  const facts = [["given", names[data.given[i]]], ["suggested", other(i) ? `${names[data.predicted[i]]} (${percent(data.probability[i])})` : "–"]];
+  const facts = [["given", names[data.given[i]]], ["suggested", hasSuggestion(i) ? `${names[data.predicted[i]]} (${percent(data.probability[i])})` : "–"]];
   if (chosen.has(i)) facts.push(["chosen", names[label(i)]]);
   if (data.true) facts.push(["true", names[data.true[i]]]);
   facts.push(["score", score(i, 4)], ["wrong", percent(data.wrong[i])]);
-  if (data.splits) facts.push(["part", data.splits[i]]);
-  facts.push(["place", `${count(place(i) + 1)} of ${count(list.length)}`]);
+  if (data.splits) facts.push(["split", data.splits[i]]);
+  facts.push(["position", `${count(position(i) + 1)} of ${count(list.length)}`]);
   table($("detail-facts"), facts);
   $("columns").hidden = !data.cells;
   if (data.cells) {
@@ -428,7 +430,7 @@ function detail() {
     table($("detail-fields"), data.fields.map((name, c) => [name, fieldOf("td", i, c)]));
   }
   $("label").value = label(i);
-  press($("details"), i, 0);
+  updateButtons($("details"), i, 0);
 }
 
 function table(body, rows) {
@@ -440,91 +442,91 @@ function table(body, rows) {
   }
 }
 
-function showDetail() {
+function openDetails() {
   if (current < 0 || $("details").open) return;
-  detail();
+  fillDetails();
   $("details").showModal();
 }
 
-let choosing = false;  // whether the details were opened to choose a label, and close when one is chosen
+let choosing = false;  // the details were opened to choose a label, and close once it is chosen
 
-function chooseLabel() {  // from all classes, with all about the sample in sight
+function chooseLabel() {
   choosing = !$("details").open;
-  showDetail();
+  openDetails();
   if ($("details").open) $("label").focus();
 }
 
-// --- hands -------------------------------------------------------------------------------------------------------
+// --- keyboard and mouse ------------------------------------------------------------------------------------------
 
-function fold(open) {  // the filters, on a narrow screen
+function toggleFilters(open) {  // show or hide the filters on a narrow screen
   $("filters").classList.toggle("open", open);
   $("fold").setAttribute("aria-expanded", String(open));
 }
 
 function search() {
-  fold(true);
+  toggleFilters(true);
   $("search").focus();
   $("search").select();
 }
 
 const KEYS = {
-  a: () => choose(1), k: () => choose(2), s: () => choose(3), l: chooseLabel, u: takeBack, e: exportCsv,
+  a: () => choose(1), k: () => choose(2), s: () => choose(3), l: chooseLabel, u: undoLast, e: exportCsv,
   n: () => step(1), p: () => step(-1), "/": search, "?": () => $("help").showModal(),
 };
 const MOVES = {ArrowRight: () => 1, ArrowLeft: () => -1, ArrowDown: () => columns, ArrowUp: () => -columns, Home: () => -N, End: () => N};
 
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  const at = event.target, writing = at.matches("input:not([type=checkbox]), select, textarea");
+  const at = event.target, typing = at.matches("input:not([type=checkbox]), select, textarea");
   if ($("help").open) return;
-  if (writing) {
-    // The browser submits no form of several fields without a button.
+  if (typing) {
+    // Browsers do not submit a form that has several fields and no submit button.
     if (event.key === "Enter" && at.matches("#filters input") || event.key === "Escape" && at === $("search")) {
       event.preventDefault();
-      searched();
+      applySearch();
       focusCurrent();
     }
     return;
   }
   if (event.repeat && ("akslue".includes(event.key) || event.key === "Enter" && at.matches("button"))) return event.preventDefault();  // held down
   const inside = gallery.contains(at) || $("details").open;
-  const matrixed = $("matrix")?.contains(at);
+  const inMatrix = $("matrix")?.contains(at);
   if (KEYS[event.key] && $("letters").checked && !($("details").open && event.key === "/")) KEYS[event.key]();
-  else if (matrixed && event.key.startsWith("Arrow")) wander(at, event.key);
+  else if (inMatrix && event.key.startsWith("Arrow")) moveInMatrix(at, event.key);
   else if (inside && MOVES[event.key] && !($("details").open && /Up|Down|Home|End/.test(event.key))) step(MOVES[event.key]());
-  else if (event.key === "Enter" && at.matches(".card")) showDetail();
+  else if (event.key === "Enter" && at.matches(".card")) openDetails();
   else return;
   event.preventDefault();
 });
 
 document.addEventListener("click", event => {
   const button = event.target.closest("button"), card = event.target.closest(".card");
-  if (card) go(Number(card.dataset.sample), !button);
+  if (card) goTo(Number(card.dataset.sample), !button);
   if (button?.dataset.decision) choose(DECISIONS.indexOf(button.dataset.decision));
-  else if (button?.dataset.given) pair(button);
+  else if (button?.dataset.given) filterByPair(button);
   else if (button?.matches(".another")) chooseLabel();
   else if (button?.matches(".close")) button.closest("dialog").close();
-  else if (card && event.target.closest(".picture, .fields, .id")) showDetail();
+  else if (card && event.target.closest(".picture, .fields, .id")) openDetails();
 });
 
-function pair(button) {
-  const same = button.getAttribute("aria-pressed") === "true";  // pressed again: all
+function filterByPair(button) {
+  const same = button.getAttribute("aria-pressed") === "true";  // pressed again: clear the filter
   $("given").value = same ? "" : button.dataset.given;
   $("suggested").value = same ? "" : button.dataset.suggested;
   $("issues").checked = true;
   refilter(false);
   if (same) return;
-  reveal(true);
+  scrollToCurrent(true);
   focusCurrent();
 }
 
-function wander(from, key) {  // with arrows from number to number of the matrix, over empty places
+function moveInMatrix(from, key) {  // move between the numbers of the matrix with the arrow keys, skipping empty cells
   const {x, y} = from.getBoundingClientRect();
   const across = key === "ArrowLeft" || key === "ArrowRight", ahead = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
   let best = null, nearest = Infinity;
   for (const button of $("matrix").querySelectorAll("button")) {
-    const place = button.getBoundingClientRect();
-    const along = ahead * (across ? place.x - x : place.y - y), aside = Math.abs(across ? place.y - y : place.x - x);
+    const box = button.getBoundingClientRect();
+    const along = ahead * (across ? box.x - x : box.y - y), aside = Math.abs(across ? box.y - y : box.x - x);
     if (along > 1 && aside < 1 && along < nearest) [best, nearest] = [button, along];
   }
   if (!best) return;
@@ -534,7 +536,7 @@ function wander(from, key) {  // with arrows from number to number of the matrix
 }
 
 for (const dialog of document.querySelectorAll("dialog")) {
-  dialog.addEventListener("close", () => { choosing = false; look(); focusCurrent(); });
+  dialog.addEventListener("close", () => { choosing = false; renderVisible(); focusCurrent(); });
   dialog.addEventListener("click", event => { if (event.target === dialog) dialog.close(); });
 }
 $("another").addEventListener("submit", event => {
@@ -543,8 +545,8 @@ $("another").addEventListener("submit", event => {
   choose(as === data.given[current] ? 2 : 1, as);
   if (choosing) $("details").close();
 });
-$("fold").addEventListener("click", () => fold(!$("filters").matches(".open")));
-$("undo").addEventListener("click", takeBack);
+$("fold").addEventListener("click", () => toggleFilters(!$("filters").matches(".open")));
+$("undo").addEventListener("click", undoLast);
 $("export").addEventListener("click", exportCsv);
 $("load").addEventListener("click", () => $("file").click());
 $("ask").addEventListener("click", () => $("help").showModal());
@@ -556,12 +558,12 @@ $("file").addEventListener("change", async () => {
   try {
     loadCsv(await file.arrayBuffer());
   } catch (error) {
-    tell(error.message);
+    showStatus(error.message);
   }
   $("file").value = "";
 });
 let waiting = 0;
-function searched() {  // at once, if it waits for more letters
+function applySearch() {
   if (!waiting) return;
   clearTimeout(waiting);
   waiting = 0;
@@ -569,34 +571,34 @@ function searched() {  // at once, if it waits for more letters
 }
 $("filters").addEventListener("input", event => {
   clearTimeout(waiting);
-  waiting = setTimeout(searched, 120);
-  if (event.target !== $("search")) searched();
+  waiting = setTimeout(applySearch, 120);
+  if (event.target !== $("search")) applySearch();
 });
 $("filters").addEventListener("reset", () => setTimeout(refilter, 0, false));
-addEventListener("storage", event => { if (event.key === KEY) { recall(); refilter(true); } });
-addEventListener("beforeunload", event => { if (!kept && unexported) event.preventDefault(); });
+addEventListener("storage", event => { if (event.key === KEY) { restore(); refilter(true); } });
+addEventListener("beforeunload", event => { if (!stored && unexported) event.preventDefault(); });
 let asked = false;
 addEventListener("scroll", () => {
   if (asked) return;
   asked = true;
-  requestAnimationFrame(() => { asked = false; look(); });
+  requestAnimationFrame(() => { asked = false; renderVisible(); });
 }, {passive: true});
 let width = 0;
 new ResizeObserver(() => {
-  if (gallery.clientWidth === width) return look();
+  if (gallery.clientWidth === width) return renderVisible();
   width = gallery.clientWidth;
   if (N) measure();
   filter();
-  lay(true);
+  layOut(true);
 }).observe(gallery);
-addEventListener("resize", look);
+addEventListener("resize", renderVisible);
 
 const counts = [...document.querySelectorAll("#matrix button")];
 const largest = Math.max(...counts.map(button => Number(button.dataset.count)));
 for (const button of counts) button.style.setProperty("--share", Math.sqrt(button.dataset.count / largest).toFixed(3));
 if (counts.length) counts[0].tabIndex = 0;
-recall();
-keep();
+restore();
+store();
 if (N) measure();
 refilter(false);
 }

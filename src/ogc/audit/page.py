@@ -1,4 +1,4 @@
-"""The page ``audit.html``, on which a person reviews the worst samples and decides about each.
+"""The page ``audit.html``, on which users review the worst samples and decide about each.
 
 The file is self-contained: columns are JSON, thumbnails are JPEG in base64. Names and cells are untrusted. The script
 inserts them into the page only as text.
@@ -21,12 +21,12 @@ from ..training.survey import unsettled
 from .findings import Findings
 from .unusual import unusual_cells
 
-SIDE = 64  # of a thumbnail, at most
-QUALITY = 85  # of JPEG
-LISTED = 100_000  # samples on the page, at most
-THUMBNAILS = 20_000  # of these, samples with an image, at most
-MATRIX = 20  # classes in the matrix, at most
-PAIRS = 10  # most confused pairs
+SIDE = 64  # maximum side of a thumbnail, in pixels
+JPEG_QUALITY = 85
+LISTED = 100_000  # maximum number of samples on the page
+THUMBNAILS = 20_000  # maximum number of samples with an image
+MATRIX = 20  # maximum number of classes in the matrix
+PAIRS = 10  # number of most confused pairs to list
 LONGEST_CELL, LONGEST_NAME = 300, 40  # in characters, as shown
 
 
@@ -103,7 +103,7 @@ def thumbnail(pixels: Tensor | None) -> str:
     image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    image.save(file, "JPEG", quality=QUALITY, optimize=True)
+    image.save(file, "JPEG", quality=JPEG_QUALITY, optimize=True)
     return base64.b64encode(file.getvalue()).decode()
 
 
@@ -119,9 +119,9 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     if findings.true is not None:
         wrong = findings.true != issues.given_label
         both = int((wrong & suspected).sum())
-        numbers.append((share(float(wrong.double().mean())), "of all labels are really wrong"))
+        numbers.append((share(float(wrong.double().mean())), "of all labels are actually wrong"))
         if suspected.any():
-            numbers.append((share(both / int(suspected.sum())), "of the issues are really wrong"))
+            numbers.append((share(both / int(suspected.sum())), "of the issues are actually wrong"))
         if wrong.any():
             numbers.append((share(both / int(wrong.sum())), "of the wrong labels found"))
     return numbers

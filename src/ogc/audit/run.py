@@ -26,13 +26,13 @@ from .findings import Findings
 from .suspicion import from_surveys
 from .table_file import Rows, rows_of
 
-THUMBNAIL = 64  # pixels a side, of images read from their files
+THUMBNAIL = 64  # side in pixels, for images read from files
 
 
 def audit_run(folder: str | Path, data: Loaded | None = None) -> Findings:
     """Find label issues in the data of a finished run, and write them to ``audit`` in its folder.
 
-    :param data: the data that it was trained on if that came from Python: the training set, and the other sets by name.
+    :param data: the run's data, if it came from Python: the training set, and the other sets by name.
     """
     findings = findings_of(Path(folder), data)
     write_audit(findings, Path(folder) / AUDIT)
@@ -52,30 +52,30 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
         data, info = load(run.source, run.recipe)
         added = info is not None
     train, sets = data
-    asked = {"train": train, **{name: part for name, part in sets.items() if f"survey.{name}.margin" in run.samples}}
-    before, now = run.digests, digests(run.source, asked)
+    surveyed = {"train": train, **{name: part for name, part in sets.items() if f"survey.{name}.margin" in run.samples}}
+    before, now = run.digests, digests(run.source, surveyed)
     same = torch.equal(run.samples["given"], train.given) and all(
-        len(run.samples[f"survey.{name}.margin"]) == len(part) for name, part in asked.items()
+        len(run.samples[f"survey.{name}.margin"]) == len(part) for name, part in surveyed.items()
     )
     other = [what for what in now if what in before and now[what] != before[what]]
     if other or not same:
         what = f" ({other[0]})" if other else ""
-        raise ValueError(f"The data of {folder} have changed since training{what}. Train again, then audit that run.")
+        raise ValueError(f"The data of {folder} have changed since training{what}. Train again, and audit the new run.")
 
-    parts = list(asked.values())
+    parts = list(surveyed.values())
     table = rows_of(run.source) if run.source is not None and run.source.kind == "table" else None
     order = _order(run.source, parts, table)
     given = torch.cat([part.given for part in parts])[order]
     margin, probabilities = (
-        torch.cat([run.samples[f"survey.{name}.{what}"] for name in asked])[order]
+        torch.cat([run.samples[f"survey.{name}.{what}"] for name in surveyed])[order]
         for what in ("margin", "probabilities")
     )
     confidence = class_confidence(run.samples["survey.train.probabilities"], train.given)
     issues = from_surveys(given, margin=margin, probabilities=probabilities, confidence=confidence)
-    # if noise was added, the original labels count as the true ones
+    # if noise was added, the original labels are the true ones
     known = [part.given if part.true is None and added else part.true for part in parts]
     sure = [labels for labels in known if labels is not None]
-    samples = [(name, part, index) for name, part in asked.items() for index in range(len(part))]
+    samples = [(name, part, index) for name, part in surveyed.items() for index in range(len(part))]
     samples = [samples[i] for i in order.tolist()]
     numbers = range(1, len(samples) + 1) if table is None else table.numbers
     ids = _unique([part.ids[index] for _, part, index in samples], numbers)
@@ -127,7 +127,7 @@ def check_size(source: Source) -> None:
     else:
         try:
             labels = rows_of(source).columns[source.label or ""]
-        except (ValueError, OSError, KeyError, ImportError):  # reported by the training
+        except (ValueError, OSError, KeyError, ImportError):  # reported by training
             return
         classes, samples = len(set(labels)), len(labels)
     if samples * classes > LARGEST:
@@ -155,18 +155,18 @@ def _order(source: Source | None, parts: Sequence[Dataset], table: Rows | None) 
 
 def _unique(ids: Sequence[str], numbers: Sequence[int]) -> list[str]:
     """Add the row number to ids that occur more than once."""
-    often = Counter(ids)
-    if len(often) == len(ids):
+    counts = Counter(ids)
+    if len(counts) == len(ids):
         return list(ids)
-    doubled = [name for name, times in often.items() if times > 1]
+    repeated = [name for name, times in counts.items() if times > 1]
     warnings.warn(
-        f"{len(doubled):,} ids occur more than once, for example {doubled[0][:40]!r}. Their row numbers are added.",
+        f"{len(repeated):,} ids occur more than once, for example {repeated[0][:40]!r}. Their row numbers are added.",
         stacklevel=3,
     )
     taken, found = set(ids), []
     for row, name in zip(numbers, ids, strict=True):
         new = name
-        while often[name] > 1 and new in taken:
+        while counts[name] > 1 and new in taken:
             new = f"{new} (row {row})"
         taken.add(new)
         found.append(new)
@@ -183,7 +183,7 @@ def _key(run: StoredRun, ids: Sequence[str], given: Tensor, predicted: Tensor) -
 
 
 def _image(source: Source | None, data: Dataset, index: int) -> Tensor | None:
-    """Return an image as the network saw it, or from its file in a folder; ``None`` if there is none to be read."""
+    """Return an image as the network saw it, or from its file in a folder; ``None`` if there is none."""
     inputs, kind = data.inputs, None if source is None else source.kind
     if kind == "folder" and source is not None and source.path is not None:
         inputs, index = ImageFiles([source.path / data.ids[index]], THUMBNAIL), 0

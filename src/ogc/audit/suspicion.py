@@ -9,8 +9,8 @@ For a sample x with given label y:
     label_score   1 / (1 + e^-margin)                                in [0, 1], lower is worse, 0.5 is a tie
     P(wrong)      1 - mean of p(y|x)
     t_j           mean of p(j|x) over the samples with label j whose likeliest class it is
-    rival         a class j with p(j|x) - t_j > p(y|x) - t_y + 0.03 and p(j|x) > p(y|x) / 2, in means;
-                  0.03 or, if that is less, a tenth of the mean of t
+    rival         a class j with p(j|x) - t_j > p(y|x) - t_y + 0.03 and p(j|x) > p(y|x) / 2, where p is the mean;
+                  0.03 is replaced by a tenth of the mean of t if that is less
     predicted     the rival of the highest p(j|x) - t_j; y if there is none
     issue         predicted is not y
     noise rate    share of issues
@@ -66,7 +66,7 @@ class Issues:
 
     @property
     def worst_first(self) -> Tensor:
-        """Indices of all samples by their score, (N,); where scores are equal, in their order."""
+        """Indices of all samples, lowest score first, (N,). Ties keep the order of the data."""
         return torch.argsort(self.label_score, stable=True)
 
     @property

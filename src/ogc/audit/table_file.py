@@ -35,7 +35,7 @@ def rows_of(source: Source) -> Rows:
 
 
 def with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
-    """Return a CSV or Parquet file with other labels of the column in some rows, by their numbers."""
+    """Return a CSV or Parquet file with new labels in the given rows of a column."""
     return (_parquet_with_labels if path.suffix.lower() in PARQUET else _csv_with_labels)(path, column, labels)
 
 
@@ -46,7 +46,7 @@ def _csv_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> byte
         if cells and number == 0:
             at = [name.strip() for name in cells].index(column)
         pieces.append(_replaced(piece, at, labels[number], delimiter) if cells and number in labels else piece)
-        number += bool(cells)  # a blank line is no row
+        number += bool(cells)  # a blank line is not a row
     return "".join(pieces).encode()
 
 

@@ -25,7 +25,7 @@ SESSION = "bench.json"  # in a run's folder: how long its last session took, and
 
 
 class Outcome(NamedTuple):
-    """The outcome of a job: a result with its session, or an error. Neither: it was stopped and can be resumed."""
+    """The outcome of a job: a result with its session, or an error, or neither if it was stopped and can be resumed."""
 
     result: dict[str, Any] | None = None
     session: dict[str, Any] | None = None
@@ -45,7 +45,7 @@ def train_batch(
 
     If a job fails, the unfinished ones are trained again one at a time, so that the failure is attributed to its job.
 
-    :param stop: the caller's signal handler, with its deadline; its own if not given.
+    :param stop: the caller's request to stop, with its deadline; by default signals are handled here.
     :param started: start of the process on the monotonic clock, if these are its first jobs.
     """
     error: Exception | SystemExit | None = None

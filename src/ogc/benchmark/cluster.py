@@ -1,8 +1,8 @@
-"""Training on a Ray cluster: one Ray task per batch of runs, on one GPU, or on one CPU without any GPU.
+"""Training on a Ray cluster: one Ray task per batch of runs, on one GPU, or on one CPU if there is no GPU.
 
-Ray schedules the tasks and repeats those that fail or are lost with their node. The data travels with the tasks and
-results with the answers, so nodes need nothing but ogc. A repeated run resumes from its last checkpoint if the nodes
-share a file system, else it starts again.
+Ray schedules the tasks and repeats those that fail or are lost with their node. Data and results are
+sent through Ray, so nodes only need ogc. A repeated run resumes from its last checkpoint if the nodes share a file
+system. Otherwise it starts again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def train_jobs(
                 elif outcome.result is not None:
                     errors.append(
                         f"{name} was trained on a node that does not share {_folder(job).parent} with this machine. To "
-                        "fix this, give an --out on a shared file system, or leave --engine ray out."
+                        "fix this, use an --out on a shared file system, or omit --engine ray."
                     )
         if stop:
             methods = {_folder(job): job.recipe.method for job in left if not is_finished(_folder(job))}
@@ -123,7 +123,7 @@ def _folder(job: Job) -> Path:
 
 
 def _check_address(address: str) -> None:
-    """Fail at once if nothing listens at the address, where Ray would try for minutes."""
+    """Fail immediately if nothing listens at the address. Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     require(bool(host) and port.isdecimal(), "address", "HOST:PORT of the cluster's head", address)
     try:
@@ -134,7 +134,7 @@ def _check_address(address: str) -> None:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Connect to the cluster at an address, or start a local Ray, and yield the library."""
+    """Connect to the cluster at an address, or start a local Ray, and yield the ``ray`` module."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # workers on similar runs print similar lines
     os.environ.setdefault("RAY_COLOR_PREFIX", "0")
@@ -177,8 +177,8 @@ def train(
 ) -> Iterator[tuple[Job, Outcome]]:
     """Train jobs on the cluster, and yield each with its outcome. Ends early at ``stop``, when the jobs have saved.
 
-    :param most: jobs that share a device. If there are more devices than batches of this size, they are smaller.
-    :param alone: leave the cluster to one batch at a time, because its time counts.
+    :param most: maximum number of jobs that share a device. Batches are smaller if that uses more devices.
+    :param alone: run one batch at a time on the whole cluster, for timed runs.
     """
     from ray.exceptions import RayError, TaskCancelledError
 
@@ -207,8 +207,8 @@ def train(
             return
         if ray.cluster_resources().get(DEVICES[device]):
             last_device = time.monotonic()
-        elif time.monotonic() - last_device > TIMEOUT:  # Ray would wait for another one forever
-            raise ConnectionError(f"The cluster has no node with a {DEVICES[device]} any more.")
+        elif time.monotonic() - last_device > TIMEOUT:  # Ray would wait for a new one forever
+            raise ConnectionError(f"The cluster no longer has a node with a {DEVICES[device]}.")
         for reply in ray.wait(list(busy), timeout=POLL)[0] if busy else []:
             batch = busy.pop(reply)
             try:
@@ -226,7 +226,7 @@ def train(
                     continue
                 outcomes = [Outcome(error=f"Failed {TRIES} times on the cluster: {reason}")]
             for job, outcome in zip(batch, outcomes, strict=True):
-                if outcome == Outcome() and not stop:  # its node was told to stop
+                if outcome == Outcome() and not stop:  # its node was stopped
                     waiting.append([job])
                 else:
                     yield job, outcome
@@ -265,7 +265,7 @@ def train_remotely(
 ) -> list[Outcome]:
     """Train a batch on this node, in temporary folders if it does not share a file system with the driver.
 
-    Raises ``RuntimeError`` for an error that is not due to a run: another try on another node may succeed.
+    Raises ``RuntimeError`` for an error that is not due to a run, so a retry on another node may succeed.
     """
     from rich.console import Console
 
@@ -279,7 +279,7 @@ def train_remotely(
             for each in remote_jobs:
                 shared = each.out.parent.is_dir()
                 folder = each.out.parent if shared else Path(stack.enter_context(TemporaryDirectory()))
-                # the task of a driver that was killed may run on for a while
+                # the task of a killed driver may keep running for a while
                 lock = Lock.take(folder / f"{each.out.name}.worker.lock", wait=TIMEOUT)
                 if lock is None:
                     raise TimeoutError(f"Another driver is training {each.out}.")

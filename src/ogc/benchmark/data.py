@@ -50,7 +50,7 @@ class Data:
             raise FileNotFoundError(" ".join(dict.fromkeys(missing)))
 
     def get(self, tasks: Sequence[Task], *, download: bool = False, progress: Progress | None = None) -> None:
-        """Check the data of all tasks and read that of the first, so that missing files stop us before any training."""
+        """Check the data of all tasks and read that of the first, so that errors occur before any training."""
         self.check(tasks, download=download)
         for task in tasks[:1]:
             self.load(task.recipe, download=download, progress=progress)

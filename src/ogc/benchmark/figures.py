@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 SKY, PURPLE = "#56b4e9", "#cc79a7"
 SMALL = 8.5  # points
-# behind text that may cross a line
-PLATE: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
+# background of text that may cross a line
+TEXT_BOX: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
 COLOURS = {  # symmetric noise: darker with its rate
     "symmetric:0.2": SKY,
     "symmetric:0.5": BLUE,
@@ -108,7 +108,14 @@ def draw_sweep(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], meas
         if len(runs) > 1:
             axes.plot([i] * len(runs), runs, ".", color=colour, markersize=4, alpha=0.45)
         axes.annotate(
-            f"{mean:{style}}", (i, max(runs)), (0, 5), "data", "offset points", ha="center", fontsize=SMALL, bbox=PLATE
+            f"{mean:{style}}",
+            (i, max(runs)),
+            (0, 5),
+            "data",
+            "offset points",
+            ha="center",
+            fontsize=SMALL,
+            bbox=TEXT_BOX,
         )
     if accuracy:
         axes.margins(y=0.2)
@@ -140,14 +147,14 @@ def mark_choice(axes: Axes, place: int) -> None:
 # --- over training ----------------------------------------------------------------------------------------------------
 
 RATIOS: tuple[tuple[str, str, str, Callable[[Epoch], float | None]], ...] = (
-    ("by the two normals", BLUE, "-", lambda epoch: epoch.ratio),
-    ("by the true labels", ORANGE, "--", lambda epoch: epoch.true_ratio),
+    ("from the two normals", BLUE, "-", lambda epoch: epoch.ratio),
+    ("from the true labels", ORANGE, "--", lambda epoch: epoch.true_ratio),
 )
 Runs = dict[str, list[Result]]  # by the label of the noise; its runs differ in their seed
 
 
 def with_ogc(results: Sequence[Result]) -> dict[str, dict[str, Runs]]:
-    """Group the runs of tables by data set, method and noise: the paper's methods, then others. No sweeps."""
+    """Group the runs of tables by data set, method and noise: the paper's methods, then others. Sweeps are left out."""
     found: dict[str, dict[str, Runs]] = {}
     for table in TABLES.values():
         if table.name in SWEPT or table.alone:
@@ -192,7 +199,7 @@ def tau(results: Sequence[Result]) -> Drawn:
 
 
 def ratio(results: Sequence[Result]) -> Drawn:
-    """Draw r(tau) by the two normals and the true labels: one figure per data set and method, one panel per noise."""
+    """Draw r(tau) from the two normals and the true labels: one figure per data set and method, one panel per noise."""
     drawn: Drawn = {}
     for dataset, methods in with_ogc(results).items():
         for method, noises in methods.items():
@@ -229,7 +236,7 @@ def draw_ratios(panels: Runs, title: str) -> Figure:
 
 
 def with_number(noises: Runs, value: Callable[[Epoch], float | None]) -> Runs:
-    """Select the noises whose runs have the number in some epoch."""
+    """Select the noise types whose runs have the number in some epoch."""
     return {noise: runs for noise, runs in noises.items() if any(value(e) for run in runs for e in run.epochs)}
 
 
@@ -244,7 +251,7 @@ def draw_mean(
 def name_curves(axes: Axes, names: Mapping[str, str], *, inside: bool) -> None:
     """Write the names of curves in their colours, right of the axes or in the upper corner."""
     x, side = (0.99, "right") if inside else (1.04, "left")
-    style: dict[str, Any] = {"fontsize": SMALL, "ha": side, "va": "top", "bbox": PLATE, "transform": axes.transAxes}
+    style: dict[str, Any] = {"fontsize": SMALL, "ha": side, "va": "top", "bbox": TEXT_BOX, "transform": axes.transAxes}
     for i, (name, colour) in enumerate(names.items()):
         axes.text(x, 0.98 - 0.09 * i, name, color=colour, **style)
 

@@ -1,4 +1,4 @@
-"""The experiment behind the paper's first figure: why tau has to change in training.
+"""The experiment behind the paper's first figure: why tau has to change during training.
 
 For "a simple binary classification task" with gradients clipped at a fixed threshold, the paper shows the raw data, the
 densities of the gradients of clean and noisy samples (before clipping) at epochs 50, 500, 1000 and 1500, and the
@@ -41,8 +41,8 @@ from ..models import mlp
 from ..noise import symmetric
 
 TEST_SAMPLES = 2000
-PLANE = ((-1.9, 2.9), (-1.4, 1.9))  # the part that is drawn, across and up
-PIXELS = 240  # each way
+PLANE = ((-1.9, 2.9), (-1.4, 1.9))  # limits of the region that is drawn: x, y
+PIXELS = 240  # per side
 EVALUATIONS = 10  # averaged to describe the end of a run
 
 
@@ -63,7 +63,7 @@ class Settings:
     epsilon0: float = 20.0
     every: int = 32
     queue_size: int = 4096
-    epochs: tuple[int, ...] = (50, 500, 1000, 1500)  # that are drawn; training ends with the last
+    epochs: tuple[int, ...] = (50, 500, 1000, 1500)  # to draw; training ends with the last
     look_every: int = 10  # epochs
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Settings:
 
     @property
     def thresholds(self) -> tuple[float | None, ...]:
-        """A fixed tau each, and ``None`` for OGC."""
+        """The threshold of each run: a fixed tau, or ``None`` for OGC."""
         return (*self.taus, None)
 
 
@@ -205,7 +205,7 @@ def _plane() -> Tensor:
 def numbers(histories: Sequence[History], settings: Settings, task: Task) -> dict[str, Any]:
     """Return the numbers behind the figure with their provenance, for JSON. The planes follow from the settings.
 
-    ``last`` is described in :func:`ended`.
+    ``last`` is described in :func:`final_means`.
     """
     return {
         "settings": asdict(settings),
@@ -226,7 +226,7 @@ def numbers(histories: Sequence[History], settings: Settings, task: Task) -> dic
             {
                 "method": history.name,
                 "seconds": round(history.seconds, 2),
-                "last": ended(history),
+                "last": final_means(history),
                 "moments": columns(history),
                 "H": {str(s.moment.epoch): [round(H, 4) for H in s.H.tolist()] for s in history.snapshots},
             }
@@ -235,7 +235,7 @@ def numbers(histories: Sequence[History], settings: Settings, task: Task) -> dic
     }
 
 
-def ended(history: History) -> dict[str, Any]:
+def final_means(history: History) -> dict[str, Any]:
     """Average the last ten evaluations, because single ones fluctuate."""
     return {name: _mean(values[-EVALUATIONS:]) for name, values in columns(history).items() if name != "epoch"}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, name_heights, tidy
-from .motivation import EVALUATIONS, PLANE, History, Moment, Snapshot, Task, ended
+from .motivation import EVALUATIONS, PLANE, History, Moment, Snapshot, Task, final_means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def draw(histories: Sequence[History], task: Task) -> Figure:
     firsts: list[Axes] = []
     for top, which in ((0.935, 0), (0.425, -1)):
         history, colour = histories[which], colours[which]
-        last, moments = ended(history), history.moments[-EVALUATIONS:]
+        last, moments = final_means(history), history.moments[-EVALUATIONS:]
         name = "Threshold by OGC" if history.threshold is None else f"Fixed threshold, {history.name}"
         memorised, accuracy = (f"{100 * last[measure]:.0f} %" for measure in ("memorised", "test_accuracy"))
         found = f"{memorised} of wrong labels memorised, test accuracy {accuracy}"

@@ -1,4 +1,4 @@
-"""What the paper prints: names, the numbers of its tables, its tuning grids. And the labels behind the tables."""
+"""Names, table entries and tuning grids from the paper, and checksums of the labels behind the tables."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NOT_IN_KEY = ("name", "method", "method_sha256", "parameters", "noise", "seed", 
 
 
 class Printed(NamedTuple):
-    """A number of the paper, in % (time: in minutes), and its standard deviation if printed."""
+    """A number printed in the paper, in % (time: in minutes), and its standard deviation if printed."""
 
     mean: float
     std: float | None = None
@@ -145,7 +145,7 @@ class Table:
 
 
 def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str | None] | None = None) -> list[Cell]:
-    """Return the cells of a table, for all or some methods and noises. Methods that it does not have are added."""
+    """Return the cells of a table, for all or some methods and noise types. Missing methods are added."""
     whole = by_table(table)
     noises = whole.noises if noises is None else list(noises)
     for noise in noises:
@@ -254,7 +254,7 @@ PLUS_NOTE = (
 
 
 def _plus(name: str, title: str, dataset: str, columns: tuple[Column, ...], over: int | None = None) -> Table:
-    """Make a table of CE+OGC with the paper's recipe and with ours, under the same noises."""
+    """Make a table of CE+OGC with the paper's recipe and with ours, under the same noise."""
     blank = (None,) * len(columns)
     rows = (Row("CE+OGC", "ce+ogc", {}, blank, recipe=dataset), Row("CE+OGC plus", "ce+ogc", {}, blank))
     return Table(name, title, f"{dataset}-plus", columns, rows, average_over=over, note=PLUS_NOTE)

@@ -60,7 +60,7 @@ class Result(Checked):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        """Check that redundant fields agree, which shows edited files."""
+        """Check that redundant fields agree. This detects edited files."""
         recipe = self.recipe
         for name, own in (("dataset", "name"), ("method", "method"), ("noise", "noise"), ("seed", "seed")):
             require(getattr(self, name) == getattr(recipe, own), name, "as in the recipe", getattr(self, name))
@@ -109,9 +109,9 @@ class Result(Checked):
         return self.recipe.report == "averaged"
 
     def measured(self, measure: str, *, averaged: bool | None = None) -> float | None:
-        """Return a number for a table: accuracy in % over the last epochs, ``minutes`` or ``tau_variance``.
+        """Return a number for a table: accuracy in % over the last epochs, minutes, or the variance of tau.
 
-        :param measure: one of the latter two, or the name of an evaluation set.
+        :param measure: the name of an evaluation set, ``minutes`` or ``tau_variance``.
         :param averaged: use the averaged weights; by default if the recipe reports them.
         """
         if measure == "minutes":
@@ -213,17 +213,17 @@ def read(path: Path) -> Result:
 
 def read_all(folder: Path) -> tuple[list[Result], list[str]]:
     """Read all results in a folder, sorted by name. Return them and one message per file that is not a result."""
-    results, complaints = [], []
+    results, errors = [], []
     for path in sorted(path for path in folder.glob("*.json") if path.is_file()):
         try:
             results.append(read(path))
         except ValueError as error:
-            complaints.append(str(error))
-    return results, complaints
+            errors.append(str(error))
+    return results, errors
 
 
 def disagreements(results: Iterable[Result]) -> list[str]:
-    """Report runs that the tables leave out because of their labels, and noises with inconsistent labels."""
+    """Report runs that the tables leave out because of their labels, and noise types with inconsistent labels."""
     labels: dict[tuple[str, str, int], set[str]] = {}
     left_out: dict[tuple[str, str], list[Result]] = {}
     for result in results:

@@ -69,9 +69,9 @@ def run(
 
 @dataclass
 class RunQueue:
-    """The tasks that wait, and the outcome of the others. Each task is locked by the process that runs it.
+    """The waiting tasks, and the outcome of the others. Each task is locked by the process that runs it.
 
-    As a context manager, it lets the tasks that were claimed and not finished wait again.
+    On exit as a context manager, claimed tasks that are not finished are queued again.
     """
 
     out: Path
@@ -100,7 +100,7 @@ class RunQueue:
             self.finish(task, Outcome())
 
     def claim(self, tasks: Sequence[Task]) -> list[Task]:
-        """Lock tasks that wait. Return those that no other process has locked or finished."""
+        """Lock waiting tasks. Return those that no other process has locked or finished."""
         locked = []
         for task in tasks:
             self.waiting.remove(task)
@@ -127,7 +127,7 @@ class RunQueue:
         return status is not None
 
     def recheck(self) -> bool:
-        """Take back tasks whose processes have ended without a result. Return True if tasks are waiting."""
+        """Queue tasks again whose processes have ended without a result. Return True if tasks are waiting."""
         for name, task in list(self.elsewhere.items()):
             if holder(task.lock(self.out)) is None:
                 del self.elsewhere[name]
@@ -136,7 +136,7 @@ class RunQueue:
         return bool(self.waiting)
 
     def finish(self, task: Task, outcome: Outcome) -> None:
-        """Write the result or note the error, else let the task wait again; then release it."""
+        """Write the result, record the error, or queue the task again. Then release it."""
         if outcome.result is not None:
             assert outcome.session is not None
             result = from_training(task.cell, outcome.result, outcome.session)

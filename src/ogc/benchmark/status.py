@@ -32,7 +32,7 @@ def result_status(task: Task, out: Path) -> Status | None:
         return None
     try:
         result = read(path)
-        if other := differences(result.recipe, task.recipe):  # different runs may have the same name
+        if other := differences(result.recipe, task.recipe):  # different runs can have the same name
             raise ValueError(f"{path} belongs to another run: {other}. Move it away to repeat the run.")
         if result.labels == "other":
             raise ValueError(
@@ -82,7 +82,7 @@ def estimate(left: Sequence[Status], results: Sequence[Result], *, device: str, 
         similar = [result for result in same_data if recipe.network in ("auto", result.recipe.network)]
         if not similar:
             return None
-        if status.task.cell.alone:  # faster than one that shares its device, but the device does less in all
+        if status.task.cell.alone:  # runs that share a device are slower, but take less time in total
             similar = [result for result in similar if result.side_by_side == 1] or similar
         used |= {f"{result.key}-{result.seed}" for result in similar}
         epoch = statistics.median(each.wall_seconds / each.side_by_side / len(each.epochs) for each in similar)

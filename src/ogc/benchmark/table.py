@@ -146,7 +146,7 @@ class Filled:
 
 
 def fill(table: Table, results: Iterable[Result], *, averaged: bool = False) -> Filled:
-    """Fill a table with results. Methods that are in no table are added as rows to the data set's first table.
+    """Fill a table with results. Methods that no table has are added as rows to the data set's first table.
 
     Runs on other labels than the table's are left out.
     """
@@ -213,7 +213,7 @@ def is_shown(recipe: Recipe, *, alone: bool = False) -> bool:
 
 
 def _has_row(recipe: Recipe, alone: bool) -> bool:
-    """Return True if the method is in no table and only its parameters differ from the data set's recipe."""
+    """Return True if no table has the method and only its parameters differ from the data set's recipe."""
     known = {row.method for table in TABLES.values() if table.dataset == recipe.name for row in table.rows}
     usual = RECIPES[recipe.name]
     same = all(getattr(recipe, name) == value for name, value in usual if name not in NOT_IN_KEY)
@@ -221,7 +221,7 @@ def _has_row(recipe: Recipe, alone: bool) -> bool:
 
 
 def runs_by_row(table: Table, results: Iterable[Result]) -> list[tuple[Row, list[list[Result]]]]:
-    """Return the rows of a table, and rows for methods that are in no table, with the runs of each column."""
+    """Return the rows of a table, and rows for methods that no table has, with the runs of each column."""
     by_key: dict[str, list[Result]] = {}
     for result in results:
         if result.labels != "other":
@@ -233,7 +233,7 @@ def runs_by_row(table: Table, results: Iterable[Result]) -> list[tuple[Row, list
 
 
 def _more_rows(table: Table, by_key: dict[str, list[Result]]) -> list[tuple[Row, list[Result]]]:
-    """Return rows for methods that are in no table. Labels have what is needed to tell them apart."""
+    """Return rows for methods that no table has. Their labels include what distinguishes them."""
     if table is not next(other for other in TABLES.values() if other.dataset == table.dataset):
         return []
     groups: dict[tuple[str, str, str, str], list[Result]] = {}

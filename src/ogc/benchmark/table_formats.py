@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def terminal(filled: Filled, *, width: int = 100) -> Group:
-    """Render a table in ASCII. Columns that do not fit go below. The last line of a row has the number of runs."""
+    """Render a table in ASCII. Columns that do not fit go below it. The last line of a row has the number of runs."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -123,7 +123,7 @@ def latex(filled: Filled) -> str:
     caption = _tex(f"{filled.table.title}. {' '.join(filled.legend())}").replace("-: ", "--: ")
     return "\n".join(
         [
-            r"% \usepackage{booktabs}; six noises are about 17 cm wide",
+            r"% \usepackage{booktabs}; a table with six noise types is about 17 cm wide",
             r"\begin{table*}[t]",
             r"\centering",
             r"\footnotesize",

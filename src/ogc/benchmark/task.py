@@ -35,7 +35,7 @@ class Task:
         return f"{self.cell.key}-{self.seed}"
 
     def work(self, out: Path) -> Path:
-        """Folder of its checkpoints."""
+        """Folder of the run's checkpoints."""
         return out / ".work" / self.name
 
     def lock(self, out: Path) -> Path:

@@ -59,7 +59,10 @@ class AuditOptions:
 
         paths = [path for path in (self.source, self.folder, self.table) if path is not None]
         require(
-            len(paths) == 1, "RUN|DATA", "the only input, also as --folder or --table", list(map(str, paths)) or None
+            len(paths) == 1,
+            "RUN|DATA",
+            "one path, or --folder or --table instead",
+            list(map(str, paths)) or None,
         )
         if self.source is not None and (self.source / RUN).is_file():
             for name in given(self):
@@ -98,7 +101,7 @@ class ApplyOptions:
         typer.Option(
             metavar="P",
             help="Apply the suggestions without a decision if P(wrong) is at least P, in [0, 1].",
-            show_default="none of them with --decisions, else all",
+            show_default="none with --decisions, otherwise all",
         ),
     ] = None
 
@@ -318,10 +321,10 @@ def apply(options: ApplyOptions) -> None:
     limit = options.accept_above
     applied = write(options.run, options.out, options.decisions, copy=options.copy, accept_above=limit)
     if applied.copied is not None:
-        labels = f"{applied.changed:,} of {applied.samples:,} images under a new label"
+        labels = f"{applied.changed:,} of {applied.samples:,} images with a new label"
         return say(make_console(), f"{applied.path}: {applied.copied:,} files copied, {labels}.")
     what = "files to move" if applied.kind == "folder" else "labels changed"
     message = f"{applied.path}: {applied.changed:,} of {applied.samples:,} {what}."
     if applied.kind in ("digits", "cifar10", "cifar100", "arrays"):
-        message += f" To train on them: ogc train with --labels {shlex.quote(str(applied.path))}"
+        message += f" To train on them, add --labels {shlex.quote(str(applied.path))} to ogc train."
     say(make_console(), message)

@@ -127,7 +127,7 @@ class TableOptions:
 @dataclass(frozen=True, kw_only=True)
 class BenchRunOptions(ExecuteOptions, TableOptions):
     only: Annotated[
-        list[str], typer.Option(metavar="NAME,...", help="Run only these, by the names that --dry-run shows.")
+        list[str], typer.Option(metavar="NAME,...", help="Run only these runs, by the names that --dry-run shows.")
     ] = field(default_factory=list)
 
     def tasks(self, cells: Sequence[Cell]) -> list[Task]:
@@ -189,7 +189,7 @@ def run(options: BenchRunOptions) -> None:
 
 @command(**HINTS)
 def tune(options: TuneOptions) -> None:
-    """Run the paper's tuning grid of a method, at 50 % symmetric noise, and show the results.
+    """Run the paper's tuning grid for a method, at 50 % symmetric noise, and show the results.
 
     ce+linear and ce+ema are tuned on five noise types, by mean accuracy.
 
@@ -228,7 +228,7 @@ def export(options: ExportOptions) -> None:
     from ..report.table import counted
 
     if not options.slurm:
-        raise ValueError("Add --slurm, the only kind of script so far.")
+        raise ValueError("Add --slurm. No other kind of script is supported.")
     console, left = make_console(stderr=True), []
     for task in options.tasks(options.cells()):
         if (status := result_status(task, options.out)) is None:
@@ -321,7 +321,7 @@ def execute(tasks: Sequence[Task], options: ExecuteOptions, *, note: str = "", s
         f"{len(queue.waiting)} left: run the same command again.": queue.waiting,
     }
     say(console, " ".join(sentence for sentence, applies in counts.items() if applies))
-    if queue.signal not in (0, signal.SIGALRM):  # which stands for --max-minutes
+    if queue.signal not in (0, signal.SIGALRM):  # SIGALRM: --max-minutes is over
         raise typer.Exit(SIGNALLED + queue.signal)
     if queue.failed:
         raise typer.Exit(FAILED)

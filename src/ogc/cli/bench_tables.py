@@ -1,4 +1,4 @@
-"""What ``ogc bench`` prints: the status of all runs before a run, and the results of a tuning grid after it."""
+"""Tables that ``ogc bench`` prints: the status of all runs before it starts, and the results of a tuning grid."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def estimated_time(left: Sequence[Status], out: Path, device: torch.device | Non
 
 
 def grid_table(tasks: Sequence[Task], out: Path, names: list[str]) -> Table:
-    """Return one row per point of a tuning grid, with its mean over the noises once all of them have results.
+    """Return one row per point of a tuning grid, with its mean over the noise types once all have results.
 
     :param names: the parameters of the grid.
     """
@@ -120,7 +120,7 @@ def grid_table(tasks: Sequence[Task], out: Path, names: list[str]) -> Table:
         if all(by_noise.values())
     }
     cell, noises = tasks[0].cell, {task.cell.noise for task in tasks}
-    under = f"mean of {len(noises)} noises" if len(noises) > 1 else cell.noise or "no added noise"
+    under = f"mean over {len(noises)} noise types" if len(noises) > 1 else cell.noise or "no added noise"
     paper = PAPER[cell.dataset].get(cell.method, {})
     shown = Table(title=f"{cell.method} on {cell.dataset}, {under}", box=box.SIMPLE_HEAD)
     for name in (*names, f"{cell.measure}, %", "runs"):

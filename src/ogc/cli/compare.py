@@ -91,10 +91,15 @@ class CompareOptions:
         from ..training.method import allow_loss
 
         require("" not in self.chosen, "methods", "a comma-separated list, as in ce,gce,ce+ogc", self.methods)
-        for text in self.chosen:  # a file that was typed here may run, and no other
+        for text in self.chosen:  # only files named on the command line may run
             allow_loss(Method.parse(text).name)
         require(bool(self.seeds), "seeds", "different whole numbers, as in 1,2,3", self.seeds)
-        require(self.val is None or self.val > 0, "val", "above 0, because methods are judged on held-out", self.val)
+        require(
+            self.val is None or self.val > 0,
+            "val",
+            "above 0, because methods are compared on held-out samples",
+            self.val,
+        )
         require(self.side_by_side >= 1, "side-by-side", "at least 1", self.side_by_side)
         engines = ("auto", "loop", "graph", "ray")
         require(self.engine in engines, "engine", f"one of {', '.join(engines)}", self.engine)
@@ -117,7 +122,7 @@ def compare(options: CompareOptions) -> None:
       ogc compare photos/ --engine ray --address 10.0.0.1:6379
 
     Prints a table and one sentence, and writes compare.png and compare.json to the folder of the comparison.
-    Methods are compared on the labels of --test, else of --true, else on the given labels of held-out samples.
+    Methods are compared on the labels of --test, or else of --true, or else on the given labels of held-out samples.
     After Ctrl-C, run the same command to continue. With more methods or seeds, it trains only what is missing.
     """
     from ..compare import compare as run
@@ -153,7 +158,7 @@ def _jobs(options: CompareOptions) -> tuple[list[Job], Path]:
 
     plan = training.Plan.of(options.train_options())
     recipe, source = plan.recipes[0], plan.source
-    recipes_of(recipe, options.chosen)  # which reports bad methods before data are read
+    recipes_of(recipe, options.chosen)  # reports bad methods before the data is read
     parts = [source.name, recipe.noise, None if options.test is None else options.test.stem]
     name = "-".join(part for part in parts if part is not None).replace(":", "-")
     out = Path("compare") / name if options.out is None else options.out
@@ -167,7 +172,7 @@ def _show(comparison: Comparison, out: Path, console: Console) -> None:
     """Print the table, the recommendation, and commands that use it."""
     from ..compare import PICTURE
 
-    say(console, f"\n{comparison.title}")  # beside the table, which would wrap it to its own width
+    say(console, f"\n{comparison.title}")  # not as the table's title, which is wrapped to the width of the table
     console.print(comparison.table())
     say(console, comparison.caption)
     say(console, comparison.sentence())

@@ -23,7 +23,7 @@ class ExportOptions:
 
 @command(stopped="Stopped. Nothing was written.")
 def export(options: ExportOptions) -> None:
-    """Write a trained run as an ONNX file, which takes inputs and returns probabilities.
+    """Export a trained network to an ONNX file, which maps inputs to probabilities.
 
     \b
     Examples:
@@ -42,10 +42,10 @@ def export(options: ExportOptions) -> None:
     shared.check_new_file("onnx", path, ".onnx")
     predictor = Predictor.load(options.run, which=options.weights)
     own = predictor.preprocessing
-    say(console, "Exporting. This takes some seconds.")
+    say(console, "Exporting. This takes a few seconds.")
     to_onnx(predictor, path)
     kind = "uint8" if own.kind == "images" else "float32"
     shape = ", ".join(map(str, own.shape))
     say(console, f"{path}: inputs {kind} (N, {shape}) -> probabilities float32 (N, {len(own.class_names)})")
     if own.encoder is not None:
-        say(console, "Encode the rows of a table with ogc.predict.Predictor.samples before they go in.")
+        say(console, "Encode the rows of a table first, with ogc.predict.Predictor.samples.")

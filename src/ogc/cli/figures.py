@@ -83,8 +83,8 @@ def draw_recorded(names: list[str], options: FiguresOptions, formats: list[str],
     folder = options.results or FOLDER
     if options.results is not None and not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}. Create results with ogc bench run.")
-    found, complaints = read_all(folder)
-    for sentence in (*complaints, *disagreements(found)):
+    found, errors = read_all(folder)
+    for sentence in (*errors, *disagreements(found)):
         say(console, f"Note: {sentence}")
     missing = []
     for name in names:
@@ -93,7 +93,7 @@ def draw_recorded(names: list[str], options: FiguresOptions, formats: list[str],
             write(options.out, picture, {each: encode(figure, each) for each in formats}, console)
         if not drawn:
             runs = name if name in SWEPT else "cifar10 --methods ce+ogc,fl+ogc"
-            missing.append(f"{name}: {folder} has no runs of it. To run them: ogc bench run {runs} --data DIR")
+            missing.append(f"{name}: {folder} has no runs for it. To run them: ogc bench run {runs} --data DIR")
     return missing
 
 

@@ -34,7 +34,7 @@ def warnings_as_notes(console: Console) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(*columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback for what is done, and of how much. The bar appears at the first call, on a terminal."""
+    """Yield a callback that takes the work done and the total. On a terminal, the bar appears at its first call."""
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     console = make_console(stderr=True)

@@ -48,7 +48,7 @@ def predict(options: PredictOptions) -> None:
       ogc predict runs/photos-ce+ogc-0 inbox/ --skip-bad
       ogc predict runs/embeddings-fl+ogc-0 new.npz --weights best
 
-    New data are prepared as the training data were. Columns may come in any order.
+    New data is preprocessed in the same way as the training data. Columns may be in any order.
     """
     from rich.progress import MofNCompleteColumn
 

@@ -76,13 +76,13 @@ def tables(options: TablesOptions) -> None:
     require(alone, "write", "used alone or with --results, because the page has every table", str(options.write))
     format, folder = options.chosen_format(), options.results or FOLDER
     wanted = [by_table(name) for name in options.names]
-    found, complaints = read_all(folder)
-    for sentence in (*complaints, *disagreements(found)):
+    found, errors = read_all(folder)
+    for sentence in (*errors, *disagreements(found)):
         typer.echo(f"Note: {sentence}", err=True)
     filled = [fill(table, found, averaged=options.averaged) for table in wanted or TABLES.values()]
     empty = [each.table.name for each in filled if not each.has_runs]
     to_folder = [] if folder == FOLDER else ["--out", str(folder)]
-    trials = " Trial runs, with --epochs or --set, are in no table." if found and not wanted else ""
+    trials = " Tables leave out trial runs (with --epochs or --set)." if found and not wanted else ""
     missing = (
         f"{folder} has no runs of {', '.join(empty) if wanted else 'any table'}. To make them: "
         f"{shlex.join(['ogc', 'bench', 'run', *empty[:1], *to_folder])}. To read another folder: --results.{trials}"

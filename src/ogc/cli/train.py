@@ -83,7 +83,7 @@ class TrainOptions:
         from ..training.method import allow_loss
         from ..training.session import pick_device
 
-        for change in (f"method={self.method}", *self.changes):  # a file that was typed here may run, and no other
+        for change in (f"method={self.method}", *self.changes):  # only files named on the command line may run
             name, _, value = change.partition("=")
             allow_loss(value.strip() if name.strip() == "method" else "")
         require(self.engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", self.engine)
@@ -221,11 +221,11 @@ def _jobs(options: TrainOptions, plan: Plan | None) -> list[Job]:
 
 
 def _try_report(jobs: list[Job], console: Console) -> None:
-    """Write the reports after an error, which must not be hidden by another one."""
+    """Write the reports after an error. A second error is only printed, so that it does not hide the first."""
     try:
         _report(jobs, console)
     except (Exception, KeyboardInterrupt) as error:
-        say(console, f"No report: {error}")
+        say(console, f"The report could not be written: {error}")
 
 
 def _report(jobs: list[Job], console: Console) -> None:

@@ -1,1 +1,1 @@
-"""Everything that shows a run: progress in the terminal, the closing table, pictures, the HTML report."""
+"""Output for users: progress in the terminal, the table of results, pictures, the HTML report."""

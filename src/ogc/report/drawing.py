@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..clipping import OGC
 
-BLUE, RED, GREEN, ORANGE, GREY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#666666"  # safe for the colour-blind
+BLUE, RED, GREEN, ORANGE, GREY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#666666"  # colour-blind safe
 INK, GRID = "#000000", "#dddddd"
 VARIABLES = {BLUE: "blue", RED: "red", GREEN: "green", ORANGE: "orange", GREY: "grey", INK: "ink", GRID: "grid"}
 BINS = 45
@@ -48,7 +48,7 @@ def figure_of_several(panels: Collection[Callable[[Axes], str]]) -> Figure:
     figure = _new_figure((16 * len(panels) / 3, 4.4), dpi=100)
     figure.get_layout_engine().set(w_pad=0.15)  # type: ignore[union-attr, call-arg]
     for axes, draw in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        axes.set_title(draw(axes), loc="left", fontsize=11, weight="bold", pad=16)  # above the marks of the lr
+        axes.set_title(draw(axes), loc="left", fontsize=11, weight="bold", pad=16)  # above the learning-rate marks
     return figure
 
 
@@ -200,7 +200,7 @@ def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mappi
         shaded = [not free.isdisjoint((epoch - 1, epoch, epoch + 1)) for epoch in range(epochs + 1)]
         across = axes.get_xaxis_transform()
         axes.fill_between(range(epochs + 1), 0, 1, where=shaded, transform=across, color=GREY, alpha=0.2, linewidth=0)
-        # tau falls from the upper left to the lower right
+        # this corner is free, because tau falls
         words = "shaded: nothing is clipped"
         axes.text(0.99, 0.98, words, transform=axes.transAxes, ha="right", va="top", color=GREY, fontsize=9)
     last = [run[-1] for run in taus if run[-1] is not None]
@@ -243,7 +243,7 @@ def draw_queue(axes: Axes, criterion: OGC) -> str:
 def draw_histogram(
     axes: Axes, H: Tensor, wrong: Tensor | None, mixture: Mixture | None, *, xlabel: str, when: str = "at the end"
 ) -> str:
-    """Draw the histogram of H, (N,), and the counts expected by the two normals fitted to the queue.
+    """Draw the histogram of H, (N,), and the counts expected from the two normals fitted to the queue.
 
     :param wrong: (N,) bool, True if the given label is wrong; ``None`` if unknown.
     :param when: the time of the fit, for the title.

@@ -78,8 +78,8 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Pic
         add("tau", words, lambda axes: draw_tau(axes, [[epoch.tau for epoch in epochs]], drops=drops))
     if any(epoch.ratio for epoch in epochs) and any(epoch.true_ratio for epoch in epochs):
         words = (
-            "r(tau): mean gradient of noisy samples over that of clean ones, after clipping. Modelled: by the two "
-            "normals, from which tau is computed. True: by the true labels."
+            "r(tau): mean gradient of noisy samples over that of clean ones, after clipping. Modelled: from the "
+            "two normals that determine tau. True: from the true labels."
         )
         add("ratio", words, lambda axes: draw_ratio(axes, epochs, drops))
     if "H" in samples and bool(samples["H"].isfinite().any()):
@@ -102,7 +102,7 @@ def mixture_of(epoch: Epoch) -> Mixture | None:
 
 
 def lr_drops(epochs: Sequence[Epoch]) -> dict[int, str]:
-    """Return the new learning rate by the epoch after which it drops; empty if it changes all the time."""
+    """Return the new learning rate by the epoch after which it drops; empty if it changes continuously."""
     falls = {a.epoch: f"lr {b.lr:.3g}" for a, b in itertools.pairwise(epochs) if b.lr < a.lr}
     return falls if len(falls) <= max(3, len(epochs) // 10) else {}
 

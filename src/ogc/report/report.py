@@ -93,11 +93,11 @@ def sentences(run: StoredRun) -> list[str]:
         what += f" on {run.facts['samples']:,} samples of {len(run.facts['classes']):,} classes"
     if not epochs:
         return [what + ": no epoch is finished yet."]
-    said = [f"{what}, for {len(epochs)} of {recipe.epochs} epochs in {clock(sum(e.seconds for e in epochs))}."]
+    lines = [f"{what}, for {len(epochs)} of {recipe.epochs} epochs in {clock(sum(e.seconds for e in epochs))}."]
     n = min(recipe.report_epochs, len(epochs))
     over = f"over the last {n} epochs" if n > 1 else "after the last epoch"
     if summary["set"] is None:
-        said.append("There was no held-out set, so the accuracy on new data is unknown.")
+        lines.append("There was no held-out set, so the accuracy on new data is unknown.")
     else:
         accuracy = f"Accuracy on {summary['set']} {over}: {_mean(summary, '', n)}"
         if "averaged_last" in summary:
@@ -108,27 +108,27 @@ def sentences(run: StoredRun) -> list[str]:
             )
             accuracy += f". The best epoch, {summary[f'{best}best_epoch']}, had {100 * summary[f'{best}best']:.1f} %"
             accuracy += f"{' (averaged)' if best else ''}, but it was chosen on the same set"
-        said.append(f"{accuracy}.")
+        lines.append(f"{accuracy}.")
         if run.source is not None and run.source.kind not in NAMED and run.source.true is None and not recipe.noise:
-            said.append(
+            lines.append(
                 "Accuracy is measured against your labels. If one is wrong, a correct prediction counts as an error."
             )
     if "batch" in (facts := run.facts):
         why = never_clips(recipe, samples=facts["samples"], batch=facts["batch"], steps=facts["steps"])
-        said += [] if why is None else [why]
+        lines += [] if why is None else [why]
     if run.broken is not None:
-        said.append(
+        lines.append(
             f"Training failed at step {run.broken['step']} of epoch {run.broken['epoch']}: the loss or gradient was "
             "not finite. If resumed unchanged, it will fail again. A smaller lr or clip_norm may help."
         )
     last = epochs[-1]
     if last.memorised is not None:
         recovered = "" if last.recovered is None else f", for {100 * last.recovered:.1f} % the true one"
-        said.append(
+        lines.append(
             f"For {100 * last.memorised:.1f} % of the wrongly labelled samples the network predicts the wrong "
             f"label{recovered}."
         )
-    return said + noise_sentences(run)
+    return lines + noise_sentences(run)
 
 
 def noise_sentences(run: StoredRun) -> list[str]:
@@ -138,12 +138,12 @@ def noise_sentences(run: StoredRun) -> list[str]:
         return []
     true = _true_rate(run)
     known = "" if true is None else f" (true rate: {100 * true:.1f} %)"
-    said = [
+    lines = [
         f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the labels are wrong{known}. The estimate is the share "
         "of labels for which the network preferred another one while it trained."
     ]
     if unsettled(surveys):
-        said.append(
+        lines.append(
             "That estimate is probably too high, because the training was too short for the network to learn the right "
             "labels. Train for more epochs."
         )
@@ -154,13 +154,13 @@ def noise_sentences(run: StoredRun) -> list[str]:
             remedy = f"(while tau is well above 1) with a smaller {epsilon.pop()}"
         elif "+" not in run.recipe.method:
             remedy = "with a method that ends in +ogc"
-        said.append(
+        lines.append(
             f"After epoch {before} the network began to fit labels that it had contradicted, most likely by memorising "
-            f"them: at the end it contradicts {100 * surveys[-1].disagreement:.1f} %. The estimate leaves out all that "
-            f"came after epoch {before}. To keep wrong labels from being memorised, train for fewer epochs or "
+            f"them: at the end it contradicts {100 * surveys[-1].disagreement:.1f} %. The estimate ignores "
+            f"surveys after epoch {before}. To keep wrong labels from being memorised, train for fewer epochs or "
             f"{remedy}."
         )
-    return said
+    return lines
 
 
 def _mean(summary: Mapping[str, Any], kind: str, epochs: int) -> str:
@@ -275,7 +275,7 @@ def next_steps(run: StoredRun) -> list[tuple[str, str]]:
     folder, from_python = run.folder, run.facts["from_python"]  # parts that no command can load: "data", "network"
     steps = []
     if not run.finished:
-        # without a loss from a file: a report may come from anyone, and the command warns before it asks for the file
+        # a loss from a file is not named here, because a report may come from anyone; the command explains what to add
         command = resume_command({folder: ""}, from_python=bool(from_python))
         steps.append(("Resume the run:", f"{command}  # the same jobs" if from_python else command))
     if run.finished and run.recipe.surveys:

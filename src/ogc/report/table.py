@@ -11,7 +11,7 @@ from .drawing import percent
 if TYPE_CHECKING:
     from rich.table import Table
 
-BEST = "The best epoch is chosen on the set it is measured on, so it is not attainable in practice."
+BEST = "The best epoch is chosen on the set it is measured on, so its accuracy is too optimistic."
 
 
 def distinguishing_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:

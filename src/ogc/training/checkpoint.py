@@ -1,6 +1,6 @@
 """The state of a run as a file, from which it resumes bit for bit.
 
-One file is one state. It is written under another name, synced and renamed, so a killed run leaves its last whole one.
+The file is written under a temporary name, synced and renamed, so a killed run leaves its last complete checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .run_folder import BEST, LAST, METRICS, SAMPLES, CheckpointError, read_tens
 
 
 def save(run: Run, ranks: Ranks) -> None:
-    """Write ``last.safetensors`` and, if it is new, ``best.safetensors``. Every rank waits for it."""
+    """Write ``last.safetensors`` and, if there is a new best epoch, ``best.safetensors``. All ranks wait."""
     states = ranks.gather(get_rng(run.device))
     if run.job.out is not None and ranks.first:
         _save(run, run.job.out, states, ranks)
@@ -95,7 +95,7 @@ def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], 
         for name, value in (run.average or {}).items():
             value.copy_(tensors[f"averaged.{name}"])
         for name, value in run.sample_state().items():
-            added = name.startswith("survey.") and f"samples.{name}" not in tensors  # surveys, on resuming
+            added = name.startswith("survey.") and f"samples.{name}" not in tensors  # surveys enabled on resuming
             if not added:
                 value.copy_(tensors[f"samples.{name}"])
     weights = [value for group in run.optimizer.param_groups for value in group["params"]]
@@ -117,7 +117,7 @@ def write_metrics(run: Run) -> None:
     """Append the last epoch to ``metrics.jsonl``, and to TensorBoard's events."""
     epoch = run.history[-1]
     if run.job.out is not None:
-        with (run.job.out / METRICS).open("ab", buffering=0) as file:  # one write: a line is whole or missing
+        with (run.job.out / METRICS).open("ab", buffering=0) as file:  # one write: a line is complete or missing
             file.write((epoch.to_json() + "\n").encode())
     if run.events is not None:
         for name, value in scalars(asdict(epoch)):
@@ -134,7 +134,7 @@ def scalars(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, f
 
 
 def write_samples(run: Run) -> None:
-    """Write what is known of the training set at the end, for the histogram and for finding wrong labels."""
+    """Write what was recorded about the training samples, for the histogram and for finding wrong labels."""
     assert run.job.out is not None
     train = run.train_set
     tensors = {"H": run.H, "predicted": run.predicted, "given": train.given}
@@ -154,7 +154,7 @@ def _split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]
 
 
 def _fingerprint(run: Run, ranks: Ranks) -> dict[str, Any]:
-    """Collect what has to be the same to resume a run. A loss from a file is known by its checksum, not its path."""
+    """Return what must match to resume a run. A loss from a file is identified by its checksum, not its path."""
     recipe = run.recipe.model_dump(mode="json", exclude={"surveys"})  # training does not depend on them
     return {
         **recipe,

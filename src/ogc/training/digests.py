@@ -1,4 +1,4 @@
-"""Checksums that identify data: after a change of order, samples would be mistaken for others."""
+"""Checksums of the data, which detect samples that have changed or moved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def digests(source: Source | None, parts: Mapping[str, Dataset]) -> dict[str, str]:
     """Return the sha256 of the file that the data came from, and of each part's labels, class names and ids in order.
 
-    Rows of a table and of arrays may have no id but their number. Only the file shows whether they have moved.
+    Rows of tables and arrays may have no id except their number. Only the file's checksum shows that they have moved.
     """
     found = {}
     for name, part in parts.items():

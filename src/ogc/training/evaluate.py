@@ -19,7 +19,7 @@ from ..losses import Pointwise
 from .feed import Feed, on_device, shape_of
 
 EVALUATION_BATCH = 2000
-EVALUATION_NUMBERS = 2**24  # maximum size of a batch of inputs, for large images
+EVALUATION_NUMBERS = 2**24  # maximum number of values in a batch, for large images
 
 
 def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
@@ -50,7 +50,7 @@ class EvaluationSet:
 
     @torch.no_grad()
     def logits(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> Iterator[tuple[slice, Tensor]]:
-        """Yield slices of samples and their logits by the network with these weights. Reads nothing back."""
+        """Yield slices of samples and their logits with these weights. Reads nothing back from the device."""
         training = network.training
         network.eval()
         for start in range(0, self.samples, self.batch):
@@ -91,7 +91,7 @@ def training_shares(predicted: Tensor, given: Tensor, true: Tensor | None) -> di
 
 
 def clipping_facts(base: Pointwise | None, solution: Tensor | None, H: Tensor, wrong: Tensor | None) -> dict[str, Any]:
-    """Return tau, the mixture, and r(tau) by the mixture and by the true labels. H and wrong are (N,), on the CPU."""
+    """Return tau, the mixture, and r(tau) from the mixture and the true labels. H and wrong are (N,), on the CPU."""
     facts: dict[str, Any] = dict.fromkeys(("tau", "p0", "mixture", "ratio", "true_ratio"))
     if base is None or solution is None:
         return facts
@@ -103,8 +103,8 @@ def clipping_facts(base: Pointwise | None, solution: Tensor | None, H: Tensor, w
         facts["mixture"] = {name: float(value) for name, value in mixture._asdict().items()}
         facts["ratio"] = float(noisy_to_clean_ratio(base, mixture, tau))
     if wrong is not None:
-        pull = base.slope(torch.exp(-H.double()).clamp(P_MIN, 1 - P_MIN)).clamp(max=tau)
-        clean, noisy = (pull[~H.isnan() & where] for where in (~wrong, wrong))
+        gradient = base.slope(torch.exp(-H.double()).clamp(P_MIN, 1 - P_MIN)).clamp(max=tau)
+        clean, noisy = (gradient[~H.isnan() & where] for where in (~wrong, wrong))
         if len(clean) and len(noisy):
             facts["true_ratio"] = float(noisy.mean() / clean.mean())
     return facts

@@ -24,8 +24,8 @@ class Plan(NamedTuple):
 class Feed:
     """Training batches of one data set.
 
-    The order of an epoch and the augmentation's random numbers are a function of ``seed`` and the epoch alone, on every
-    device. So runs resume on any device, and the engine repeats the plain loop. Every batch is full. The remaining
+    The order of an epoch and the augmentation's random numbers depend only on ``seed`` and the epoch, not on the
+    device. So runs resume on any device, and the engine reproduces the plain loop. Every batch is full. The remaining
     samples are skipped in that epoch.
 
     :param augment: ``none``, ``cifar`` (crop, flip, rotation) or ``large`` (resized crop, flip, colour jitter).
@@ -136,12 +136,12 @@ def shape_of(dataset: Dataset) -> tuple[int, ...]:
 
 
 def on_device(inputs: Inputs, device: torch.device) -> Inputs:
-    """Move inputs in memory to the device. Images on the disk stay there."""
+    """Move inputs in memory to the device. Images on disk stay there."""
     return inputs.to(device) if isinstance(inputs, Tensor) else inputs
 
 
 def statistics(inputs: Inputs) -> Statistics | None:
-    """Return mean and standard deviation of each channel to four digits; ``None`` for features."""
+    """Return the mean and standard deviation of each channel; ImageNet's for images on disk, ``None`` for features."""
     if not isinstance(inputs, Tensor):
         return IMAGENET
     if inputs.dtype != torch.uint8:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Epoch:
-    """One line of ``metrics.jsonl``. Shares are in [0, 1]. Those of training samples are of augmented inputs."""
+    """One line of ``metrics.jsonl``. Shares are in [0, 1]. Training samples are predicted with augmentation."""
 
     epoch: int  # from 1
     lr: float  # at the epoch's last step
@@ -23,8 +23,8 @@ class Epoch:
     tau: float | None  # None if nothing is clipped
     p0: float | None
     mixture: dict[str, float] | None  # None before the first fit
-    ratio: float | None  # r(tau) by the mixture
-    true_ratio: float | None  # r(tau) by the true labels
+    ratio: float | None  # r(tau) from the mixture
+    true_ratio: float | None  # r(tau) from the true labels
     seconds: float  # of training, without evaluation
     images_per_second: float
 
@@ -36,10 +36,10 @@ class Watch(Protocol):
     """Receives the progress of runs. ``run`` is the index of a job."""
 
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
-        """Receive the start of a run, with ``epoch`` of its ``epochs`` done. An epoch has ``steps`` steps."""
+        """Receive the start of a run. ``epoch`` of its ``epochs`` are done. An epoch has ``steps`` steps."""
 
     def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
-        """Receive the position of a run. The engine may report a step before the previous epoch's end."""
+        """Receive the epoch and step of a run. The engine may report a step before the end of the previous epoch."""
 
     def ended_epoch(self, run: int, epoch: Epoch) -> None:
         """Receive the metrics of an epoch."""

@@ -21,8 +21,8 @@ from .ranks import Ranks
 from .run import Run, random_numbers
 from .stopping import Stop
 
-AHEAD = 2  # batches to read from the disk ahead of the one in training
-STEPS_APART = 16  # steps on GPUs after which the processes agree whether to stop or to save
+AHEAD = 2  # batches to prefetch from disk
+SYNC_EVERY = 16  # steps between checks whether to stop or to save, for several processes on GPUs
 
 
 def train(run: Run, *, ranks: Ranks, watch: Watch, stop: Stop, save_every: float) -> None:
@@ -31,7 +31,7 @@ def train(run: Run, *, ranks: Ranks, watch: Watch, stop: Stop, save_every: float
     :param save_every: seconds between two checkpoints.
     """
     network = run.network if ranks.size == 1 else DistributedDataParallel(run.network)
-    apart = STEPS_APART if ranks.size > 1 and run.device.type == "cuda" else 1
+    sync_every = SYNC_EVERY if ranks.size > 1 and run.device.type == "cuda" else 1
     saved = time.monotonic()
     watch.began(run.number, epoch=run.epoch, epochs=run.recipe.epochs, steps=run.feed.steps)
     with random_numbers(run):
@@ -44,11 +44,11 @@ def train(run: Run, *, ranks: Ranks, watch: Watch, stop: Stop, save_every: float
                 watch.moved(run.number, epoch=run.epoch, step=run.step, images_per_second=speed)
                 if run.step == run.feed.steps:
                     end_epoch(run, plan, ranks, watch, began)
-                elif run.step % apart:
+                elif run.step % sync_every:
                     continue
                 halt, due = ranks.highest(stop.signal, time.monotonic() - saved >= save_every)
                 if halt or due or run.done:
-                    settle(run, plan, ranks)
+                    synchronise(run, plan, ranks)
                     checkpoint.save(run, ranks)
                     saved = time.monotonic()
                 if halt:
@@ -103,7 +103,7 @@ def step(run: Run, network: nn.Module, inputs: list[Tensor], index: Tensor, rank
 
 
 def require_finite(run: Run, values: Tensor, ranks: Ranks) -> None:
-    """Require finite values on every rank. Only on the CPU: elsewhere the check would wait for the device."""
+    """Raise ``NonFinite`` if values are not finite on some rank. Only on the CPU: on a GPU this would wait."""
     if run.device.type == "cpu":
         total = float(values.detach().sum())
         if ranks.highest(not total < math.inf)[0]:  # a logit of -inf rules a class out and is allowed
@@ -112,8 +112,8 @@ def require_finite(run: Run, values: Tensor, ranks: Ranks) -> None:
             run.require_finite(run.losses[: run.step + 1], run.epoch + 1)
 
 
-def settle(run: Run, plan: Plan, ranks: Ranks) -> None:
-    """Combine what each rank has recorded in this epoch, and wait for the device. All losses must be finite."""
+def synchronise(run: Run, plan: Plan, ranks: Ranks) -> None:
+    """Combine the records of all ranks for this epoch. Raises ``NonFinite`` if a loss is not finite."""
     run.losses.copy_(torch.stack(ranks.gather(run.losses.cpu())).mean(0))
     run.require_finite(run.losses[: run.step].cpu(), run.epoch + 1)
     if ranks.size > 1:
@@ -126,7 +126,7 @@ def settle(run: Run, plan: Plan, ranks: Ranks) -> None:
 
 def end_epoch(run: Run, plan: Plan, ranks: Ranks, watch: Watch, began: float) -> None:
     """Evaluate and record the epoch on the first rank, and send the result to the others."""
-    settle(run, plan, ranks)
+    synchronise(run, plan, ranks)
     seconds = time.perf_counter() - began
     run.epoch, run.step, run.seconds = run.epoch + 1, 0, 0.0
     if ranks.first:

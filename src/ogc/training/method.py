@@ -71,7 +71,7 @@ PAPER: dict[str, dict[str, Parameters]] = {  # the paper's table "param", and it
 }
 
 IMAGE_EPSILON = 2.0
-"""OGC's epsilon on images: the paper's rule for CIFAR-10, for any learning rate."""
+"""OGC's epsilon on images, for any learning rate: that of the paper's rule at the start of training on CIFAR-10."""
 PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe for images
     **PAPER,
     "folder": {},
@@ -209,7 +209,7 @@ def allow_loss(method: str) -> None:
 def confirmed(method: str, sha256: str | None, named: str | None, *, of: Path) -> str:
     """Return ``named``, the method as the caller gave it, if it is the recorded ``method`` of the run in ``of``.
 
-    The two may lie at different paths. The file that runs is the one that the caller named.
+    The paths of the two may differ. The file that runs is the one that the caller named.
     """
     recorded = own_loss(method)
     assert recorded is not None
@@ -237,10 +237,10 @@ def _base(name: str) -> Callable[..., object]:
     return LOSSES[name] if own is None else own.load()
 
 
-@lru_cache(maxsize=64)  # a table of results asks for those of hundreds of recipes
+@lru_cache(maxsize=64)  # a table of results needs those of hundreds of recipes
 def _defaults(part: Callable[..., object]) -> Mapping[str, Value | None]:
     """Return the constructor arguments that are numbers, with their defaults."""
-    apart = ("ignore_index", "steps")
-    found = {a.name: a.default for a in inspect.signature(part).parameters.values() if a.name not in apart}
+    excluded = ("ignore_index", "steps")
+    found = {a.name: a.default for a in inspect.signature(part).parameters.values() if a.name not in excluded}
     rules = ("epsilon", "epsilon0")
     return {name: value for name, value in found.items() if name in rules or isinstance(value, bool | int | float)}

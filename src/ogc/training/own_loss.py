@@ -1,8 +1,8 @@
 """A loss from a Python file: ``my_loss.py:MyLoss``, a module that is called with logits and labels.
 
-Such a file runs only if the person at this process has named it: with ``--method`` in the command that is running, or
-with :func:`ogc.training.allow_loss` in Python. That it is named in a run's folder, a result or a recipe is not enough,
-since those may come from anyone.
+Such a file runs only if the user has named it, with ``--method`` on the command line or with
+:func:`ogc.training.allow_loss` in Python. Being named in a run's folder, a result or a recipe is not enough, because
+those may come from anyone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OwnLoss(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> OwnLoss | None:
-        """``None`` for anything but a file and a class.
+        """Parse ``FILE.py:CLASS``. Return ``None`` for anything else.
 
         >>> OwnLoss.parse("losses/mine.py:MyLoss")
         OwnLoss(path=PosixPath('losses/mine.py'), name='MyLoss')
@@ -46,7 +46,7 @@ class OwnLoss(NamedTuple):
     def allow(self, content: bytes | None = None) -> None:
         """Let the file run in this process, as it is now.
 
-        :param content: of the file where it was allowed, on another machine of a cluster.
+        :param content: content of the file, if it was allowed on another machine of a cluster.
         """
         if content is None:
             try:
@@ -58,7 +58,7 @@ class OwnLoss(NamedTuple):
         _allowed[self.path.absolute()] = content
 
     def content(self) -> bytes:
-        """Return the file as it was allowed."""
+        """Return the content of the file at the time it was allowed."""
         if self.path.absolute() not in _allowed:
             raise ValueError(
                 f"`{self}` is a loss from a file, which runs only if you name it yourself. If you trust the file, add "

@@ -60,11 +60,11 @@ class Preprocessing:
         return {**vars(self), "encoder": encoder}
 
     def write(self, folder: Path, run: str) -> None:
-        """Write it to the folder of the run with this identifier."""
+        """Write the preprocessing to the folder of the run with this identifier."""
         write_part(folder / PREPROCESSING, run, self.to_json())
 
     def check(self, folder: Path) -> None:
-        """Refuse to resume a run on a table whose rows would be encoded in another way than before."""
+        """Raise ``CheckpointError`` if the rows of a table would not be encoded as before."""
         if self.encoder is not None and Preprocessing.read(folder).encoder != self.encoder:
             raise CheckpointError(
                 f"{folder / PREPROCESSING} does not match the data, so training cannot be resumed: the data or the "

@@ -66,7 +66,7 @@ ALIASES = {  # names of these settings in other libraries, for error messages
     "model": "network",
     "wd": "weight_decay",
 }
-Nothing = BeforeValidator(_none)
+ParseNone = BeforeValidator(_none)
 Count = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -87,7 +87,7 @@ class Recipe(Checked):
     method: str = "ce+ogc"
     method_sha256: str | None = None  # checksum of the file of a custom loss when the recipe was made
     parameters: methods.Parameters = {}  # of the method; by default the paper's for ``name``, or those of the loss
-    noise: Annotated[str | None, Nothing] = None  # added to the training labels: KIND:RATE or human:KIND
+    noise: Annotated[str | None, ParseNone] = None  # added to the training labels: KIND:RATE or human:KIND
     noise_seed: Seed = 0
     seed: Seed = 0  # of the initial weights, the batches and the augmentation
     epochs: Count
@@ -101,11 +101,11 @@ class Recipe(Checked):
     schedule: Literal["steps", "cosine", "constant"]
     milestones: Counts = ()  # epochs after which lr is multiplied by ``factor``
     factor: Annotated[float, Field(gt=0, le=1)] = 0.1
-    clip_norm: Annotated[Positive | None, Nothing] = None  # of the gradient of all weights
-    average: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, Nothing] = 0.999  # decay of the averaged weights
+    clip_norm: Annotated[Positive | None, ParseNone] = None  # of the gradient of all weights
+    average: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, ParseNone] = 0.999  # decay of the averaged weights
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA devices that support it
     augment: Literal["none", "cifar", "large"] = "none"
-    size: Annotated[Count | None, Nothing] = None  # side of the images; None keeps theirs
+    size: Annotated[Count | None, ParseNone] = None  # side of the images; None keeps theirs
     report_epochs: Count = 10  # last epochs whose mean accuracy is reported
     report: Literal["raw", "averaged"] = "raw"  # the weights whose accuracy is reported in tables of results
     surveys: Annotated[int, Field(ge=0)] = 10  # number of surveys of the training samples, for an audit
@@ -136,8 +136,8 @@ class Recipe(Checked):
             Kind.parse(self.noise)
         steps = self.schedule == "steps"
         require(steps or not self.milestones, "milestones", "left out unless schedule = steps", self.milestones)
-        rising = all(first < second for first, second in pairwise((*self.milestones, self.epochs)))
-        require(rising, "milestones", f"rising, and below epochs = {self.epochs}", self.milestones)
+        increasing = all(first < second for first, second in pairwise((*self.milestones, self.epochs)))
+        require(increasing, "milestones", f"increasing, and below epochs = {self.epochs}", self.milestones)
         sgd = self.optimizer == "sgd" and self.momentum > 0
         require(sgd or not self.nesterov, "nesterov", "false without SGD and a momentum above 0", self.nesterov)
         even = self.batch_size % self.accumulate == 0
@@ -202,12 +202,12 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     if "milestones" in fields or changed.schedule != "steps":
         return changed
     moved = (round(milestone * changed.epochs / recipe.epochs) for milestone in recipe.milestones)
-    inner = dict.fromkeys(milestone for milestone in moved if 0 < milestone < changed.epochs)  # each once
+    inner = dict.fromkeys(milestone for milestone in moved if 0 < milestone < changed.epochs)  # no duplicates
     return changed.model_copy(update={"milestones": tuple(inner)})
 
 
 def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str | None:
-    """Explain why OGC does not move tau even once in such a run; ``None`` if it does, or without OGC.
+    """Explain why OGC would never move tau in such a run; ``None`` if it would, or if the method is not OGC.
 
     :param steps: steps per epoch, of ``batch`` samples each.
     """
@@ -226,7 +226,7 @@ def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str 
     often = "every step" if every == 1 else f"every {every} steps"
     return (
         f"{recipe.method} clips nothing in {total:,} steps of {batch:,} samples: tau moves {often}, "
-        f"once {queue:,} samples are queued. To fix this: {typed}, or more epochs."
+        f"once {queue:,} samples are queued. To fix this, add {typed}, or train for more epochs."
     )
 
 

@@ -69,7 +69,7 @@ def check(job: Job, processes: int = 1) -> None:
 
 
 class NonFinite(RuntimeError):  # noqa: N818, the name describes the state
-    """Raised if the loss or the weights became infinite or NaN.
+    """Raised if the loss or the weights become infinite or NaN.
 
     :param batch: the epoch and the step, counted from 1, and the ids of the samples.
     """
@@ -176,7 +176,7 @@ class Run:
             self.digests = digests(job.source, {name: surveyed[name] for name in parts})
         self.best: dict[str, Tensor] | None = None  # weights of the best epoch, until they are written
         self.saved = False  # True if there is a checkpoint
-        self.events: Any = None  # TensorBoard's SummaryWriter, if it is wanted
+        self.events: Any = None  # TensorBoard's SummaryWriter, if enabled
         self.broken: NonFinite | None = None
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -237,7 +237,7 @@ class Run:
         )
 
     def survey(self, weights: Callable[[], Mapping[str, Tensor]]) -> None:
-        """Survey the training samples if a survey is due after the last epoch."""
+        """Survey the training samples if the epoch that has just ended is due for a survey."""
         if self.surveys.due(self.epoch):
             self.surveys.take(self.network, weights(), self.recipe.precision, self.epoch)
 
@@ -278,7 +278,7 @@ class Run:
     def require_finite(self, losses: Tensor, epoch: int, weights: Iterable[Tensor] | None = None) -> None:
         """Raise ``NonFinite`` unless the losses of an epoch so far, (steps,), and the weights after them are finite.
 
-        A gradient may be infinite while the loss is finite. Then the weights are lost, and the next loss shows it.
+        A gradient may be infinite while the loss is finite. Then neither the weights nor the next loss are finite.
 
         :param losses: on the CPU.
         :param epoch: counted from 1.
@@ -309,7 +309,7 @@ class Run:
         )
         raise self.broken
 
-    # --- what is written ---------------------------------------------------------------------------------------------
+    # --- files --------------------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
         """Return what ``run.json`` and ``result.json`` hold about data, network and machine."""

@@ -1,8 +1,8 @@
-"""A run's folder: the names of its files, and the one place that reads them.
+"""A run's folder: the names of its files, and the only code that reads them.
 
-Every file that is read back carries a checksum of its contents and the identifier of its run. So a damaged file, and a
-file of another run, are noticed when they are read. Reading a folder never runs code that it names. ``metrics.jsonl``,
-the report and the pictures are for people, and are never read back.
+Every file that is read back contains a checksum and the identifier of its run, so that damaged files and files of other
+runs are detected. Reading a folder never runs code that it names. ``metrics.jsonl``, the report and the pictures are
+for people, and are never read back.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ FORMAT = 2  # of the safetensors files
 LAST, BEST, SAMPLES = "last.safetensors", "best.safetensors", "samples.safetensors"
 RUN, METRICS, RESULT = "run.json", "metrics.jsonl", "result.json"
 PREPROCESSING = "preprocessing.json"  # how inputs were prepared
-NONFINITE = "nonfinite.json"  # where training broke
+NONFINITE = "nonfinite.json"  # where training failed
 REPORT, PICTURES = "report.html", ("accuracy", "labels", "noise", "tau", "ratio", "histogram")
 EVENTS = "events.out.tfevents.*"  # TensorBoard's
 AUDIT = "audit"  # a folder
-NOT_BEGUN: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
-NOT_BEGUN |= {"device": "not known", "commit": None, "started": "not yet"}  # facts of a run that has not started
+NOT_STARTED: dict[str, Any] = {"network": "a network", "samples": 0, "classes": (), "noise": None, "versions": {}}
+NOT_STARTED |= {"device": "unknown", "commit": None, "started": "not yet"}  # facts of a run that has not started
 LISTS = ("classes", "inputs", "from_python")
-FACTS = ("samples", "network", "started", *LISTS)  # that other runs must have; those only shown have defaults above
+# required once a run has started; facts that are only shown have defaults above
+FACTS = ("samples", "network", "started", *LISTS)
 
 
 class CheckpointError(ValueError):
-    """A file of a run folder is damaged, or written by another version, or of another run. The message names it."""
+    """Raised if a file in a run's folder is damaged, from another version of ogc, or from another run."""
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def claim(folder: Path, *, resume: bool) -> None:
-    """Prepare a folder for a run: remove what killed processes have left and, unless it is resumed, an older run.
+    """Prepare a folder for a run: remove leftovers of killed processes and, unless it is resumed, an older run.
 
-    The record of where training broke goes in either case.
+    The record of a failure is removed in either case.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = [LAST, BEST, SAMPLES, METRICS, RESULT, PREPROCESSING, NONFINITE, REPORT]
@@ -71,7 +72,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def write_run(folder: Path, run: str, described: Mapping[str, Any], facts: Mapping[str, Any] | None) -> None:
-    """Write ``run.json``: what is trained, by ``run``, the identifier that all other files of the run repeat."""
+    """Write ``run.json``, which describes the run. All its other files repeat the identifier ``run``."""
     write_json(folder / RUN, {"id": run, **described, "facts": facts})
 
 
@@ -86,7 +87,7 @@ def write_tensors(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Ma
 
 
 def write_metrics(folder: Path, epochs: Sequence[Epoch]) -> None:
-    """Begin ``metrics.jsonl``, a log that training never reads back, with the epochs so far."""
+    """Start ``metrics.jsonl`` with the epochs so far. Training never reads this log."""
     write_whole(folder / METRICS, "".join(epoch.to_json() + "\n" for epoch in epochs).encode())
 
 
@@ -95,12 +96,12 @@ def write_metrics(folder: Path, epochs: Sequence[Epoch]) -> None:
 
 @dataclass(frozen=True)
 class Description:
-    """``run.json``: what is trained in a folder."""
+    """The content of ``run.json``."""
 
     id: str
     recipe: Recipe
     source: Source | None
-    facts: dict[str, Any] | None  # None before it has started
+    facts: dict[str, Any] | None  # None before the run has started
 
     @property
     def from_python(self) -> list[str]:
@@ -112,16 +113,16 @@ class Description:
 
 @dataclass(frozen=True)
 class StoredRun(Description):
-    """Everything that a folder holds for reports and audits."""
+    """Everything in a run's folder that reports and audits use."""
 
     facts: dict[str, Any]
     folder: Path
     epochs: list[Epoch]
     samples: dict[str, Tensor]
-    digests: dict[str, str]  # of the data, as when they were trained on
+    digests: dict[str, str]  # of the data that it was trained on
     summary: dict[str, Any]
     finished: bool
-    broken: dict[str, Any] | None  # the batch after which nothing was finite
+    broken: dict[str, Any] | None  # the batch at which training failed, if it did
 
 
 def read_description(folder: Path) -> Description:
@@ -146,7 +147,7 @@ def read_description(folder: Path) -> Description:
 def how_to_resume(folder: Path) -> str:
     """Return the command that resumes a run. If ``run.json`` cannot be read, that command will say so.
 
-    It never names a loss from a file: only the folder vouches for it, and the command warns before it asks for it.
+    It never names a loss from a file, because the folder may come from anyone. The command explains what to add.
     """
     from_python = False
     with suppress(ValueError, OSError):
@@ -166,7 +167,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def read_part(path: Path, *, again: str = "") -> dict[str, Any]:
     """Read a JSON file of a run.
 
-    :param again: how to do without it; by default, by resuming the run.
+    :param again: what to do if it cannot be used; by default, resume the run.
     """
     again = again or _again(path)
     content = read_json(path, error=CheckpointError, again=again)
@@ -192,7 +193,7 @@ def read(folder: Path) -> StoredRun:
         content = read_tensors(path)[1] if is_saved(folder) else {"history": []}
     with checked(path):
         epochs = [Epoch(**epoch) for epoch in content[key]]
-    facts = NOT_BEGUN | (described.facts or {"from_python": described.from_python})
+    facts = NOT_STARTED | (described.facts or {"from_python": described.from_python})
     totals = summary(epochs, described.recipe.report_epochs)
     who = described.id, described.recipe, described.source
     return StoredRun(*who, facts, folder, epochs, samples, digests, totals, finished, broken)
@@ -214,6 +215,6 @@ def _require_own(path: Path, content: Mapping[str, Any], again: str) -> None:
 
 
 def _again(path: Path) -> str:
-    """Return how to do without a file that cannot be used."""
+    """Return what to do if a file cannot be used."""
     known = {RUN: "train again", LAST: "train again", PREPROCESSING: "train again", BEST: "use the last weights"}
     return known.get(path.name) or f"resume the run to write it again ({how_to_resume(path.parent)})"

@@ -54,7 +54,7 @@ def train(
     :param resume: resume from the jobs' checkpoints. Jobs without one start from the beginning.
     :param stop: saves and raises ``Interrupted`` once its ``signal`` is set; by default Ctrl-C and SIGTERM set it.
     """
-    from ..engine import graphs  # which imports this package
+    from ..engine import graphs  # not at the top: it imports this package
 
     require(engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", engine)
     chosen = pick_device(device)
@@ -96,7 +96,7 @@ class Context(NamedTuple):
 def _one_by_one(jobs: Sequence[Job], context: Context) -> list[Result]:
     """Train with the plain loop. The first error of a run is raised after the others are done."""
     results: list[Result] = []
-    run, trouble = None, None
+    run, failure = None, None
     for number, job in enumerate(jobs):
         run = _begin(job, number, run, context)
         try:
@@ -106,14 +106,14 @@ def _one_by_one(jobs: Sequence[Job], context: Context) -> list[Result]:
                     run, ranks=context.world, watch=context.watch, stop=context.stop, save_every=context.save_every
                 )
         except NonFinite as error:
-            trouble = trouble or error.with_traceback(None)  # whose frames hold the run's memory
+            failure = failure or error.with_traceback(None)  # its frames would keep the run's memory alive
             _finish(run, context.world)
             continue
         if not run.done:
-            raise _interrupted(jobs[number:], context, trouble)
+            raise _interrupted(jobs[number:], context, failure)
         results.append(_finish(run, context.world))
-    if trouble is not None:
-        raise trouble
+    if failure is not None:
+        raise failure
     return results
 
 
@@ -137,19 +137,19 @@ def _side_by_side(jobs: Sequence[Job], context: Context) -> list[Result]:
         runs.clear()
         context.watch.said(f"{why} Training with the plain loop instead.")
         return _one_by_one(jobs, context)
-    trouble = graphs.train(lanes, stop=context.stop, save_every=context.save_every)
+    failure = graphs.train(lanes, stop=context.stop, save_every=context.save_every)
     results = [_finish(run, context.world) for run in runs]
     if stopped := [run for run in runs if not run.finished and run.broken is None]:
-        raise _interrupted([run.job for run in stopped], context, trouble)
-    if trouble is not None:
-        raise trouble
+        raise _interrupted([run.job for run in stopped], context, failure)
+    if failure is not None:
+        raise failure
     return results
 
 
-def _interrupted(jobs: Sequence[Job], context: Context, trouble: Exception | None) -> Interrupted:
+def _interrupted(jobs: Sequence[Job], context: Context, failure: Exception | None) -> Interrupted:
     methods = {job.out: job.recipe.method for job in jobs if job.out is not None}
     from_python = any(job.source is None or job.network is not None for job in jobs)
-    return Interrupted(context.stop.signal, methods, trouble, from_python=from_python)
+    return Interrupted(context.stop.signal, methods, failure, from_python=from_python)
 
 
 def _is_saved(job: Job, context: Context) -> bool:
@@ -226,7 +226,7 @@ def resume(
 
 
 def jobs_of(folders: Sequence[Path], *, loss: str | None = None) -> list[Job]:
-    """Make the jobs that were trained in folders. Data that several of them share is loaded once.
+    """Make the jobs of run folders. Data that several of them share is loaded once.
 
     :param loss: as in :func:`resume`.
     """

@@ -26,7 +26,7 @@ ARRAYS = (".npz", ".npy")
 FEATURES = ("digits", "table")
 WITH_IMAGES = ("digits", "cifar10", "cifar100", "folder", "arrays")
 PUBLISHED_FOR = dict(zip(("cifar10", "cifar100"), PUBLISHED, strict=True))
-IN_MEMORY = 4 * 2**30  # bytes of decoded images; larger sets stay files
+IN_MEMORY = 4 * 2**30  # bytes of decoded images; larger sets stay on disk
 
 # The options of each kind of source.
 OPTIONS: dict[str, tuple[str, ...]] = {
@@ -130,7 +130,7 @@ def check(source: Source, recipe: Recipe) -> None:
     kind.check_source(source.kind, with_images=WITH_IMAGES)
     if not kind.in_file:
         imported = source.labels if source.kind != "arrays" else None
-        require(imported is None, "labels", f"omitted with {recipe.noise}, which makes labels", str(imported))
+        require(imported is None, "labels", f"omitted with {recipe.noise}, which generates labels", str(imported))
     elif kind.name == "file":
         require(source.labels is not None, "labels", "the label file, because the noise is file", None)
     else:

@@ -39,7 +39,7 @@ def resume_command(methods: Mapping[Path, str], *, from_python: bool = False) ->
 class Interrupted(KeyboardInterrupt):
     """Raised when a signal stopped training. The state is saved in the folders.
 
-    :param methods: those of the runs, by folder.
+    :param methods: methods of the runs, by folder.
     :param trouble: an earlier error of one of the runs.
     :param from_python: as in :func:`resume_command`.
     """

@@ -2,7 +2,7 @@
 
 A network fits right labels before wrong ones, and may have memorised both in the end. So it is surveyed while it
 trains, and surveys that come after it has begun to memorise do not count. ``ogc.audit`` finds wrong labels in the
-averages, and the noise rate of a run is the share of labels that are wrong by them.
+averages, and the noise rate of a run is the share of labels that are wrong according to them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from ..rival_label import class_confidence, contradicted, likelier_label, margin
 from .evaluate import EvaluationSet
 
-LARGEST = 2**28  # numbers of probabilities, at most: 1 GiB
+LARGEST = 2**28  # maximum number of probabilities: 1 GiB
 EARLY = 20  # epochs whose surveys always count. Few labels are memorised before a sample has been seen this often.
-KEPT = 0.85  # share of the disagreements after EARLY epochs, below which a later survey does not count
-SETTLED = 0.9  # share of the disagreements at half-time, below which a short training is too short
+KEPT = 0.85  # a later survey counts only with at least this share of the disagreements after EARLY epochs
+SETTLED = 0.9  # training was too short if disagreements fell below this share of those halfway through
 
 
 def moments(*, epochs: int, surveys: int) -> tuple[int, ...]:
@@ -47,8 +47,8 @@ class Point(NamedTuple):
     """One survey in the history of a run. Shares are in [0, 1]."""
 
     epoch: int
-    disagreement: float  # labels that the network contradicts at this moment
-    noise_rate: float  # estimate by the surveys that count so far
+    disagreement: float  # share of labels that the network contradicts
+    noise_rate: float  # estimated from the surveys so far that count
     counts: bool
 
 
@@ -96,9 +96,9 @@ class Survey:
 class Surveys:
     """All surveys of a run, and their history.
 
-    Memorisation needs no true labels to be seen: the network agrees with labels that it contradicted before. So a
-    survey after the first ``EARLY`` epochs counts while there are at least ``KEPT`` times as many disagreements as
-    there were at their end. From the first that does not count on, none does.
+    Memorisation can be detected without true labels: the network agrees with labels that it contradicted before. So a
+    survey after the first ``EARLY`` epochs counts only if it has at least ``KEPT`` times as many disagreements as the
+    last survey of those epochs. Once a survey does not count, no later one does.
 
     :param parts: sets whose labels may be wrong, by name; ``train`` first.
     :ivar history: disagreement, noise rate and whether the survey counts, by epoch, (epochs, 3); NaN without a survey.
@@ -133,7 +133,7 @@ class Surveys:
         self.history[epoch - 1] = torch.stack([disagreement, self._noise_rate(), counts.double()])
 
     def _noise_rate(self) -> Tensor:
-        """Share of the labels of all sets that are wrong by the surveys, () float64."""
+        """Return the share of labels in all sets that are wrong according to the surveys: () float64."""
         parts = list(self.parts.values())
         confidence = class_confidence(parts[0].means()["probabilities"], parts[0].given)
         wrong = [
@@ -143,7 +143,7 @@ class Surveys:
         return torch.stack(wrong).sum().double() / sum(len(part.given) for part in parts)
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield what a checkpoint has to hold, by name."""
+        """Yield the tensors that a checkpoint stores, by name."""
         for name, part in self.parts.items():
             yield from ((f"{name}.{what}", value) for what, value in part.state().items())
         if self.parts:
@@ -157,13 +157,13 @@ class Surveys:
         return means | {"history": self.history}
 
     def noise_rate(self) -> float | None:
-        """Estimate the share of wrong labels, as ``ogc.audit.Issues.noise_rate``; None without a survey."""
+        """Estimate the share of wrong labels, like ``ogc.audit.Issues.noise_rate``; ``None`` without a survey."""
         points = points_of(self.history)
         return points[-1].noise_rate if points else None
 
 
 def points_of(history: Tensor | None) -> list[Point]:
-    """Read a history, (epochs, 3): one point per survey. ``None``, from older runs, has none."""
+    """Return one point per survey of a history, (epochs, 3); none if it is ``None``, as in older runs."""
     rows = [] if history is None else history.tolist()
     return [Point(i, row[0], row[1], bool(row[2])) for i, row in enumerate(rows, 1) if row[0] == row[0]]
 
@@ -174,9 +174,9 @@ def memorised_from(points: Sequence[Point]) -> int | None:
 
 
 def unsettled(points: Sequence[Point]) -> bool:
-    """Return True if training was too short: under ``EARLY`` / 2 epochs, or disagreements fell in its second half.
+    """Return True if training was too short: below ``EARLY`` / 2 epochs, or disagreements fell in the second half.
 
-    That is judged for trainings of at most ``EARLY`` epochs. In longer ones such a fall is taken for memorisation.
+    This applies to runs of at most ``EARLY`` epochs. In longer ones such a fall counts as memorisation.
     """
     if not points or points[-1].epoch > EARLY:
         return False
