@@ -84,7 +84,7 @@ def stop(folder, **changes):
         return folder
 
 
-def break_off(folder, **changes):
+def stop_at_nan(folder, **changes):
     """Stop at a non-finite loss, before anything is saved."""
     one = job(folder, **changes)
 
@@ -174,7 +174,7 @@ def applied(folder):
     return out.read_bytes()
 
 
-def tabled(folder):
+def read_results(folder):
     """Return the results that tables are made of. Raise an error if a file is left out."""
     _, complaints = read_all(folder)
     if complaints:
@@ -182,7 +182,7 @@ def tabled(folder):
     return results(folder)
 
 
-def benched(folder):
+def rerun_benchmark(folder):
     done = tasks(1)
     notes = [status_of(task, folder).note for task in done]
     runs = run_tasks(done, data=Data(None), out=folder, console=Console(**CONSOLE))
@@ -218,16 +218,16 @@ def cases(folder):
         ("load_network", finish, everything[:4], networks),
         ("report", finish, everything, reported),
         ("report of a stopped run", stop, everything[:4], reported),
-        ("report of a broken run", break_off, ("run.json", "metrics.jsonl", "nonfinite.json"), reported),
+        ("report of a failed run", stop_at_nan, ("run.json", "metrics.jsonl", "nonfinite.json"), reported),
         ("audit", finish, everything, audited),
         ("audit apply", audit, ("run.json", "audit/audit.json", "audit/labels_fixed.csv"), applied),
-        ("tables", bench, (f"{task.name}.json",), tabled),
-        ("bench run", bench_stopped, of_work, benched),
+        ("tables", bench, (f"{task.name}.json",), read_results),
+        ("bench run", bench_stopped, of_work, rerun_benchmark),
         (
             "bench run after a kill",
             bench_without_result,
             (*of_work, f"{work}/result.json", f"{work}/bench.json"),
-            benched,
+            rerun_benchmark,
         ),
     ]
     ready = {}

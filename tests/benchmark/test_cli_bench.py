@@ -305,7 +305,7 @@ def test_missing_data_is_reported_before_running(command, tmp_path, monkeypatch)
     assert output.count("human:worse is read from CIFAR-10_human.pt, which is not in `") == 1
 
 
-def test_default_output_folder_is_the_one_tables_reads():
+def test_default_output_folder_is_read_by_tables():
     assert RunOptions().out == FOLDER
 
 
