@@ -330,8 +330,8 @@ def test_custom_loss_is_benchmarked(tmp_path, loss_file):
 
 
 def test_custom_loss_runs_under_selected_noises(tmp_path, loss_file):
-    own = ["--methods", "all", "--method", f"{loss_file}:Mine", "--noises", "symmetric:0.5"]
-    code, output = bench("bench", "run", "digits", *own, "--out", tmp_path / "out", "--dry-run")
+    options = ["--methods", "all", "--method", f"{loss_file}:Mine", "--noises", "symmetric:0.5"]
+    code, output = bench("bench", "run", "digits", *options, "--out", tmp_path / "out", "--dry-run")
     rows = [line for line in output.splitlines() if " to run" in line]
     assert code == 0
     assert len(rows) > 2
