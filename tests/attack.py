@@ -1,7 +1,7 @@
-"""Damage to the files of a run, a benchmark and an audit, and whether it is noticed.
+"""Damage files of a run, a benchmark and an audit, and check that the damage is noticed.
 
-A case is a folder and something that is done with it. A copy of the folder with one damaged file has to give what the
-folder gives, or one sentence that names the file. Anything else is a silent difference.
+A case is a folder and a function that uses it. On a copy of the folder with one damaged file, the function must return
+the same outcome or fail with a one-line message that names the file. Anything else counts as silent.
 """
 
 import random
@@ -70,7 +70,7 @@ DAMAGE = {"flip": flip, "truncate": truncate, "zero a page": zero_page, "empty":
 
 
 def job(out, **changes):
-    """Digits with a wrong label in five, from the source as the command line has it."""
+    """Make a job on the digits with 20 % wrong labels, loaded as the command line loads them."""
     recipe = override(RECIPES["digits"], TRIAL | {"noise": "symmetric:0.2"} | changes)
     source = Source.parse("digits")
     data, info = load(source, recipe)
@@ -84,16 +84,16 @@ def stop(folder, **changes):
         return folder
 
 
-def break_off(folder, **changes):
-    """Stop at a loss that is not finite, before anything was saved."""
+def stop_at_nan(folder, **changes):
+    """Stop at a non-finite loss, before anything is saved."""
     one = job(folder, **changes)
 
-    class Spoils(StopAt):
+    class FillsWithNan(StopAt):
         def ended_epoch(self, run, epoch):
             one.data[0].inputs.fill_(float("nan"))
 
     try:
-        train([one], watch=Spoils(0, 0))
+        train([one], watch=FillsWithNan(0, 0))
     except NonFinite:
         return folder
 
@@ -125,14 +125,14 @@ def bench_stopped(folder, *, seed=1):
         return folder
 
 
-def bench_unsettled(folder, *, seed=1):
-    """Killed after training, before its result was written."""
+def bench_without_result(folder, *, seed=1):
+    """Train without writing the result, as if killed in between."""
     [task] = tasks(seed)
     train_batch([Data(None).job(task, folder)], device="cpu", console=Console(**CONSOLE))
     return folder
 
 
-# --- what is done with them ------------------------------------------------------------------------------------------
+# --- uses of the folders ---------------------------------------------------------------------------------------------
 
 
 def tensors(path):
@@ -141,7 +141,7 @@ def tensors(path):
 
 
 def resumed(folder):
-    """Everything that a run leaves."""
+    """Resume and return everything the run writes, without times."""
     resume([folder])
     kept = {name: tensors(folder / name) for name in (LAST, BEST, SAMPLES)}
     result = read_part(folder / RESULT)
@@ -156,7 +156,7 @@ def networks(folder):
 
 
 def reported(folder):
-    """What the report says, without the pictures."""
+    """Return the content of the report, without pictures."""
     run = read(folder)
     rows = list(class_rows(run)) if run.finished else []
     return sentences(run), headline(run), rows, recipe_rows(run.recipe), [asdict(epoch) for epoch in run.epochs]
@@ -174,20 +174,20 @@ def applied(folder):
     return out.read_bytes()
 
 
-def tabled(folder):
-    """The results that tables are made of; a file that is left out has a complaint."""
+def read_results(folder):
+    """Return the results that tables are made of. Raise an error if a file is left out."""
     _, complaints = read_all(folder)
     if complaints:
         raise ValueError(" ".join(complaints))
     return results(folder)
 
 
-def benched(folder):
+def rerun_benchmark(folder):
     done = tasks(1)
-    stands = [status_of(task, folder).note for task in done]
+    notes = [status_of(task, folder).note for task in done]
     runs = run_tasks(done, data=Data(None), out=folder, console=Console(**CONSOLE))
     if runs.failed:
-        raise ValueError(" ".join([*stands, *runs.failed.values()]))
+        raise ValueError(" ".join([*notes, *runs.failed.values()]))
     return results(folder)
 
 
@@ -196,7 +196,7 @@ def benched(folder):
 
 @dataclass
 class Count:
-    """How often damage was noticed, did no harm, and was silent."""
+    """Number of damaged files by outcome."""
 
     noticed: int = 0
     harmless: int = 0
@@ -208,33 +208,38 @@ class Count:
 
 
 def cases(folder):
-    """Every case, and two folders of other runs to swap files with: another seed, and the same run once more."""
+    """Yield each case with two folders to swap files with: a run with another seed, and the same run repeated."""
     everything = ("run.json", "metrics.jsonl", LAST, BEST, SAMPLES, "result.json")
     [task] = tasks(1)
     work = f".work/{task.name}"
     of_work = tuple(f"{work}/{name}" for name in ("run.json", "metrics.jsonl", LAST, BEST))
-    made = [
+    specs = [
         ("resume", stop, everything[:4], resumed),
         ("load_network", finish, everything[:4], networks),
         ("report", finish, everything, reported),
         ("report of a stopped run", stop, everything[:4], reported),
-        ("report of a broken run", break_off, ("run.json", "metrics.jsonl", "nonfinite.json"), reported),
+        ("report of a failed run", stop_at_nan, ("run.json", "metrics.jsonl", "nonfinite.json"), reported),
         ("audit", finish, everything, audited),
         ("audit apply", audit, ("run.json", "audit/audit.json", "audit/labels_fixed.csv"), applied),
-        ("tables", bench, (f"{task.name}.json",), tabled),
-        ("bench run", bench_stopped, of_work, benched),
-        ("bench run after a kill", bench_unsettled, (*of_work, f"{work}/result.json", f"{work}/bench.json"), benched),
+        ("tables", bench, (f"{task.name}.json",), read_results),
+        ("bench run", bench_stopped, of_work, rerun_benchmark),
+        (
+            "bench run after a kill",
+            bench_without_result,
+            (*of_work, f"{work}/result.json", f"{work}/bench.json"),
+            rerun_benchmark,
+        ),
     ]
     ready = {}
-    for name, make, files, use in made:
+    for name, make, files, use in specs:
         if make not in ready:
-            there = folder / make.__name__
-            ready[make] = make(there / "one"), [make(there / "seed", seed=2), make(there / "again")]
+            parent = folder / make.__name__
+            ready[make] = make(parent / "one"), [make(parent / "seed", seed=2), make(parent / "again")]
         yield Case(name, ready[make][0], files, use), ready[make][1]
 
 
-def found_in(case, folder):
-    """What comes of a case: its outcome, or the sentence that it ends in."""
+def outcome_of(case, folder):
+    """Return the outcome of a case and None, or None and the error message."""
     try:
         return case.use(folder), None
     except (ValueError, OSError) as error:
@@ -242,18 +247,18 @@ def found_in(case, folder):
 
 
 def attack(folder, *, rounds, seed=0, ways=None):
-    """Damage each file of each case: counts by case, and what was silent.
+    """Damage each file of each case. Return the counts by case, and the silent ones.
 
-    :param rounds: how often a byte is flipped, a page zeroed, and the file truncated, each time somewhere else.
-    :param ways: how many ways of damage a file gets, drawn at random; all of them if not given.
+    :param rounds: how often to flip a byte, zero a page and truncate the file, each time at a random position.
+    :param ways: number of kinds of damage per file, drawn at random. Default: all of them.
     """
     draw, counts, silent = random.Random(seed), {}, []
     for case, others in cases(folder / "folders"):
         count = counts[case.name] = Count()
         target = folder / "damaged" / "run"
-        whole = copied(case.folder, target)
-        expected, trouble = found_in(case, whole)
-        assert trouble is None, (case.name, trouble)
+        undamaged = copied(case.folder, target)
+        expected, error = outcome_of(case, undamaged)
+        assert error is None, (case.name, error)
         for name in case.files:
             content = (case.folder / name).read_bytes()
             kinds = [*((kind, None) for kind in DAMAGE), *(("swap", other) for other in others)]
@@ -263,19 +268,19 @@ def attack(folder, *, rounds, seed=0, ways=None):
                     damaged = swapped if other else DAMAGE[kind](content, draw)
                     copied(case.folder, target)
                     (target / name).write_bytes(damaged)
-                    found, sentence = found_in(case, target)
-                    if sentence is not None and Path(name).name in sentence and "\n" not in sentence:
+                    found, message = outcome_of(case, target)
+                    if message is not None and Path(name).name in message and "\n" not in message:
                         count.noticed += 1
-                    elif sentence is None and found == expected:
+                    elif message is None and found == expected:
                         count.harmless += 1
                     else:
                         count.silent += 1
-                        silent.append((case.name, name, kind, sentence or "another outcome"))
+                        silent.append((case.name, name, kind, message or "different outcome"))
     return counts, silent
 
 
 def renamed(name):
-    """A file of another seed has another name in a benchmark."""
+    """Return a glob that matches the file for any seed. In a benchmark, file names contain the seed."""
     return name.replace(f"{tasks(1)[0].name}", "*")
 
 

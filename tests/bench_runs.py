@@ -1,4 +1,4 @@
-"""``ogc bench run`` on the digits: in this process, or in others that are held at a step, to be ended there."""
+"""Helpers to run ``ogc bench run`` on the digits, in this process or in one that pauses at a given step."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ TIMES = ("wall_seconds", "seconds", "images_per_second", "provenance", "memory_g
 
 
 def bench(*arguments):
-    """In this process: the exit code, and what is said."""
+    """Run the command in this process. Return the exit code and the output."""
     result = CliRunner().invoke(build(), [str(argument) for argument in arguments], env={"COLUMNS": "200"})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -29,13 +29,13 @@ def bench(*arguments):
 
 
 def start(*arguments, hold=None, log=None):
-    """In another process, held as the variables ``hold`` demand; one line of ``log`` per epoch."""
+    """Run the command in another process, paused as set by ``hold``. It appends one line per epoch to ``log``."""
     env = {"PYTHONPATH": python_path(), "COLUMNS": "200", "LOG": str(log or os.devnull), **(hold or {})}
     return fork(__file__, *arguments, env=env, merged=True)
 
 
 def epochs_done(out):
-    """By the names of runs that are under way."""
+    """Return the number of completed epochs by name, for runs in progress."""
     found = {}
     for path in (out / ".work").glob("*/metrics.jsonl"):
         found[path.parent.name] = path.read_bytes().count(b"\n")
@@ -43,13 +43,13 @@ def epochs_done(out):
 
 
 def only_results(out):
-    """Whether the folders and locks of all runs are gone."""
+    """Return True if no working folders or locks are left."""
     work = out / ".work"
     return not any(work.iterdir()) and {path.suffix for path in out.iterdir() if path != work} == {".json"}
 
 
 def results(out):
-    """By file, without what differs from time to time."""
+    """Return the results by file name, without times and other values that differ between runs."""
     found = {}
     for path in sorted(out.glob("*.json")):
         content = json.loads(path.read_text())
@@ -61,7 +61,7 @@ def results(out):
 
 
 def tiny_cifar(folder, monkeypatch):
-    """A folder with CIFAR-10 in its official form, of 40 and 10 images. Their labels are not those of the tables."""
+    """Write CIFAR-10 in its official format with 40 and 10 images. The labels differ from those of the tables."""
     monkeypatch.setattr(result, "LABELS", {})
     monkeypatch.setattr(cifar, "CIFAR10", dataclasses.replace(cifar.CIFAR10, train_size=40, test_size=10))
     version = cifar.CIFAR10.binary
@@ -76,17 +76,17 @@ def tiny_cifar(folder, monkeypatch):
 
 
 def log_epochs():
-    """Write the lines that ``start`` asks for."""
+    """Write the log requested by ``start``."""
     from ogc.benchmark.batch import SessionWatch
 
     log, ended = Path(os.environ.get("LOG", os.devnull)), SessionWatch.ended_epoch
 
-    def noted(self, number, epoch):
+    def log_epoch(self, number, epoch):
         with log.open("a") as file:
             file.write(f"{self.jobs[number].out.name} {epoch.epoch}\n")
         ended(self, number, epoch)
 
-    SessionWatch.ended_epoch = noted
+    SessionWatch.ended_epoch = log_epoch
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ def ogc(*arguments):
 
 
 def works(*arguments):
-    """Return what it prints."""
+    """Run ``ogc``, check that it succeeds and return its output."""
     result = ogc(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout

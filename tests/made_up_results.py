@@ -1,4 +1,4 @@
-"""Results whose numbers are made up, for tests of what is done with results."""
+"""Results with made-up numbers, for tests of tables and figures."""
 
 from ogc.benchmark.paper import LABELS
 from ogc.benchmark.plan import Cell
@@ -11,7 +11,7 @@ MADE = Provenance(
 
 
 def made_up(cell: Cell, seed: int = 1, percent: float = 50.0, **changes) -> Result:
-    """Every epoch has the same accuracy, on the averaged weights two points more; tau rises by 0.01 an epoch."""
+    """Make a result with constant accuracy, two points higher on averaged weights. tau rises by 0.01 per epoch."""
     recipe = cell.recipe(seed)
     sets = (
         {"val": percent / 100, "ilsvrc": percent / 100 - 0.03}

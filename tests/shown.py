@@ -1,4 +1,4 @@
-"""What documents and examples show: lines to type, read as the command line reads them and not run, and code."""
+"""Commands and code shown in documents and examples. Commands are parsed, not run."""
 
 import ast
 import importlib.util
@@ -16,30 +16,30 @@ ASIDE = Path(sys.prefix, "aside")  # timm and torchvision, see Makefile
 WITH_ASIDE = f"""
 import sys, torch
 sys.path.insert(0, {str(ASIDE)!r})
-operators = torch.library.Library("torchvision", "DEF")  # torchvision looks for what its binary would define
+operators = torch.library.Library("torchvision", "DEF")  # torchvision expects these from its binary
 for name in ("nms", "qnms"):
     operators.define(name + "(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
 """
 
 
 def ogc_lines(markdown):
-    """Of the blocks of shell in a document."""
+    """Return the ``ogc`` commands in the shell blocks of a document."""
     blocks = re.findall(r"```sh\n(.*?)```", markdown, re.S)
     return [line for block in blocks for line in block.splitlines() if line.startswith("ogc ")]
 
 
 def parse(line):
-    """Fails where ogc would: an unknown command, an unknown option, a missing argument."""
+    """Parse a command. Fails where ogc would: on an unknown command or option, or a missing argument."""
     _, *words = shlex.split(line, comments=True)
     command = get_command(build())
     while hasattr(command, "commands"):
-        itself = command.name == ITSELF and words[0] not in command.commands  # the group's own work
+        itself = command.name == ITSELF and words[0] not in command.commands  # the group's default command
         command = command.commands[ITSELF if itself else words.pop(0)]
     command.make_context(line, words)
 
 
 def missing(code):
-    """The libraries that it imports, at the top or later, and that are not installed."""
+    """Return the libraries that the code imports and that are not installed."""
     names = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom):

@@ -51,7 +51,7 @@ def test_the_verbose_version_names_libraries_and_device():
 @pytest.mark.parametrize(
     ("option", "value"), [("seeds", "4294967296"), ("epochs", "0"), ("seeds", "-1"), ("seeds", "1,1")]
 )
-def test_a_bad_value_gets_one_sentence(option, value):
+def test_invalid_value_is_a_one_line_error(option, value):
     result = ogc("demo", f"--{option}", value)
     assert result.exit_code == 2
     assert re.search(f"Parameter `(noise_)?{option}?` should be", result.stderr)
@@ -59,7 +59,7 @@ def test_a_bad_value_gets_one_sentence(option, value):
     assert result.stderr.count("\n") == 1
 
 
-def test_a_folder_that_cannot_be_made_gets_one_sentence(tmp_path):
+def test_unusable_output_folder_is_a_one_line_error(tmp_path):
     (tmp_path / "file").touch()
     result = ogc("demo", "--out", str(tmp_path / "file"))
     assert result.exit_code == 1
@@ -73,7 +73,7 @@ def test_options_reach_the_demo(tmp_path, monkeypatch):
     assert calls == [(tmp_path, {"seeds": [7, 3], "epochs": 5})]
 
 
-def test_ctrl_c_is_one_line_and_130(tmp_path, monkeypatch):
+def test_ctrl_c_prints_one_line_and_exits_with_130(tmp_path, monkeypatch):
     def stop(*args, **options):
         raise KeyboardInterrupt
 
@@ -83,15 +83,15 @@ def test_ctrl_c_is_one_line_and_130(tmp_path, monkeypatch):
     assert result.stderr == f"Stopped before the end: nothing was written to {tmp_path}.\n"
 
 
-def test_what_the_command_line_asks_for_is_what_the_extra_installs():
+def test_needed_packages_match_the_cli_extra():
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     names = [re.match(r"[\w-]+", requirement)[0] for requirement in project["optional-dependencies"]["cli"]]
     modules = {"scikit-learn": "sklearn", "pillow": "PIL"}
     assert tuple(modules.get(name, name) for name in names) == cli.NEEDED
 
 
-def test_without_the_extra_one_sentence_names_it():
-    """In a process of its own, where typer and rich cannot be found."""
+def test_error_names_missing_extra():
+    """Run in a separate process, in which typer and rich cannot be found."""
     hide = (
         "import sys, importlib.util as util; found = util.find_spec\n"
         "util.find_spec = lambda name, *a: None if name in ('typer', 'rich') else found(name, *a)\n"

@@ -31,19 +31,19 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("error", "code", "sentence", "alike"), CASES, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(("error", "code", "message", "on_all_ranks"), CASES, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("rank", [None, "0", "1"])
-def test_an_error_is_one_message_and_a_code(capsys, monkeypatch, rank, error, code, sentence, alike):
+def test_error_prints_one_message_and_sets_the_exit_code(capsys, monkeypatch, rank, error, code, message, on_all_ranks):
     monkeypatch.delenv("RANK", raising=False)
     if rank is not None:
         monkeypatch.setenv("RANK", rank)
     assert exit_code_of(error, stopped="stopped", out_of_memory="use less") == code
-    of_another = "" if alike else f"Process 1: {sentence}\n"
-    assert capsys.readouterr() == ("", of_another if rank == "1" else f"{sentence}\n")
+    on_rank_1 = "" if on_all_ranks else f"Process 1: {message}\n"
+    assert capsys.readouterr() == ("", on_rank_1 if rank == "1" else f"{message}\n")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), typer.Exit(143)])
-def test_other_errors_pass(capsys, error):
+def test_other_errors_propagate(capsys, error):
     with pytest.raises(type(error)) as info, reported():
         raise error
     assert info.value is error

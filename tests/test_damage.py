@@ -1,4 +1,4 @@
-"""A damaged file of a run, a benchmark or an audit changes nothing, or is named in one sentence. See ``attack.py``."""
+"""A damaged file of a run, a benchmark or an audit has no effect or is named in an error. See ``attack.py``."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from attack import attack, table
 
 @pytest.mark.slow
 def test_damage_is_noticed(tmp_path):
-    """One way of damage per file."""
+    """One kind of damage per file."""
     counts, silent = attack(tmp_path, rounds=1, ways=1)
     assert silent == []
     assert sum(count.noticed for count in counts.values()) >= 15

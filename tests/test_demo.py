@@ -33,7 +33,7 @@ def test_every_file_is_written_and_nothing_else(finished):
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
 
 
-def test_pictures_are_pictures(finished):
+def test_pictures_are_png_files(finished):
     out, _, _ = finished
     for path in out.glob("*.png"):
         content = path.read_bytes()
@@ -43,7 +43,7 @@ def test_pictures_are_pictures(finished):
 
 def test_result_holds_the_history(finished):
     out, _, results = finished
-    stored = json.loads((out / "result.json").read_text(), parse_constant=pytest.fail)  # NaN is no JSON
+    stored = json.loads((out / "result.json").read_text(), parse_constant=pytest.fail)  # NaN is not valid JSON
     assert stored["runs"] == results
     runs = [(run["recipe"]["method"], run["recipe"]["seed"]) for run in stored["runs"]]
     assert runs == [("ce", 0), ("ce", 1), ("ce+ogc", 0), ("ce+ogc", 1)]
@@ -58,7 +58,7 @@ def test_half_of_the_labels_are_wrong_and_the_seed_decides_which(finished):
     assert noise[0]["sha256"] == noise[2]["sha256"] != noise[1]["sha256"] == noise[3]["sha256"]
 
 
-def test_piped_output_is_plain_and_says_what_matters(finished):
+def test_piped_output_is_plain_and_complete(finished):
     out, text, _ = finished
     assert "\x1b" not in text
     assert "\r" not in text
@@ -77,7 +77,7 @@ def test_terminal_output_has_a_row_per_run(tmp_path):
     assert "ce+ogc" in text.getvalue()
 
 
-def test_a_run_repeats_itself_and_leaves_no_trace():
+def test_runs_are_reproducible_and_leave_no_files_or_state():
     torch.manual_seed(5)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     recipes = recipes_of(epochs=2, hidden=(32,))

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("src", "tests", "docs", "examples", "benchmarks")
 TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".html", ".js", ".css", ".cfg", ".sh", ""}
-# `ogc` on PyPI is somebody else's: after "pip install" with or without options and quotes, or with an extra in quotes.
+# `ogc` on PyPI is another project. Matches it after "pip install", with options or quotes, or with an extra in quotes.
 OLD_NAME = re.compile(r"""pip\s+install\s+(?:-\S+\s+)*["'`]?ogc(?![\w.-])|["'`]ogc\\?\[[a-z{]""")
 
 
@@ -97,14 +97,14 @@ def test_the_wheel_is_torch_ogc_and_runs_outside_the_clone(tmp_path):
     assert modules | {"ogc/py.typed"} <= names
     assert dict(scripts["console_scripts"]) == {"ogc": "ogc.cli:main"}
 
-    # Installed and run outside the clone: the command, its package data and a training.
+    # Install it and train outside the clone, which needs the command and its package data.
     installed = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(installed)
-    here = {**os.environ, "PYTHONPATH": str(installed)}
+    env = {**os.environ, "PYTHONPATH": str(installed)}
     code = "import ogc; print(ogc.__file__); import ogc.__main__"
     train = [sys.executable, "-c", code, "train", "digits", "--epochs", "1", "--out", "run"]
-    done = subprocess.run(train, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(train, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert Path(done.stdout.splitlines()[0]).is_relative_to(installed), done.stdout
     assert "<svg" in (tmp_path / "run" / "report.html").read_text()

@@ -1,4 +1,4 @@
-"""The documents say what is so: the map, the examples, the generated tables, the names they mention."""
+"""The documentation is correct: its map, examples, generated tables, numbers, names and links."""
 
 import importlib
 import json
@@ -28,13 +28,13 @@ def test_the_map_has_a_line_for_every_file():
         if not name.endswith("/"):
             mapped.add("".join(folders[d] for d in range(depth + 1)))
         assert name.endswith("/") or len(line.split()) > 1, f"{name} is not explained"
-    there = {
+    existing = {
         str(path.relative_to(ROOT))
         for folder, pattern in (("src/ogc", "**/*.py"), ("benchmarks", "*.py"), ("docs", "*.md"))
         for path in (ROOT / folder).glob(pattern)
         if path.name not in ("__init__.py", "__main__.py")
     }
-    assert mapped == there
+    assert mapped == existing
 
 
 def test_the_readme_has_a_line_for_every_package():
@@ -44,7 +44,7 @@ def test_the_readme_has_a_line_for_every_package():
     assert {line.split()[0] for line in lines} == packages
 
 
-def test_the_example_in_the_readme_runs(tmp_path, monkeypatch):
+def test_readme_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     [block] = re.findall(r"```python\n(.*?)```", README, re.S)
@@ -68,7 +68,7 @@ def test_the_names_in_the_docs_exist():
     ("benchmark", "document"),
     [("tables", "tables"), ("throughput", "training"), ("classifiers", "integrations")],
 )
-def test_the_tables_of_the_benchmarks_are_fresh(benchmark, document):
+def test_benchmark_tables_are_up_to_date(benchmark, document):
     from marks import renewed
 
     of = importlib.import_module(benchmark)
@@ -77,8 +77,8 @@ def test_the_tables_of_the_benchmarks_are_fresh(benchmark, document):
     assert renewed(text, of.BEGIN, of.END, getattr(of, table)(json.loads(of.RESULTS.read_text()))) == text
 
 
-def test_what_the_classifier_was_to_reach():
-    """Of the recorded runs: ahead where there are rows enough, on tiny sets not behind by more than a deviation."""
+def test_classifier_reaches_its_target():
+    """In the recorded runs, it is ahead on larger sets, and at most one standard deviation behind on tiny ones."""
     import classifiers
 
     result = json.loads(classifiers.RESULTS.read_text())
@@ -92,7 +92,7 @@ def test_what_the_classifier_was_to_reach():
         assert statistics.fmean(found[ours]) > best - slack, name
 
 
-def test_the_tables_of_the_audit_are_fresh():
+def test_audit_tables_are_up_to_date():
     import audit_tables as audit
 
     text = (ROOT / "docs" / "audit_measurements.md").read_text()
@@ -100,15 +100,15 @@ def test_the_tables_of_the_audit_are_fresh():
     assert ("Not measured yet" in text) == (not audit.CIFAR.exists())
 
 
-def test_the_audit_of_small_tables_is_fresh():
+def test_audit_of_small_tables_is_up_to_date():
     import tables_audit
 
     text = (ROOT / "docs" / "audit_measurements.md").read_text()
     assert tables_audit.with_tables(text, json.loads(tables_audit.RESULTS.read_text())) == text
 
 
-def test_longer_training_does_not_spoil_the_audit():
-    """Of the recorded runs: precision and recall in the mean, from the default epochs to eight times as many."""
+def test_longer_training_does_not_degrade_the_audit():
+    """In the recorded runs: mean precision and recall, from the default epochs to eight times as many."""
     import tables_audit
 
     runs = json.loads(tables_audit.RESULTS.read_text())["runs"]
@@ -141,25 +141,25 @@ def test_longer_training_does_not_spoil_the_audit():
 
 
 def test_the_audit_is_ahead_of_cleanlab_on_every_seed():
-    """Of the recorded runs, as the document says; see benchmarks/audit.py."""
+    """In the recorded runs, as documented. See benchmarks/audit.py."""
     runs = json.loads((ROOT / "benchmarks" / "results" / "audit-cpu.json").read_text())["runs"]
     assert {(run["data"], run["seed"]) for run in runs} == {
         (data, seed) for data in ("digits", "table") for seed in range(3)
     }
     for run in runs:
         ours = run["ours"]["scores"]["label_score"]["precision_at_k"]
-        for kind, told in run["cleanlab"].items():
-            for name, score in told["scores"].items():
+        for kind, theirs in run["cleanlab"].items():
+            for name, score in theirs["scores"].items():
                 assert ours > score["precision_at_k"], (run["data"], run["seed"], kind, name)
 
 
-def test_what_the_lead_of_the_audit_is_due_to():
+def test_causes_of_the_lead_of_the_audit():
     import audit_tables as audit
 
     cpu, same, _ = audit.recorded()
 
     def best(runs, of):
-        """Of cleanlab's scores by what it is given, the best one's mean precision at k."""
+        """Return the mean precision at k of cleanlab's best score."""
         return max(statistics.fmean(of(run)["scores"][name]["precision_at_k"] for run in runs) for name in audit.SCORES)
 
     for data in audit.TITLES:
@@ -170,41 +170,41 @@ def test_what_the_lead_of_the_audit_is_due_to():
         )
         found = [run["ours"]["scores"]["label_score"]["precision_at_k"] for run in runs]
         ours = statistics.fmean(found)
-        assert ce < early, "not to the network"
-        assert ogc - ce > (ours - ce) / 2, "to OGC for the larger part"
-        assert ours > ogc, "to one run for the rest"
+        assert ce < early, "the network is not the cause"
+        assert ogc - ce > (ours - ce) / 2, "OGC is the main cause"
+        assert ours > ogc, "the single run is the other cause"
         seconds = [
             sum(part["seconds"] for part in parts)
             for parts in ([run["ours"] for run in runs], [run["cleanlab"]["our network, CE+OGC"] for run in runs])
         ]
         assert seconds[0] < seconds[1] / 2
         same_p = best(runs, lambda run: run["ours"]["cleanlab_on_mean_p"])
-        assert abs(same_p - ours) < statistics.stdev(found), "not to the score"
+        assert abs(same_p - ours) < statistics.stdev(found), "the score is not the cause"
 
 
 def test_the_audit_is_ahead_on_human_labels():
-    """On CIFAR-10N: of cleanlab on the same run's probabilities, and on five networks' for a quarter of the images."""
+    """On CIFAR-10N, it is ahead of cleanlab on the same run and on five networks, which see four times the images."""
     import audit_tables as audit
 
     found = json.loads(audit.CIFAR.read_text())
     ours = found["ours"]["scores"]["label_score"]
     assert ours["auroc"] > 0.95
-    for title, told in found["cleanlab"].items():
-        for name, score in told["scores"].items():
+    for title, theirs in found["cleanlab"].items():
+        for name, score in theirs["scores"].items():
             for measure, value in score.items():
                 assert ours[measure] > value, (title, name, measure)
         if title.startswith("five-fold"):
-            assert told["images"] >= 4 * found["ours"]["images"]
+            assert theirs["images"] >= 4 * found["ours"]["images"]
 
 
-def test_the_example_of_the_audit_runs():
+def test_audit_example_runs():
     [block] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "audit.md").read_text(), re.S)
     names = {}
     exec(compile(block, "audit.md", "exec"), names)
     assert len(names["issues"]) == 100
 
 
-def test_the_example_of_training_runs(tmp_path, monkeypatch):
+def test_training_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     [block] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S)
     names = {}
@@ -213,19 +213,19 @@ def test_the_example_of_training_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name, text in DOCUMENTS.items() if ogc_lines(text)])
-def test_the_commands_are_ones_that_ogc_takes(name):
-    """Read as the command line reads them, and not run."""
+def test_documented_commands_are_valid(name):
+    """They are parsed, not run."""
     for line in ogc_lines(DOCUMENTS[name]):
         parse(line)
 
 
-def test_commands_are_looked_for_where_they_are():
+def test_main_documents_have_commands():
     assert {"README.md", "docs/training.md", "docs/audit.md", "docs/guide/quick_start.md"} <= {
         name for name, text in DOCUMENTS.items() if ogc_lines(text)
     }
 
 
-def test_the_numbers_of_the_first_figure_are_the_recorded_ones():
+def test_numbers_of_the_motivation_figure_match_the_recorded_ones():
     text = " ".join((ROOT / "docs" / "method.md").read_text().split())
     results = ROOT / "benchmarks" / "results"
     seeds = json.loads((results / "motivation-seeds.json").read_text())["seeds"]
@@ -252,7 +252,7 @@ def test_the_numbers_of_the_first_figure_are_the_recorded_ones():
     assert f"from {tau[20]:.1f} at epoch 20 to {tau[200]:.2f} at 200" in text
 
 
-def test_the_averages_that_are_not_those_of_their_rows_are_as_told():
+def test_documented_misprinted_averages_match_the_tables():
     from ogc.benchmark.plan import TABLES
     from ogc.benchmark.table import fill, ranks
 
@@ -277,17 +277,17 @@ def test_the_averages_that_are_not_those_of_their_rows_are_as_told():
     assert averages["cifar100"].keys() - wrong["cifar100"].keys() == {"CE", "FL"}
     for rows in averages.values():
         by_row = [printed if mean is None else mean for printed, mean in rows.values()]
-        assert ranks(by_row) == ranks([printed for printed, _ in rows.values()]), "the best and the second"
+        assert ranks(by_row) == ranks([printed for printed, _ in rows.values()]), "the same best and second best"
 
 
-def test_the_costs_in_the_readme_are_the_recorded_ones():
+def test_costs_in_the_readme_match_the_recorded_ones():
     import overhead
 
     assert overhead.with_summary(README) == README
 
 
-def test_what_the_default_rule_was_to_reach():
-    """Of the recorded runs: never a point behind the better of CE and GCE on a data set, ahead of both in the mean."""
+def test_default_rule_reaches_its_target():
+    """In the recorded runs, it is never a point behind the better of CE and GCE, and ahead of both on average."""
     import tables
 
     rows = json.loads(tables.RESULTS.read_text())["rows"]
@@ -305,7 +305,7 @@ def test_what_the_default_rule_was_to_reach():
     assert tables.mean(extra, "OGC, default", set="digits", noise="symmetric 50%") >= 91
 
 
-def test_the_rules_on_images_are_compared_by_the_recorded_runs():
+def test_comparison_of_rules_on_images_matches_the_recorded_runs():
     [section] = [part for part in DOCUMENTS["docs/results.md"].split("\n## ") if part.startswith("OGC's default rule")]
     accuracy = {}
     for name in ("the paper's", "default"):
@@ -322,6 +322,6 @@ def test_the_rules_on_images_are_compared_by_the_recorded_runs():
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_between_documents_lead_somewhere(name):
+def test_links_between_documents_resolve(name):
     for target in re.findall(r"\]\((?!http)([^)#]+)", re.sub(r"`[^`]*`", "", DOCUMENTS[name])):
         assert ((ROOT / name).parent / target).exists(), target

@@ -1,4 +1,4 @@
-"""Every example runs, in a process of its own, and is mentioned where people read; ogc takes what it says to type."""
+"""Every example runs in a separate process, is mentioned in the documentation and prints valid commands."""
 
 import ast
 import re
@@ -16,10 +16,10 @@ PAGES = "\n".join(path.read_text() for path in [ROOT / "README.md", *ROOT.glob("
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(path, tmp_path):
+def test_example_runs(path, tmp_path):
     absent = missing(path.read_text())
     if absent == ["timm"]:
-        pytest.skip("timm lies aside: test_timm.py runs its example")
+        pytest.skip("timm is in a separate folder: test_timm.py runs its example")
     if absent:
         pytest.skip(f"{', '.join(absent)}: not installed")
     process = fork(path, "--smoke", cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"})
@@ -31,17 +31,17 @@ def test_an_example_runs(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_mentioned(path):
+def test_example_is_mentioned_in_the_documentation(path):
     assert f"examples/{path.name}" in PAGES
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_says_how_to_run_it(path):
+def test_example_docstring_says_how_to_run_it(path):
     assert f"python examples/{path.name}" in ast.get_docstring(ast.parse(path.read_text()))
 
 
 @pytest.mark.slow
-def test_the_own_loss_is_one_that_ogc_takes(tmp_path):
+def test_ogc_trains_with_the_loss_of_the_example(tmp_path):
     method = f"{ROOT / 'examples' / 'own_loss.py'}:Insistent+ogc"
     command = ["train", "digits", "--noise", "symmetric:0.5", "--method", method, "--epochs", "1", "--out", "run"]
     process = ogc(*command, cwd=tmp_path)

@@ -1,6 +1,6 @@
-"""From a file with wrong labels to predictions, as a user goes: every command, and the review page in a real browser.
+"""The guide from wrong labels to predictions: every command, and the review page in a real browser.
 
-With ``JOURNEY=FOLDER`` in the environment, the numbers and the screenshots of docs/guide/own_data.md are written there.
+With ``JOURNEY=FOLDER`` in the environment, the numbers and screenshots of docs/guide/own_data.md are written to FOLDER.
 """
 
 import csv
@@ -22,7 +22,7 @@ from tickets import write_tickets
 
 pytestmark = pytest.mark.slow
 
-TEN = 10
+REVIEWED = 10
 GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "own_data.md"
 
 
@@ -31,7 +31,7 @@ def chromium():
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install 'torch-ogc[test]'")
     path = find_browser()
     if path is None:
-        pytest.skip("no Chromium on this machine: the page is opened where one is installed")
+        pytest.skip("no Chromium found")
     with driver.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
@@ -39,27 +39,27 @@ def chromium():
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def run_on_cpu_in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # the guide's numbers are those of a CPU
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # the guide's numbers were measured on a CPU
 
 
 def shown(number):
-    """Return the commands of a block of the guide's last section but one, as lists of words."""
+    """Return the commands of a block in the guide's step-by-step section, as lists of words."""
     _, section = GUIDE.read_text(encoding="utf-8").split("\n## From a file to predictions, step by step\n")
     block = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)[number]
     return [shlex.split(line, comments=True) for line in block.splitlines()]
 
 
 def follow(number, chromium, truth, screenshot):
-    """Run the commands of the guide, and decide ten samples on the page before they are applied."""
+    """Run the commands of the guide, and review ten samples before decisions are applied."""
     reviewed = 0, 0
     for _, *words in shown(number):
         if words[:2] == ["audit", "apply"]:
             reviewed = review(chromium, words[2], truth, screenshot)
-        said = ogc(*words)
+        output = ogc(*words)
         if words[0] == "compare":
-            assert json.loads(next(Path("compare").glob("*/compare.json")).read_text())["sentence"] in said
+            assert json.loads(next(Path("compare").glob("*/compare.json")).read_text())["sentence"] in output
     return reviewed
 
 
@@ -82,8 +82,8 @@ def write(path, rows, without=()):
         writer.writerows(rows)
 
 
-def right(path, truth):
-    """Return the share of right predictions in a file."""
+def accuracy_of(path, truth):
+    """Return the share of correct predictions in a file."""
     rows = read(path)
     id_name = next(iter(rows[0]))
     assert len(rows) == len(truth)
@@ -91,10 +91,10 @@ def right(path, truth):
 
 
 def review(chromium, run, truth, screenshot):
-    """Decide ten samples on the review page as a person does who knows the truth, and export the decisions.
+    """Review ten samples on the page like a user who knows the true labels, and export the decisions.
 
     Nine are the worst ones. The tenth is one whose true label is neither the given nor the suggested one.
-    Returns how many labels changed, and how many of the labels were chosen by hand.
+    Return how many labels changed, and how many labels were chosen by hand.
     """
     issues = {row["id"]: row for row in read(Path(run) / "audit" / "issues.csv")}
     context = chromium.new_context(viewport={"width": 1100, "height": 760})
@@ -119,7 +119,7 @@ def review(chromium, run, truth, screenshot):
         changed += name != row["given_label"]
 
     tab.locator(".card.current").focus()
-    for _ in range(TEN - 1):
+    for _ in range(REVIEWED - 1):
         decide()
     if screenshot and "JOURNEY" in os.environ:
         tab.screenshot(path=Path(os.environ["JOURNEY"], screenshot))
@@ -128,7 +128,7 @@ def review(chromium, run, truth, screenshot):
         for id, row in issues.items()
         if truth[id] not in (row["given_label"], row["predicted_label"]) and sum(id in other for other in issues) == 1
     ]
-    tab.uncheck("#issues")  # it may be one for which the audit suggests nothing
+    tab.uncheck("#issues")  # the audit may suggest no label for it
     tab.fill("#search", max(neither, key=lambda id: issues[id]["is_label_issue"]))
     tab.locator("#shown").filter(has_text=re.compile("^1 shown")).wait_for()
     tab.locator(".card.current").focus()
@@ -137,14 +137,14 @@ def review(chromium, run, truth, screenshot):
         tab.get_by_role("button", name="Export decisions").click()
     download.value.save_as("decisions.csv")
     context.close()
-    assert len(read("decisions.csv")) == TEN
+    assert len(read("decisions.csv")) == REVIEWED
     return changed, by_hand
 
 
-def record(name, labels, new, reviewed):
+def check_improvement(name, labels, new, reviewed):
     """Check that labels and predictions improve from step to step."""
     sentence = json.loads(next(Path("compare").glob("*/compare.json")).read_text())["sentence"]
-    accuracy = {step: right(f"new-{step}.csv", new) for step in ("ce", "first", "fixed")}
+    accuracy = {step: accuracy_of(f"new-{step}.csv", new) for step in ("ce", "first", "fixed")}
     found = {"sentence": sentence, "labels": labels, "accuracy": accuracy, "changed, by hand": reviewed}
     print(found)
     if "JOURNEY" in os.environ:
@@ -153,7 +153,7 @@ def record(name, labels, new, reviewed):
     assert accuracy["ce"] < accuracy["first"] < accuracy["fixed"]
 
 
-def test_a_table(chromium):
+def test_guide_for_a_table(chromium):
     write_tickets("all.csv", 1000, seed=1, wrong=0.2, telling=2, vocabulary=24)
     write_tickets("later.csv", 2000, seed=99, wrong=0, telling=2, vocabulary=24)
     truth, new = ({row["ticket"]: row["true"] for row in read(path)} for path in ("all.csv", "later.csv"))
@@ -165,14 +165,14 @@ def test_a_table(chromium):
     def correct(path):
         return sum(row["kind"] == truth[row["ticket"]] for row in read(path)) / len(truth)
 
-    record("table.json", {"given": correct("tickets.csv"), "fixed": correct("fixed.csv")}, new, reviewed)
+    check_improvement("table.json", {"given": correct("tickets.csv"), "fixed": correct("fixed.csv")}, new, reviewed)
 
 
 SHAPES = ("circle", "cross", "square")
 
 
 def draw_shape(name, draw):
-    """Draw a shape of any size, place and brightness, within limits, on a noisy ground."""
+    """Draw a shape with random size, position and brightness on a noisy background."""
     noise = np.random.default_rng(draw.getrandbits(32)).integers(0, 100, (20, 20, 3), dtype=np.uint8)
     image = Image.fromarray(noise)
     pen, side = ImageDraw.Draw(image), draw.randint(10, 12)
@@ -188,7 +188,7 @@ def draw_shape(name, draw):
     return image
 
 
-def test_a_folder_of_images(chromium):
+def test_guide_for_a_folder_of_images(chromium):
     draw, truth, new = random.Random(0), {}, {}
     for number in range(600):
         name = draw.choice(SHAPES)
@@ -209,4 +209,4 @@ def test_a_folder_of_images(chromium):
         assert len(paths) == len(names)
         return sum(path.parent.name == names[path.name] for path in paths) / len(names)
 
-    record("images.json", {"given": correct("photos"), "fixed": correct("fixed")}, new, reviewed)
+    check_improvement("images.json", {"given": correct("photos"), "fixed": correct("fixed")}, new, reviewed)

@@ -1,4 +1,4 @@
-"""Pictures of a criterion: real files, the criterion's own numbers, and a sentence for what cannot be drawn."""
+"""Figures of a criterion: files, plotted numbers and error messages."""
 
 import json
 
@@ -19,7 +19,7 @@ STARTS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
 
 @pytest.fixture(scope="module")
 def trained():
-    """A linear network on three classes, two labels in five replaced: the criterion and its recorder."""
+    """Train a linear network on three classes with 40 % of labels replaced. Return the criterion and its recorder."""
     torch.manual_seed(0)
     network = nn.Linear(8, 3)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
@@ -46,7 +46,7 @@ def test_records_are_the_criterions_numbers(trained):
     assert last.mixture == {name: float(value) for name, value in criterion.mixture._asdict().items()}
     assert last.noisy_weight == float(criterion.mixture.noisy_weight)
     assert last.clips
-    assert len({record.tau for record in recorder.records}) > 1, "a record is a moment, not a view of the criterion"
+    assert len({record.tau for record in recorder.records}) > 1, "a record is a copy, not a view of the criterion"
 
 
 def test_before_the_first_fit_a_record_has_no_mixture():
@@ -74,7 +74,7 @@ def test_figures_are_returned_and_written(kind, trained, tmp_path):
         assert isinstance(figure, Figure)
         assert path.read_bytes().startswith(STARTS[kind])
         assert path.stat().st_size > 5_000
-    assert sorted(path.suffix[1:] for path in tmp_path.iterdir()) == [kind, kind], "and no temporary file"
+    assert sorted(path.suffix[1:] for path in tmp_path.iterdir()) == [kind, kind], "no temporary files"
 
 
 def test_a_notebook_shows_the_figure(trained):
@@ -106,7 +106,7 @@ def test_the_history_shows_the_records(trained):
     assert [value for value in weight.lines[0].get_ydata() if value == value] == shares
 
 
-def test_a_tau_moved_by_hand_has_a_history_of_tau_alone():
+def test_history_with_ema_threshold_shows_only_tau():
     criterion = OGC("ce", threshold=EMA(0.9))
     recorder = plot.Recorder(criterion)
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_one_record_without_a_fit_is_drawn():
     assert plot.history(recorder).get_suptitle() == "No gradient is clipped at the end"
 
 
-def test_a_compiled_criterion_is_the_one_inside(trained):
+def test_compiled_criterion_is_unwrapped(trained):
     criterion, recorder = trained
     compiled = torch.compile(criterion, backend="eager")
     assert plot.record_of(plot.Recorder(compiled).criterion) == recorder.records[-1]
@@ -142,7 +142,7 @@ def test_a_compiled_criterion_is_the_one_inside(trained):
         (lambda: plot.history(OGC("ce")), TypeError, r"Found OGC. Make one .*ogc.plot.Recorder\(criterion\)"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_in_a_sentence(draw, error, message):
+def test_error_explains_why_nothing_can_be_drawn(draw, error, message):
     with pytest.raises(error, match=message):
         draw()
 
@@ -154,16 +154,16 @@ def test_a_path_without_a_known_format_is_refused(name, trained, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_write_names_the_file_and_keeps_the_old_one(trained, tmp_path):
+def test_failed_write_names_the_file(trained, tmp_path):
     with pytest.raises(OSError, match=r"No such file.*missing/history\.png"):
         plot.history(trained[1], path=tmp_path / "missing" / "history.png")
 
 
-def test_without_matplotlib_the_extra_is_named_and_records_are_kept(tmp_path):
+def test_without_matplotlib_recorder_works_and_error_names_extra(tmp_path):
     code = (
         "import sys\n"
-        "there = [name for name in sys.modules if name.partition('.')[0] in ('matplotlib', 'ogc')]\n"
-        "for name in there: del sys.modules[name]\n"  # so that ogc is imported without it
+        "loaded = [name for name in sys.modules if name.partition('.')[0] in ('matplotlib', 'ogc')]\n"
+        "for name in loaded: del sys.modules[name]\n"  # so that ogc is imported without it
         "sys.modules['matplotlib'] = None\n"
         "import ogc\n"
         "recorder = ogc.plot.Recorder(ogc.OGC('ce', follow_lr=False)); recorder.record()\n"
@@ -174,6 +174,6 @@ def test_without_matplotlib_the_extra_is_named_and_records_are_kept(tmp_path):
     assert output_of(code, tmp_path).strip() == missing
 
 
-def test_it_is_public():
+def test_plot_is_public():
     assert ogc.plot is plot
     assert "plot" in dir(ogc)

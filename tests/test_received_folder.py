@@ -1,4 +1,4 @@
-"""A folder that was received from a stranger never runs code, whatever its files say."""
+"""A folder from an untrusted source never runs code, whatever its files contain."""
 
 import contextlib
 import hashlib
@@ -37,22 +37,22 @@ TRAIN = ("--noise", "symmetric:0.2", "--epochs", "3", "--set", "hidden=8")
 
 
 @pytest.fixture(autouse=True)
-def nothing_allowed(monkeypatch):
-    """As in a new process."""
+def no_losses_allowed(monkeypatch):
+    """Forget all losses, as in a new process."""
     monkeypatch.setattr(own_loss, "_allowed", {})
     monkeypatch.setattr(own_loss, "_modules", {})
 
 
 def ogc(*words):
-    found = CliRunner().invoke(build(), [str(word) for word in words], env={"COLUMNS": "500"})
-    if found.exception is not None and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found.exit_code, found.output
+    result = CliRunner().invoke(build(), [str(word) for word in words], env={"COLUMNS": "500"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run, audited."""
+    """A finished and audited run."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     assert ogc("train", "digits", *TRAIN, "--method", "ce", "--out", folder)[0] == 0
     assert ogc("audit", folder)[0] == 0
@@ -61,7 +61,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture(params=["with its checksum", "without a checksum"])
 def received(request, finished, tmp_path, monkeypatch):
-    """A finished run, audited, whose ``run.json`` names a file beside it; every checksum is in order."""
+    """A finished and audited run whose ``run.json`` names a loss file in its folder. All checksums are valid."""
     folder = tmp_path / "received"
     shutil.copytree(finished, folder)
     (folder / "evil.py").write_text(LOSS)
@@ -76,13 +76,13 @@ def ran(folder):
     return (folder / "it ran").exists()
 
 
-def test_no_command_runs_it(received):
-    (received / "result.json").rename("result.json")  # so that training would go on
-    code, said = ogc("train", "--resume", received)
+def test_no_command_runs_the_loss(received):
+    (received / "result.json").rename("result.json")  # so that training would resume
+    code, output = ogc("train", "--resume", received)
     assert code != 0
-    assert "If you trust the file, add --method" in said
-    assert "cannot be used" not in said
-    assert "\n" not in said.strip()
+    assert "If you trust the file, add --method" in output
+    assert "cannot be used" not in output
+    assert "\n" not in output.strip()
     assert not ran(received)
     (received.parent / "result.json").rename(received / "result.json")
     ogc("audit", received)
@@ -90,25 +90,25 @@ def test_no_command_runs_it(received):
     assert not ran(received)
 
 
-def test_no_function_that_reads_runs_it(received):
+def test_no_reading_function_runs_the_loss(received):
     for use in (read, write_report, load_network, audit_run, lambda folder: resume([folder])):
         with contextlib.suppress(ValueError):
             use(received)
     assert not ran(received)
 
 
-def test_what_was_typed_runs(tmp_path, monkeypatch):
-    """And what was typed has to be what the run was trained with."""
+def test_loss_named_by_the_user_runs(tmp_path, monkeypatch):
+    """It must be the loss that the run was trained with."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "evil.py"
     file.write_text(LOSS)
     monkeypatch.setattr("ogc.report.progress.Progress.moved", lambda self, run, **at: StopAt(2, 3).moved(run, **at))
-    code, said = ogc("train", "digits", *TRAIN, "--method", "evil.py:Evil", "--out", "run")
+    code, output = ogc("train", "digits", *TRAIN, "--method", "evil.py:Evil", "--out", "run")
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert code == 143
     assert ran(tmp_path)
-    command = said.partition("Resume with: ")[2].split("\n")[0]
+    command = output.partition("Resume with: ")[2].split("\n")[0]
     assert shlex.split(command) == ["ogc", "train", "--resume", "run", "--method", f"{file}:Evil"]
     monkeypatch.setattr(own_loss, "_allowed", {})
     assert "add --method" in ogc("train", "--resume", "run")[1]
@@ -130,13 +130,13 @@ def test_what_was_typed_runs(tmp_path, monkeypatch):
     assert "has changed since this run began" in ogc("train", "--resume", "run", "--method", "evil.py:Evil")[1]
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "evil.py").write_text(LOSS)
-    code, said = ogc("train", "--resume", "run", "--method", "elsewhere/evil.py:Evil")
-    assert code == 0, said
+    code, output = ogc("train", "--resume", "run", "--method", "elsewhere/evil.py:Evil")
+    assert code == 0, output
     assert ogc("train", "digits", *TRAIN, "--method", "ce", "--out", "plain")[0] == 0
     assert "omitted with --resume" in ogc("train", "--resume", "plain", "--method", "elsewhere/evil.py:Evil")[1]
 
 
-def test_a_result_does_not_run_it(tmp_path):
+def test_reading_a_result_does_not_run_the_loss(tmp_path):
     (tmp_path / "evil.py").write_text(LOSS)
     path = write(tmp_path / "results", made_up(find("digits", ["ce"], ["symmetric:0.5"])[0]))
     method = f"{tmp_path / 'evil.py'}:Evil"
@@ -150,13 +150,13 @@ def test_a_result_does_not_run_it(tmp_path):
     assert not ran(tmp_path)
 
 
-def test_a_recipe_does_not_run_it(tmp_path, monkeypatch):
+def test_reading_a_recipe_does_not_run_the_loss(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text(LOSS)
     (tmp_path / "recipe.toml").write_text('base = "digits"\nmethod = "evil.py:Evil"\n')
-    code, said = ogc("train", "digits", "--recipe", "recipe.toml", "--print")
+    code, output = ogc("train", "digits", "--recipe", "recipe.toml", "--print")
     assert code == 2
-    assert "evil.py:Evil` is a loss from a file, which runs only if you name it yourself." in said
+    assert "evil.py:Evil` is a loss from a file, which runs only if you name it yourself." in output
     with pytest.raises(ValueError, match="in Python call ogc"):
         Recipe(
             name="x",

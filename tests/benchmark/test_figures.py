@@ -32,7 +32,7 @@ TINY = {"samples": 60, "hidden": (16,), "batch_size": 20, "epochs": (4, 8), "loo
 SMALL = Settings(**TINY, every=2, queue_size=64)
 
 
-def figures_of(*arguments):
+def ogc_figures(*arguments):
     result = CliRunner().invoke(build(), ["figures", *map(str, arguments)], env={"COLUMNS": "200"})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -70,7 +70,7 @@ def test_the_share_of_wrong_labels_is_exact_in_each_class():
     assert torch.equal(task.given != true, task.wrong)
 
 
-def test_a_seed_moves_the_data_and_the_noise():
+def test_seed_changes_data_and_noise():
     a, b, again = task_of(Settings()), task_of(Settings(seed=1)), task_of(Settings())
     assert torch.equal(a.inputs, again.inputs)
     assert torch.equal(a.given, again.given)
@@ -78,7 +78,7 @@ def test_a_seed_moves_the_data_and_the_noise():
     assert not torch.equal(a.wrong, b.wrong)
 
 
-def test_training_is_deterministic_and_leaves_the_caller_alone(trained):
+def test_training_is_deterministic_and_keeps_global_state(trained):
     histories, task = trained
     torch.manual_seed(5)
     before, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -91,8 +91,8 @@ def test_training_is_deterministic_and_leaves_the_caller_alone(trained):
         assert torch.equal(one.plane, other.plane)
 
 
-def test_runs_differ_by_their_threshold_alone():
-    """Where neither clips, they are one run."""
+def test_runs_differ_only_in_their_threshold():
+    """If neither clips, both runs are the same."""
     free = replace(SMALL, queue_size=10**6)
     task = task_of(free)
     ogc, fixed = train(None, free, task), train(1e6, free, task)
@@ -100,43 +100,43 @@ def test_runs_differ_by_their_threshold_alone():
     torch.testing.assert_close(ogc.snapshots[-1].H, fixed.snapshots[-1].H, rtol=1e-5, atol=1e-5)
 
 
-def test_moments_are_told_and_counted(trained):
+def test_moments_are_reported_and_match_the_gradients(trained):
     histories, task = trained
-    told = []
-    history = train(2.0, SMALL, task, told.append)
-    assert told == history.moments == histories[1].moments
-    assert [moment.epoch for moment in told] == [2, 4, 6, 8]
-    last, snapshot = told[-1], history.snapshots[-1]
+    reported = []
+    history = train(2.0, SMALL, task, reported.append)
+    assert reported == history.moments == histories[1].moments
+    assert [moment.epoch for moment in reported] == [2, 4, 6, 8]
+    last, snapshot = reported[-1], history.snapshots[-1]
     assert snapshot.moment == last
     gradients = snapshot.H.exp().tolist()
     noisy = [gradient for gradient, wrong in zip(gradients, task.wrong.tolist(), strict=True) if wrong]
     clean = [gradient for gradient, wrong in zip(gradients, task.wrong.tolist(), strict=True) if not wrong]
     assert last.noisy_clipped == pytest.approx(sum(g > 2 for g in noisy) / len(noisy))
     assert last.clean_clipped == pytest.approx(sum(g > 2 for g in clean) / len(clean))
-    assert last.memorised == pytest.approx(sum(g < 2 for g in noisy) / len(noisy))  # of two classes: p > 1/2
+    assert last.memorised == pytest.approx(sum(g < 2 for g in noisy) / len(noisy))  # with two classes: p > 1/2
     assert 0.5 < last.test_accuracy <= 1
 
 
-def test_the_plane_is_seen_from_the_lower_left():
-    class Across(torch.nn.Module):
+def test_plane_columns_run_from_left_to_right():
+    class LinearInX(torch.nn.Module):
         def forward(self, points):
             return torch.stack([-points[:, 0], points[:, 0]], 1)
 
-    plane = motivation.evaluate(Across(), None, task_of(SMALL), 1, with_plane=True).plane
+    plane = motivation.evaluate(LinearInX(), None, task_of(SMALL), 1, with_plane=True).plane
     low, high = motivation.PLANE[0]
     middle = round((0 - low) / (high - low) * (motivation.PIXELS - 1))
     assert bool((plane[:, : middle - 1] < 0.5).all())
     assert bool((plane[:, middle + 2 :] > 0.5).all())
 
 
-def test_what_is_clipped_is_read_off_the_loss():
+def test_tau_is_read_from_the_loss():
     assert tau_of(losses.PHuberCE(tau=3.0)) == 3.0
     assert tau_of(OGC("ce", follow_lr=False)) is None
 
 
 @pytest.mark.filterwarnings("ignore:OGC. nothing has been clipped")
 def test_epsilon_is_lr_times_epsilon0():
-    """And as the docstring says: of two classes, 35 % swapped, an epsilon of 2 clips nothing, and 0.1 and 0.5 do."""
+    """With two classes and 35 % of labels swapped, an epsilon of 2 clips nothing, while 0.1 and 0.5 do."""
     quick = replace(SMALL, hidden=(32,), epochs=(40,), lr=0.1)
     task = task_of(quick)
     taus = [train(None, replace(quick, epsilon0=epsilon0), task).moments[-1].tau for epsilon0 in (1.0, 5.0, 20.0)]
@@ -144,7 +144,7 @@ def test_epsilon_is_lr_times_epsilon0():
     assert 1.1 < taus[0] < 1.5 < taus[1]
 
 
-def test_numbers_are_json_and_say_where_they_come_from(trained):
+def test_numbers_are_json_with_provenance(trained):
     histories, task = trained
     found = json.loads(json.dumps(numbers(histories, SMALL, task), allow_nan=False))
     assert found["settings"] | {"taus": (5.0, 2.0), "hidden": (16,), "epochs": (4, 8)} == vars(SMALL)
@@ -160,7 +160,7 @@ def test_numbers_are_json_and_say_where_they_come_from(trained):
     assert len(found["across"]) == len(found["up"]) == len(found["given"]) == 60
 
 
-def test_a_density_is_one_in_all_and_counts_what_is_beyond_the_end():
+def test_density_integrates_to_one_and_includes_outliers():
     H = torch.tensor([0.0, 0.1, 1.0, 2.0, 1e6])
     at = torch.linspace(0, math.log(STEEPEST), 4001, dtype=torch.float64)
     found = density(H, at)
@@ -172,18 +172,18 @@ def test_a_density_is_one_in_all_and_counts_what_is_beyond_the_end():
     assert density(torch.tensor([1.7]), torch.tensor([2.0], dtype=torch.float64)).item() == pytest.approx(bell)
 
 
-def test_the_picture_shows_what_was_measured(trained):
+def test_figure_shows_the_measured_numbers(trained):
     histories, task = trained
     figure = draw(histories, task)
-    told = [text.get_text() for text in figure.texts]
+    captions = [text.get_text() for text in figure.texts]
     names = ("Fixed threshold, tau = 5", "Threshold by OGC")
-    for sentence, name, history in zip(told, names, (histories[0], histories[-1]), strict=True):
+    for caption, name, history in zip(captions, names, (histories[0], histories[-1]), strict=True):
         moments = history.moments
         memorised, right = (
             100 * sum(getattr(moment, name) for moment in moments) / len(moments)
             for name in ("memorised", "test_accuracy")
         )
-        assert sentence == (
+        assert caption == (
             f"{name}, epochs {moments[0].epoch} to {moments[-1].epoch}: "
             f"{memorised:.0f} % of wrong labels memorised, test accuracy {right:.0f} %"
         )
@@ -200,14 +200,14 @@ def test_the_picture_shows_what_was_measured(trained):
     assert list(accuracy.lines[0].get_ydata()) == [100 * moment.test_accuracy for moment in histories[0].moments]
 
 
-def test_a_spike_at_the_end_is_no_mean():
+def test_smoothing_damps_a_spike_at_the_end():
     steady = [50.0] * 20
     assert smoothed(steady) == steady
     assert smoothed([*steady, 110.0])[-1] == 60.0
     assert smoothed([0.0, *steady])[0] == 0.0
 
 
-def test_a_threshold_that_never_comes_has_no_line():
+def test_draws_a_run_that_never_clips():
     free = replace(SMALL, queue_size=10**6, taus=(5.0,))
     task = task_of(free)
     figure = draw([train(5.0, free, task), train(None, free, task)], task)
@@ -219,9 +219,9 @@ def tiny(monkeypatch):
     monkeypatch.setattr(motivation, "Settings", partial(Settings, **TINY, every=2, queue_size=64))
 
 
-def test_the_command_writes_the_picture_and_its_numbers(tmp_path, tiny):
+def test_command_writes_figure_and_numbers(tmp_path, tiny):
     out = tmp_path / "new" / "folder"
-    first = figures_of("motivation", "--out", out, "--format", "png, svg")
+    first = ogc_figures("motivation", "--out", out, "--format", "png, svg")
     assert first.exit_code == 0
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     assert sorted(files) == ["motivation.json", "motivation.png", "motivation.svg"]
@@ -235,57 +235,57 @@ def test_the_command_writes_the_picture_and_its_numbers(tmp_path, tiny):
         r'"epoch": \[2, 4, 6, 8\]', re.sub(r"\[ | \]", lambda m: m[0].strip(), files["motivation.json"].decode())
     )
 
-    assert figures_of("motivation", "--out", out, "--format", "png,svg").exit_code == 0
+    assert ogc_figures("motivation", "--out", out, "--format", "png,svg").exit_code == 0
     for name, content in files.items():
-        if name.endswith(".png"):  # the others have their date
-            assert (out / name).read_bytes() == content, f"{name} is not the same again"
-    assert figures_of("motivation", "--out", out, "--seed", "1").exit_code == 0
+        if name.endswith(".png"):  # other formats contain a date
+            assert (out / name).read_bytes() == content, f"{name} differs on the second run"
+    assert ogc_figures("motivation", "--out", out, "--seed", "1").exit_code == 0
     assert json.loads((out / "motivation.json").read_text())["settings"]["seed"] == 1
     assert (out / "motivation.png").read_bytes() != files["motivation.png"]
 
 
-def test_ctrl_c_leaves_no_half_file(tmp_path, tiny, monkeypatch):
+def test_ctrl_c_leaves_no_partial_file(tmp_path, tiny, monkeypatch):
     def stop(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(motivation, "train", stop)
-    result = figures_of("motivation", "--out", tmp_path)
+    result = ogc_figures("motivation", "--out", tmp_path)
     assert result.exit_code == 130
     assert result.stderr == "Stopped. Files that were already written are complete.\n"
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_disk_that_fails_leaves_the_old_picture(tmp_path, tiny, monkeypatch):
+def test_failed_write_keeps_the_old_figure(tmp_path, tiny, monkeypatch):
     (tmp_path / "motivation.png").write_bytes(b"old")
 
     def fail(self, target):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fail)
-    result = figures_of("motivation", "--out", tmp_path)
+    result = ogc_figures("motivation", "--out", tmp_path)
     assert result.exit_code == 1
     assert result.stderr == f"Cannot use {tmp_path / 'motivation.png'}: No space left on device.\n"
     assert [path.name for path in tmp_path.iterdir()] == ["motivation.png"]
     assert (tmp_path / "motivation.png").read_bytes() == b"old"
 
 
-def test_a_folder_that_cannot_be_is_found_before_the_work(tmp_path, monkeypatch):
+def test_unusable_output_folder_is_reported_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(motivation, "train", lambda *_: pytest.fail("trained"))
     (tmp_path / "file").touch()
-    result = figures_of("motivation", "--out", tmp_path / "file")
+    result = ogc_figures("motivation", "--out", tmp_path / "file")
     assert result.exit_code == 1
     assert result.stderr == f"Cannot use {tmp_path / 'file'}: File exists.\n"
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("no_pictures")
-def test_what_ogc_warns_of_is_a_note(tmp_path, monkeypatch):
+def test_warnings_are_printed_as_notes(tmp_path, monkeypatch):
     import warnings
 
-    def warn(threshold, settings, task, tell):
+    def warn(threshold, settings, task, report):
         warnings.warn("the fit is poor", UserWarning, stacklevel=1)
-        return train(threshold, settings, task, tell)
+        return train(threshold, settings, task, report)
 
     monkeypatch.setattr(motivation, "train", warn)
     text = io.StringIO()
@@ -294,31 +294,35 @@ def test_what_ogc_warns_of_is_a_note(tmp_path, monkeypatch):
 
 
 @pytest.mark.kill
-def test_the_point_of_the_figure_is_there():
+def test_new_figure_shows_the_expected_effect():
     settings = Settings()
     task = task_of(settings)
-    check_the_point(numbers([train(threshold, settings, task) for threshold in settings.thresholds], settings, task))
+    check_expected_effect(
+        numbers([train(threshold, settings, task) for threshold in settings.thresholds], settings, task)
+    )
 
 
-def check_the_point(found):
+def check_expected_effect(found):
     loose, strict, ogc = found["runs"]
     at = {epoch: i for i, epoch in enumerate(loose["moments"]["epoch"])}
     assert ogc["last"]["test_accuracy"] > strict["last"]["test_accuracy"] > loose["last"]["test_accuracy"] + 0.02
     assert ogc["last"]["memorised"] < strict["last"]["memorised"] < loose["last"]["memorised"]
     assert loose["moments"]["test_accuracy"][at[50]] > loose["last"]["test_accuracy"] + 0.05, "good at first"
     assert loose["last"]["noisy_clipped"] < 0.1, "noisy gradients shrink below a threshold of 5"
-    assert strict["moments"]["noisy_clipped"][at[50]] > strict["last"]["noisy_clipped"] + 0.05, "2 is right at first"
+    assert strict["moments"]["noisy_clipped"][at[50]] > strict["last"]["noisy_clipped"] + 0.05, (
+        "tau = 2 clips more noisy samples at first"
+    )
     assert ogc["last"]["noisy_clipped"] > 0.85
     taus = ogc["moments"]["tau"]
-    assert taus[at[20]] > taus[at[50]] > taus[at[500]] + 0.1, "tau falls as the densities part"
+    assert taus[at[20]] > taus[at[50]] > taus[at[500]] + 0.1, "tau falls as the densities separate"
 
 
-def test_the_recorded_figure_makes_its_point():
+def test_recorded_figure_shows_the_expected_effect():
     found = json.loads((ROOT / "benchmarks" / "results" / "motivation.json").read_text())
     assert found["settings"] | {k: tuple(found["settings"][k]) for k in ("taus", "hidden", "epochs")} == vars(
         Settings()
     )
-    check_the_point(found)
+    check_expected_effect(found)
 
 
 def test_the_recorded_seeds_agree():
@@ -339,10 +343,10 @@ def test_the_recorded_seeds_agree():
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_where_nothing_is_recorded_it_says_what_to_run(name, tmp_path):
+def test_error_without_results_names_the_command_to_run(name, tmp_path):
     results = tmp_path / "results"
     results.mkdir()
-    result = figures_of(name, "--results", results, "--out", tmp_path / "out")
+    result = ogc_figures(name, "--results", results, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert not (tmp_path / "out").exists()
     assert result.stderr.count("\n") == 1
@@ -355,8 +359,8 @@ def test_where_nothing_is_recorded_it_says_what_to_run(name, tmp_path):
     assert ran.exit_code == 0, f"{command}: {ran.output}"
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    result = figures_of("tau", "--results", tmp_path / "none")
+def test_missing_results_folder(tmp_path):
+    result = ogc_figures("tau", "--results", tmp_path / "none")
     assert result.exit_code == 1
     assert result.stderr == f"There is no folder {tmp_path / 'none'}. Create results with ogc bench run.\n"
 
@@ -369,21 +373,21 @@ def test_a_folder_that_is_not_there(tmp_path):
         (("motivation", "--seed", "-1"), "Parameter `seed` should be in [0, 2**32). Found `seed = -1`."),
     ],
 )
-def test_a_mistake_gets_one_sentence(arguments, sentence):
-    result = figures_of(*arguments)
+def test_error_is_one_line(arguments, sentence):
+    result = ogc_figures(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith(sentence)
     assert result.stderr.count("\n") == 1
 
 
 def test_help_has_examples_and_every_name():
-    text = figures_of("--help").output
+    text = ogc_figures("--help").output
     assert "ogc figures tau ratio --results runs/bench --format pdf" in text
     for name in NAMES:
         assert re.search(rf"^ {name} +\w", text, re.M), name
 
 
-def test_epsilon_is_drawn_as_recorded_beside_the_papers_rule():
+def test_epsilon_sweep_is_drawn_with_the_papers_rule():
     runs = [
         made_up(cell_of("epsilon", epsilon=value), seed, percent)
         for seed in (1, 2)
@@ -393,7 +397,7 @@ def test_epsilon_is_drawn_as_recorded_beside_the_papers_rule():
     [(name, figure)] = sweep("epsilon", runs).items()
     assert name == "epsilon"
     half, heavy = figure.axes
-    assert list(half.lines[0].get_xdata()) == [0, 3], "equal steps, 0.01 the first of six and 0.5 the fourth"
+    assert list(half.lines[0].get_xdata()) == [0, 3], "evenly spaced: 0.01 is the first of six, 0.5 the fourth"
     assert list(half.lines[0].get_ydata()) == pytest.approx([71.5, 81.5])
     assert [list(line.get_ydata()) for line in half.lines[1:3]] == [pytest.approx([71, 72]), pytest.approx([81, 82])]
     assert [line.get_ydata()[0] for line in half.lines[3:]] == pytest.approx([85.16, 86.0])
@@ -421,7 +425,7 @@ def with_epochs(result, change):
     return result.model_copy(update={"epochs": tuple(change(epoch) for epoch in result.epochs)})
 
 
-def test_tau_is_a_curve_a_noise_and_the_mean_of_the_seeds():
+def test_tau_has_one_curve_per_noise_averaged_over_seeds():
     def late(epoch):
         return replace(epoch, tau=None if epoch.epoch <= 5 else epoch.tau)
 
@@ -441,12 +445,12 @@ def test_tau_is_a_curve_a_noise_and_the_mean_of_the_seeds():
     assert list(half.get_ydata()[5:]) == pytest.approx([2.5 + epoch / 100 for epoch in range(6, 151)])
     assert list(real.get_ydata()[5:]) == pytest.approx([2 + epoch / 100 for epoch in range(6, 151)])
     assert set(named) == {"lr 0.01", "lr 0.001", "Sym-50%", "Real", "gap: nothing\nis clipped"}
-    assert half.get_marker() == "o", "an epoch between two gaps is seen"
-    [(_, whole)] = tau([made_up(cell) for cell in cells]).items()
-    assert {text.get_text() for text in whole.axes[0].texts} == {"lr 0.01", "lr 0.001", "Sym-50%", "Real"}
+    assert half.get_marker() == "o", "makes an epoch between two gaps visible"
+    [(_, without_gaps)] = tau([made_up(cell) for cell in cells]).items()
+    assert {text.get_text() for text in without_gaps.axes[0].texts} == {"lr 0.01", "lr 0.001", "Sym-50%", "Real"}
 
 
-def test_methods_of_no_table_are_drawn_too(tmp_path, monkeypatch):
+def test_methods_outside_the_tables_are_drawn(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loss = "class Brier(Pointwise):\n    def value(self, p):\n        return (1 - p) ** 2 / 2\n"
     Path("mine.py").write_text(f"from ogc.losses import Pointwise\n{loss}")
@@ -459,7 +463,7 @@ def test_methods_of_no_table_are_drawn_too(tmp_path, monkeypatch):
     assert list(ratio(runs)) == ["ratio-digits-brier_ogc", "ratio-digits-gce_ogc"]
 
 
-def test_the_ratio_is_a_panel_a_noise():
+def test_ratio_has_one_panel_per_noise():
     def known(epoch):
         return replace(epoch, ratio=3.0, true_ratio=3.0 + epoch.epoch / 100)
 
@@ -474,27 +478,27 @@ def test_the_ratio_is_a_panel_a_noise():
     assert ratio([made_up(cell) for cell in cells]) == {}, "nothing without ratios"
 
 
-def test_what_there_is_is_drawn_and_the_rest_is_named(tmp_path):
+def test_draws_valid_results_and_reports_invalid_files(tmp_path):
     write(tmp_path / "results", made_up(cell_of("epsilon", epsilon=0.1)))
     (tmp_path / "results" / "other.json").write_text("{}")
-    result = figures_of("epsilon", "--results", tmp_path / "results", "--out", tmp_path / "out", "--format", "svg")
+    result = ogc_figures("epsilon", "--results", tmp_path / "results", "--out", tmp_path / "out", "--format", "svg")
     assert result.exit_code == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["epsilon.svg"]
     assert "Note: " in result.output
     assert "other.json cannot be used: expected version 1 or 2" in result.output
 
 
-def test_who_runs_digits_is_not_sent_to_cifar(tmp_path):
+def test_digits_results_give_a_digits_figure(tmp_path):
     write(tmp_path, made_up(find("digits", ["ce+ogc"], ["symmetric:0.5"])[0]))
-    result = figures_of("tau", "--results", tmp_path, "--out", tmp_path / "out")
+    result = ogc_figures("tau", "--results", tmp_path, "--out", tmp_path / "out")
     assert result.exit_code == 0
     assert result.output.split() == [str(tmp_path / "out" / "tau-digits.png")]
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_all_draws_what_it_can(tmp_path, tiny):
+def test_all_draws_every_figure_with_results(tmp_path, tiny):
     write(tmp_path, made_up(find("cifar10", ["ce+ogc"], ["symmetric:0.5"])[0]))
-    result = figures_of("all", "--results", tmp_path, "--out", tmp_path / "out")
+    result = ogc_figures("all", "--results", tmp_path, "--out", tmp_path / "out")
     assert result.exit_code == 0
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["motivation.json", "motivation.png", "tau-cifar10.png"]
@@ -507,7 +511,7 @@ def test_a_figure_in_every_format(format, start):
     assert encode(sweep("every", [made_up(cell_of("every", every=32))])["every"], format).startswith(start)
 
 
-def test_every_data_set_with_ogc_has_a_name():
+def test_data_sets_have_names_and_noises_have_colours():
     with_ogc = {table.dataset for table in TABLES.values() for row in table.rows if row.method.endswith("+ogc")}
     assert with_ogc <= set(figures.NAMES)
     noises = {column.noise for table in TABLES.values() for column in table.columns if column.noise}

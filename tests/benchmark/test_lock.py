@@ -31,12 +31,12 @@ def path(tmp_path):
     return tmp_path / "work" / "run.lock"
 
 
-def test_one_holder(path):
+def test_lock_has_one_holder(path):
     lock = Lock.take(path)
     assert Lock.take(path) is None
     assert holder(path) == f"process {os.getpid()} on {os.uname().nodename}"
     lock.release()
-    lock.release()  # does no harm
+    lock.release()  # does nothing
     assert holder(path) is None
     assert not path.exists()
     again = Lock.take(path)
@@ -44,38 +44,38 @@ def test_one_holder(path):
     again.release()
 
 
-def test_a_lock_that_was_removed_takes_nobody_elses_with_it(path):
+def test_releasing_a_removed_lock_keeps_its_successor(path):
     first = Lock.take(path)
-    path.unlink()  # by a person who tidies up
+    path.unlink()  # by hand
     second = Lock.take(path)
     first.release()
     assert path.exists()
-    assert Lock.take(path) is None, "it is the second's"
+    assert Lock.take(path) is None, "held by the second"
     second.release()
     assert not path.exists()
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_folder_that_cannot_be_created(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "not" / "mounted")
     with pytest.raises(FileExistsError, match="link"):
         Lock.take(tmp_path / "link" / "work" / "run.lock")
 
 
-def test_a_killed_process_holds_nothing(path):
-    process, said = hold(path)
-    assert said == "held"
+def test_killed_process_no_longer_holds_the_lock(path):
+    process, status = hold(path)
+    assert status == "held"
     assert Lock.take(path) is None
     assert holder(path).startswith(f"process {process.pid} on ")
     process.kill()
     process.wait()
-    assert path.exists()  # what it has left bars nobody
+    assert path.exists()  # the remaining file blocks nobody
     assert holder(path) is None
     lock = Lock.take(path)
     assert lock is not None
     lock.release()
 
 
-def test_one_can_wait(path):
+def test_take_waits_for_release(path):
     process, _ = hold(path)
     assert Lock.take(path, wait=0.1) is None
     timer = threading.Timer(0.3, process.stdin.write, ["\n"])
@@ -86,14 +86,14 @@ def test_one_can_wait(path):
     timer.join()
 
 
-def test_a_file_in_the_folders_place_is_told(path):
+def test_file_in_place_of_the_folder_is_an_error(path):
     path.parent.write_text("")
     with pytest.raises(FileExistsError):
         Lock.take(path)
 
 
-def test_a_file_that_its_holder_has_removed_bars_nobody(path, monkeypatch):
-    """Opened while another holds it, locked when that one has let go and removed it."""
+def test_take_succeeds_if_the_file_is_removed_meanwhile(path, monkeypatch):
+    """The file is opened while another holds it, and locked after the holder has released and removed it."""
     first = Lock.take(path)
     real, opened = os.open, []
 

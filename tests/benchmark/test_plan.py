@@ -23,7 +23,7 @@ NOISES = {
     "Real": "human:worse",
 }
 PLUS = ("cifar10-plus", "cifar100-plus")
-OTHERS = {  # columns that are no noise
+OTHERS = {  # columns that are not noises
     "ILSVRC2012 Val": ("ILSVRC2012 Val", None, "ilsvrc"),
     "WebVision Val": ("WebVision Val", None, "val"),
     "Time consumption (min)": ("minutes", "symmetric:0.5", "minutes"),
@@ -31,7 +31,7 @@ OTHERS = {  # columns that are no noise
 
 
 @pytest.mark.parametrize("name", PAPER["tables"])
-def test_every_number_of_the_paper_is_there(name):
+def test_tables_have_every_number_of_the_paper(name):
     table, printed = TABLES[name], PAPER["tables"][name]
     labels = [label for label in printed["columns"] if label != "Average"]
     noises = NOISES | ({"Real": "human:noisy"} if name == "cifar100" else {})
@@ -51,7 +51,7 @@ def test_every_number_of_the_paper_is_there(name):
     ]
 
 
-def test_a_number_that_is_in_two_tables_is_the_same():
+def test_numbers_in_two_tables_are_equal():
     means = {}
     for cell in CELLS:
         if cell.paper is not None:
@@ -59,11 +59,11 @@ def test_a_number_that_is_in_two_tables_is_the_same():
     assert all(len(different) == 1 for different in means.values())
     cifar10 = {cell.key for cell in TABLES["cifar10"].cells}
     twice = [cell.key in cifar10 for name in ("adjusting", "gce") for cell in TABLES[name].cells]
-    assert sum(twice) == 15  # Fixed is PHuber-CE; GCE and CE+OGC are themselves
+    assert sum(twice) == 15  # Fixed is PHuber-CE; GCE and CE+OGC keep their names
 
 
-def test_gce_has_the_q_behind_the_papers_number_under_instance_dependent_noise():
-    """And 0.9 is a run of its own, in a table of its own, beside no number of the paper."""
+def test_gce_has_the_q_that_reproduces_the_papers_number():
+    """The run with q = 0.9 is in a separate table, without a number from the paper."""
     for table in ("cifar10", "gce"):
         for cell in find(table, ["gce"]):
             assert cell.recipe(0).parameters["q"] == (0.7 if cell.noise == "instance:0.4" else 0.9)
@@ -78,8 +78,8 @@ def test_gce_has_the_q_behind_the_papers_number_under_instance_dependent_noise()
 
 
 @pytest.mark.parametrize(("name", "dataset"), [("plus", "cifar10"), ("plus100", "cifar100")])
-def test_beyond_the_paper(name, dataset):
-    """The paper's recipe and ours under the same noises; the paper's runs are those of its own table."""
+def test_plus_tables(name, dataset):
+    """They compare the paper's recipe with ours under the same noises, and share runs with the paper's tables."""
     table = TABLES[name]
     known = {cell.key for cell in TABLES[dataset].cells}
     (_, papers), (_, ours) = table.by_row
@@ -98,13 +98,13 @@ def test_beyond_the_paper(name, dataset):
     assert all(word in table.note for word in words)
 
 
-def test_the_decay_is_part_of_a_key_where_the_average_is_reported():
+def test_key_has_the_decay_if_the_average_is_reported():
     raw, averaged = (by_name(name) for name in ("cifar10", "cifar10-plus"))
     assert key_of(override(raw, {"average": 0.9})) == key_of(raw)
     assert key_of(override(averaged, {"average": 0.9})) == f"{key_of(averaged)}-average-0.9"
 
 
-def test_the_sweeps():
+def test_sweeps():
     def swept(name, parameter):
         return [(row.method, row.changes[parameter]) for row in TABLES[name].rows]
 
@@ -124,8 +124,8 @@ def test_the_sweeps():
             assert cell.paper is None
 
 
-def test_every_cell_is_a_run_of_the_papers_settings():
-    own = {"method", "parameters", "noise", "seed", "average", "surveys"}
+def test_every_cell_uses_the_papers_settings():
+    varying = {"method", "parameters", "noise", "seed", "average", "surveys"}
     assert {cell.dataset for cell in CELLS} == {"cifar10", "cifar10-default", "cifar100", "webvision", "digits", *PLUS}
     methods = PAPER["methods"]
     settings = {data: {methods[name]: row for name, row in rows.items()} for data, rows in PAPER["parameters"].items()}
@@ -133,7 +133,7 @@ def test_every_cell_is_a_run_of_the_papers_settings():
         recipe, usual = cell.recipe(7), RECIPES[cell.dataset]
         assert (recipe.name, recipe.method, recipe.noise, recipe.seed) == (cell.dataset, cell.method, cell.noise, 7)
         assert (recipe.average, recipe.surveys) == (0.999, 0)
-        assert recipe.model_dump(exclude=own) == usual.model_dump(exclude=own)
+        assert recipe.model_dump(exclude=varying) == usual.model_dump(exclude=varying)
         assert re.fullmatch(r"[A-Za-z0-9._-]+", cell.key)
         if cell.dataset in settings:
             ogc = {"follow_lr": True, "every": 32, "queue_size": 4096} if cell.method.endswith("+ogc") else {}
@@ -143,7 +143,7 @@ def test_every_cell_is_a_run_of_the_papers_settings():
             assert recipe.parameters == expected, cell.key
 
 
-def test_a_key_stands_for_one_run_and_a_run_for_one_key():
+def test_keys_and_runs_match_one_to_one():
     numbers = [{**cell.recipe(0).parameters} for cell in [*CELLS, *TUNED]]  # 2 and 2.0 are the same
     rests = [cell.recipe(0).model_dump_json(exclude={"parameters"}) for cell in [*CELLS, *TUNED]]
     runs = {
@@ -153,18 +153,18 @@ def test_a_key_stands_for_one_run_and_a_run_for_one_key():
     assert len(runs) == len({key for key, _ in runs}) == len({run for _, run in runs})
 
 
-def test_runs_that_sweeps_share():
+def test_sweeps_share_one_run():
     at = {name: {cell.key for cell in TABLES[name].cells} for name in ("epsilon", "queue", "every")}
     shared = "cifar10-ce_ogc-symmetric-0.8-epsilon-0.05-follow_lr-false"
     assert at["epsilon"] & at["queue"] & at["every"] == {shared}
 
 
-def test_timing_is_a_run_of_its_own():
+def test_timed_runs_have_separate_keys():
     timed = {cell.key for cell in TABLES["time"].cells}
     assert timed == {f"cifar10-{method}-symmetric-0.5-alone" for method in ("ce", "phuber_ce", "ce_ogc")}
 
 
-def test_what_a_key_tells_apart():
+def test_key_depends_on_settings():
     usual = override(RECIPES["cifar10"], {"method": "gce", "noise": "symmetric:0.5"})
 
     def key(**changes):
@@ -182,7 +182,7 @@ def test_what_a_key_tells_apart():
     assert key(lr=1e16) != key(lr=1e-16) == f"{plain}-lr-1e-16"
 
 
-def test_a_loss_of_ones_own(tmp_path):
+def test_key_of_custom_loss(tmp_path):
     file = tmp_path / "mine.py"
     text = "import torch.nn as nn\nclass MyLoss(nn.CrossEntropyLoss):\n    def __init__(self, q: float = 0.5):\n"
     file.write_text(f"{text}        super().__init__()\n")
@@ -202,7 +202,7 @@ def test_a_loss_of_ones_own(tmp_path):
     assert keys[1].endswith("-q-minus-1")
 
 
-def test_a_loss_of_ones_own_with_ogc_is_named_by_what_differs_from_ce_with_ogc(tmp_path):
+def test_key_of_custom_loss_with_ogc_has_differences_from_ce_ogc(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from ogc.losses import Pointwise\nclass Brier(Pointwise):\n    def value(self, p): return (1 - p) ** 2 / 2\n"
@@ -241,13 +241,13 @@ def test_another_method_in_a_sweep_gets_every_value():
         (("cifar100", None, ["human:worse"]), "among those of the table cifar100: symmetric:0.2,"),
     ],
 )
-def test_what_is_not_there_is_refused(arguments, words):
+def test_unknown_names_are_rejected(arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         find(*arguments)
 
 
-def test_the_grids_of_the_appendix():
-    """Linear's and EMA's under every noise of their table: these were chosen by the average."""
+def test_grids_match_the_appendix():
+    """Linear and EMA are tuned under every noise of their table, because they were chosen by the average."""
     expected = {}
     for part in PAPER["tuning"]:
         for dataset, (name, grid) in itertools.product(part["data"], part["grids"].items()):
@@ -263,10 +263,10 @@ def test_the_grids_of_the_appendix():
         assert {(cell.dataset, cell.method) for cell in cells} == {(dataset, method)}
         for noise in {cell.noise for cell in cells}:
             chosen = Cell(dataset, method, noise).key
-            assert [cell.key for cell in cells].count(chosen) == 1, "the paper's choice is a point of its grid, once"
+            assert [cell.key for cell in cells].count(chosen) == 1, "the grid has the paper's choice exactly once"
 
 
-def test_what_the_paper_does_not_tune():
+def test_rejects_methods_that_the_paper_does_not_tune():
     with pytest.raises(ValueError, match="The paper does not tune 'ce' on cifar10"):
         tuning("cifar10", "ce")
     with pytest.raises(ValueError, match="one of cifar10, cifar100, webvision"):

@@ -40,17 +40,17 @@ def test_a_run_is_written_and_read_back(tmp_path):
     assert (again.wall_seconds, again.side_by_side, again.seed) == (12.5, 3, 4)
     assert again.provenance.commit == trained["facts"]["commit"]
     assert again.measured("test") == pytest.approx(100 * trained["summary"]["last"])
-    assert len(re.findall(r'^  \{"epoch": ', path.read_text(), re.M)) == 3, "an epoch a line"
+    assert len(re.findall(r'^  \{"epoch": ', path.read_text(), re.M)) == 3, "one line per epoch"
 
 
-def test_labels_as_they_are():
+def test_result_without_noise():
     cell = Cell("digits", "ce", None, {"epochs": 1, "hidden": (8,)})
     [trained] = train([Job(cell.recipe(0), None, load_digits())], device="cpu")
     result = from_training(cell, trained, SESSION)
     assert (result.noise, result.noise_sha256, result.noise_rate) == (None, None, None)
 
 
-def test_what_is_measured():
+def test_measured():
     result = made_up(FOCAL, percent=80.0)
     assert result.measured("test") == pytest.approx(80)
     assert result.measured("test", averaged=True) == pytest.approx(82)
@@ -62,17 +62,17 @@ def test_what_is_measured():
     assert (web.measured("val"), web.measured("ilsvrc")) == pytest.approx((70, 67))
 
 
-def test_only_the_last_epochs_count():
+def test_measured_uses_only_the_last_epochs():
     result = made_up(FOCAL)
     epochs = tuple(replace(e, accuracy={"test": 0.5 if e.epoch <= 140 else 0.9}) for e in result.epochs)
-    told = summary(list(epochs), 10)
-    changed = made_up(FOCAL, epochs=epochs, summary=told)
+    summarised = summary(list(epochs), 10)
+    changed = made_up(FOCAL, epochs=epochs, summary=summarised)
     assert changed.measured("test") == pytest.approx(90)
-    assert told["last"] == pytest.approx(0.9)
+    assert summarised["last"] == pytest.approx(0.9)
 
 
 def broken(change):
-    """A result's JSON after a change, written under its right name."""
+    """Return a function that writes a result changed by ``change``, under its right name."""
 
     def make(folder):
         path = write(folder, made_up(FOCAL))
@@ -85,26 +85,26 @@ def broken(change):
     return make
 
 
-def cut(folder):
+def truncated(folder):
     path = write(folder, made_up(FOCAL))
     path.write_bytes(path.read_bytes()[:-100])
     return path
 
 
-def listed(folder):
+def json_list(folder):
     path = folder / "x.json"
     path.write_text("[]")
     return path
 
 
-def deep(folder):
+def deeply_nested(folder):
     path = folder / "x.json"
     path.write_text("[" * 100_000)
     return path
 
 
-def foreign(method, parameters=None):
-    """Of a loss that is not here, by a hand that is not ours."""
+def custom_loss(method, parameters=None):
+    """Write a result of a custom loss whose file is missing."""
 
     def change(values):
         values["method"] = method
@@ -114,8 +114,8 @@ def foreign(method, parameters=None):
     return broken(change)
 
 
-def unsealed(folder):
-    """Of version 1, which has no checksum, and changed."""
+def without_checksum(folder):
+    """Write an edited result of version 1, which has no checksum."""
     path = write(folder, made_up(FOCAL))
     values = json.loads(path.read_text()) | {"version": 1, "noise_rate": 1.5}
     del values["checksum"]
@@ -126,8 +126,8 @@ def unsealed(folder):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (cut, "Unterminated string"),
-        (listed, "it should hold a JSON object, not list"),
+        (truncated, "Unterminated string"),
+        (json_list, "it should hold a JSON object, not list"),
         (broken(lambda v: v.update(version=3)), "expected version 1 or 2 of a result, found 3"),
         (broken(lambda v: v.update(extra=2)), "There is no parameter 'extra'"),
         (broken(lambda v: v.pop("provenance")), "`provenance` should be given"),
@@ -164,14 +164,14 @@ def unsealed(folder):
             broken(lambda v: v["recipe"].update(parameters={})),
             "`recipe.parameters` should be in canonical form",
         ),
-        (unsealed, "`noise_rate` should be less than or equal to 1"),
-        (deep, "it is nested too deeply"),
-        (foreign("x.py:<img src=x>"), "`method` should be FILE.py:CLASS. Found `method = 'x.py:<img src=x>'`"),
-        (foreign("x.py:Mine+<b>"), "`method` should be clipped by one of ogc, linear, ema"),
-        (foreign("x.py:Mine", {"<b>": 1.0}), "`parameters` should be numbers by name"),
+        (without_checksum, "`noise_rate` should be less than or equal to 1"),
+        (deeply_nested, "it is nested too deeply"),
+        (custom_loss("x.py:<img src=x>"), "`method` should be FILE.py:CLASS. Found `method = 'x.py:<img src=x>'`"),
+        (custom_loss("x.py:Mine+<b>"), "`method` should be clipped by one of ogc, linear, ema"),
+        (custom_loss("x.py:Mine", {"<b>": 1.0}), "`parameters` should be numbers by name"),
     ],
 )
-def test_a_file_that_is_no_result_is_told_and_left_out(tmp_path, make, words):
+def test_invalid_result_is_reported_and_skipped(tmp_path, make, words):
     good = write(tmp_path, made_up(find("cifar10", ["gce"], ["symmetric:0.5"])[0]))
     path = make(tmp_path)
     with pytest.raises(ValueError, match=re.escape(words)) as error:
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_result_is_told_and_left_out(tmp_path, make, words):
     assert complaints == [str(error.value)]
 
 
-def test_a_result_under_another_name(tmp_path):
+def test_result_with_wrong_file_name(tmp_path):
     path = write(tmp_path, made_up(FOCAL))
     other = path.rename(path.with_name("cifar10-ce-symmetric-0.5-1.json"))
     with pytest.raises(ValueError) as error:  # noqa: PT011, the whole message is compared
@@ -192,15 +192,15 @@ def test_a_result_under_another_name(tmp_path):
     assert read(other.rename(path)) == made_up(FOCAL)
 
 
-def test_another_pythons_last_digit_is_no_mistake(tmp_path):
-    """Sums of floats are compensated from Python 3.12 on: results travel between versions."""
+def test_rounding_differences_between_pythons_are_accepted(tmp_path):
+    """Python 3.12 and later compensate sums of floats. Results can be read by any version."""
     path = broken(lambda v: v["summary"].update(last=v["summary"]["last"] + 1e-16))(tmp_path)
     assert read(path).summary["last"] != made_up(FOCAL).summary["last"]
     path = broken(lambda v: v["summary"].update(std=v["summary"]["std"] + 1.4e-17))(tmp_path)
-    assert read(path).summary["std"] > 0, "of equal numbers, too, whose deviation is 0 or next to it"
+    assert read(path).summary["std"] > 0, "also for equal numbers, whose deviation is almost 0"
 
 
-def test_reading_runs_nobodys_code(tmp_path):
+def test_reading_runs_no_custom_code(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch.nn as nn\nclass MyLoss(nn.CrossEntropyLoss):\n    def __init__(self): super().__init__()\n"
@@ -214,7 +214,7 @@ def test_reading_runs_nobodys_code(tmp_path):
     assert read(path).recipe.method_sha256 == result.recipe.method_sha256
 
 
-def test_runs_that_were_given_different_labels():
+def test_reports_runs_trained_on_different_labels():
     other = "c0ffee" * 10 + "beef"
     cells = find("digits", ["ce", "gce"], ["symmetric:0.5", "symmetric:0.2"])
     results = [made_up(cell) for cell in cells]
@@ -230,7 +230,7 @@ def test_runs_that_were_given_different_labels():
     assert sentence.endswith("begins with c0ffeec0.")
 
 
-def test_the_recorded_results_are_whole():
+def test_recorded_results_are_valid():
     results, complaints = read_all(RUNS)
     assert complaints == []
     assert disagreements(results) == []
@@ -238,7 +238,7 @@ def test_the_recorded_results_are_whole():
     assert {result.labels for result in results} <= {"same", "earlier"}
 
 
-def test_runs_on_another_draw_are_kept_apart():
+def test_runs_on_another_draw_are_stored_separately():
     results, complaints = read_all(RUNS.parent / OTHER_DRAWS)
     assert complaints == []
     assert {result.noise for result in results} == {"instance:0.4"}
@@ -246,7 +246,7 @@ def test_runs_on_another_draw_are_kept_apart():
     assert {result.labels for result in results if result.recipe.noise_seed == 0} == {"other"}
 
 
-def test_the_labels_behind_the_tables_are_the_authors():
+def test_labels_of_the_tables_are_the_authors():
     golden = json.loads((ROOT / "tests" / "golden" / "labels.json").read_text())
     ours = {f"{data}-{noise.replace(':', '-')}": sha256 for (data, noise), sha256 in LABELS.items()}
     assert {key: ours.get(key) for key in golden if "blocks" not in key} == {
@@ -268,16 +268,18 @@ def test_the_labels_behind_the_tables_are_the_authors():
         ("instance:0.4", "9c" * 32, "other"),
     ],
 )
-def test_labels_are_told_apart_by_their_checksum(noise, sha256, labels):
+def test_labels_are_identified_by_their_checksum(noise, sha256, labels):
     [cell] = find("cifar10", ["ce+ogc"], [noise])
     assert made_up(cell, noise_sha256=sha256).labels == labels
     plus = find("plus", ["ce+ogc"], [noise])[1]
     assert made_up(plus, noise_sha256=sha256).labels == labels
-    assert made_up(replace(cell, changes={"noise_seed": 4}), noise_sha256=sha256).labels == "same", "its key tells"
+    assert made_up(replace(cell, changes={"noise_seed": 4}), noise_sha256=sha256).labels == "same", (
+        "its key has the seed"
+    )
 
 
-def test_the_first_run_is_as_it_was_recorded():
-    """By ``benchmarks/accuracy.py``, before there was ``ogc bench``: converted, no number changed."""
+def test_first_recorded_run_is_unchanged():
+    """Recorded by ``benchmarks/accuracy.py``, before ``ogc bench`` existed. The conversion changed no number."""
     result = read(RUNS / "cifar10-ce-symmetric-0.5-1.json")
     assert result.summary["last"] == 0.49931000000000003
     assert result.summary["averaged_best"] == 0.8616

@@ -44,12 +44,12 @@ class Bad(nn.CrossEntropyLoss):
         self.steps += 1
         return super().forward(logits, labels) * (float("nan") if self.steps > 20 else 1)
 """
-LATE = """
+FAILS_LATE = """
 import sys
 from torch import nn
 
 
-class Lost(nn.CrossEntropyLoss):
+class RaisesKeyError(nn.CrossEntropyLoss):
     steps = 0
 
     def forward(self, logits, labels):
@@ -57,7 +57,7 @@ class Lost(nn.CrossEntropyLoss):
         return super().forward(logits, labels) if self.steps < 5 else {}["x"]
 
 
-class Leaving(Lost):
+class CallsExit(RaisesKeyError):
     def forward(self, logits, labels):
         if self.steps == 3:
             sys.exit(0)
@@ -73,54 +73,54 @@ def tasks(*methods, seeds=(1,), noises=("symmetric:0.5",), table="digits", chang
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """Two methods, two seeds, run in one go."""
-    out = tmp_path_factory.mktemp("undisturbed")
-    code, said = bench(*FOUR, "--out", out)
-    assert code == 0, said
+def uninterrupted(tmp_path_factory):
+    """Results of two methods with two seeds, trained without interruption."""
+    out = tmp_path_factory.mktemp("uninterrupted")
+    code, output = bench(*FOUR, "--out", out)
+    assert code == 0, output
     return out
 
 
 @pytest.fixture
 def epochs(monkeypatch):
-    """The epochs that are trained, as they end."""
+    """Record the epochs that are trained, in order."""
     seen, ended = [], SessionWatch.ended_epoch
 
-    def noted(self, number, epoch):
+    def record(self, number, epoch):
         seen.append((self.jobs[number].out.name, epoch.epoch))
         ended(self, number, epoch)
 
-    monkeypatch.setattr(SessionWatch, "ended_epoch", noted)
+    monkeypatch.setattr(SessionWatch, "ended_epoch", record)
     return seen
 
 
 @pytest.fixture
 def now(monkeypatch):
-    """The time of the monotonic clock as ``ogc bench`` reads it, in a list of one."""
+    """Replace the monotonic clock of ``ogc bench``. Return a list that holds its time."""
     now = [1000.0]
     for module in (batch_module, stopping, bench_command):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
-# --- what is run ------------------------------------------------------------------------------------------------------
+# --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def test_results_are_whole_and_nothing_else_is_left(undisturbed):
-    found, complaints = read_all(undisturbed)
+def test_results_are_complete_and_no_other_files_are_left(uninterrupted):
+    found, complaints = read_all(uninterrupted)
     assert not complaints
     assert {(result.method, result.seed) for result in found} == {("ce", 1), ("ce", 2), ("ce+ogc", 1), ("ce+ogc", 2)}
     assert all(result.side_by_side == 1 and result.wall_seconds >= result.seconds > 0 for result in found)
     assert len({result.noise_sha256 for result in found}) == 1
     assert all(epoch.averaged for result in found for epoch in result.epochs)
-    assert only_results(undisturbed)
+    assert only_results(uninterrupted)
 
 
-def test_what_is_there_is_not_run_again(undisturbed, epochs):
-    before = {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()}
-    code, said = bench(*FOUR, "--out", undisturbed)
-    assert (code, said.strip()) == (0, "4 of 4 runs are done, 0 of them new.")
-    assert {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()} == before
+def test_existing_results_are_not_run_again(uninterrupted, epochs):
+    before = {path: path.stat().st_mtime_ns for path in uninterrupted.iterdir()}
+    code, output = bench(*FOUR, "--out", uninterrupted)
+    assert (code, output.strip()) == (0, "4 of 4 runs are done, 0 of them new.")
+    assert {path: path.stat().st_mtime_ns for path in uninterrupted.iterdir()} == before
     assert epochs == []
 
 
@@ -129,14 +129,14 @@ def test_a_run_in_two_tables_runs_once():
     assert len(tasks_of(both, [1])) == 6 + len(find("queue")) // 2
 
 
-def test_trials_are_told_by_their_names():
+def test_trial_runs_have_different_names():
     names = [task.name for task in tasks("ce", "ce+ogc", changes={})]
     assert names == ["digits-ce-symmetric-0.5-1", "digits-ce_ogc-symmetric-0.5-1"]
     for changes in ({"epochs": 6}, {"hidden": "16"}, {"lr": 0.2}):
         assert not set(names) & {task.name for task in tasks("ce", "ce+ogc", changes=changes)}
 
 
-def test_batches_are_of_one_kind_and_even(tmp_path):
+def test_batches_have_one_kind_and_even_sizes(tmp_path):
     (tmp_path / "mine.py").write_text("from ogc.losses import CrossEntropy\nclass Mine(CrossEntropy): ...\n")
     noises = ("symmetric:0.2", "symmetric:0.5", "symmetric:0.8")
     some = tasks("ce", "gce", f"{tmp_path}/mine.py:Mine", noises=noises) + tasks_of(find("plus"), [1])
@@ -147,7 +147,7 @@ def test_batches_are_of_one_kind_and_even(tmp_path):
     assert sorted(task.name for batch in found for task in batch) == sorted(task.name for task in some)
 
 
-def test_side_by_side():
+def test_runs_per_device():
     some, timed = tasks("ce"), tasks_of(find("time"), [1])
     assert (runs_per_device("cuda", some), runs_per_device("cpu", some), runs_per_device("cuda", some, 7)) == (4, 1, 7)
     assert (runs_per_device("cuda", timed), runs_per_device("cuda", timed, 7)) == (1, 1)
@@ -169,7 +169,7 @@ def test_images_are_read_once(tmp_path, monkeypatch):
     jobs = [data.job(task, tmp_path) for task in some]
     assert len(reads) == 1
     assert len({id(job.data[0].inputs) for job in jobs}) == len({id(job.data[1]["test"]) for job in jobs}) == 1
-    assert len({id(job.data[0].given) for job in jobs}) == 2  # a noise each
+    assert len({id(job.data[0].given) for job in jobs}) == 2  # one per noise
     assert all(job.info.kind == job.recipe.noise.partition(":")[0] for job in jobs)
 
 
@@ -177,24 +177,24 @@ def test_cifar(tmp_path, monkeypatch):
     folder = tiny_cifar(tmp_path / "data", monkeypatch)
     args = ["--methods", "ce,ce+ogc", "--noises", "symmetric:0.5,asymmetric:0.4", "--epochs", "1"]
     args += ["--set", "network=resnet20-cifar", "--set", "batch_size=20", "--out", tmp_path / "out"]
-    code, said = bench("bench", "run", "cifar10", "--data", folder, *args)
-    assert (code, len(read_all(tmp_path / "out")[0])) == (0, 4), said
+    code, output = bench("bench", "run", "cifar10", "--data", folder, *args)
+    assert (code, len(read_all(tmp_path / "out")[0])) == (0, 4), output
 
 
 def test_plus(tmp_path, monkeypatch):
-    """Beyond the paper: what is reported, printed and resumed is the accuracy of the averaged weights."""
+    """The plus recipe reports and prints the accuracy of the averaged weights."""
     folder = tiny_cifar(tmp_path / "data", monkeypatch)
     only = "cifar10-plus-ce_ogc-pairflip-0.4-epochs-3-network-resnet20-cifar-batch_size-20-1"
     args = ["plus", "--data", folder, "--out", tmp_path / "out", "--epochs", "3", "--noises", "pairflip:0.4"]
     args += ["--set", "network=resnet20-cifar", "--set", "batch_size=20", "--only", only]
-    code, said = bench("bench", "run", *args)
-    assert code == 0, said
+    code, output = bench("bench", "run", *args)
+    assert code == 0, output
     [result] = read_all(tmp_path / "out")[0]
     assert (result.recipe.name, result.recipe.report, result.recipe.milestones) == ("cifar10-plus", "averaged", (2,))
     averaged = [epoch.averaged["test"] for epoch in result.epochs]
     assert result.measured("test") == pytest.approx(100 * sum(averaged) / 3)
     assert result.summary["averaged_last"] == pytest.approx(sum(averaged) / 3)
-    assert f"{only}  {result.measured('test'):.2f} %, best {100 * max(averaged):.2f}" in said
+    assert f"{only}  {result.measured('test'):.2f} %, best {100 * max(averaged):.2f}" in output
     assert "1 of 1 runs are done, 0 of them new." in bench("bench", "run", *args)[1]
 
 
@@ -208,8 +208,8 @@ def test_a_result_on_another_draw_is_refused(tmp_path):
     assert result_status(task, tmp_path).state == "done"
 
 
-def test_what_a_session_notes(tmp_path, now):
-    """Two side by side, after one that was done before; then one by itself."""
+def test_session_records_time_and_side_by_side_runs(tmp_path, now):
+    """Two runs side by side, after one that was already complete, and then one alone."""
     [task] = tasks("ce")
     jobs = [Data(None).job(task, tmp_path)._replace(out=tmp_path / str(i)) for i in range(4)]
     session = SessionWatch(SilentWatch(), jobs, torch.device("cpu"))
@@ -239,10 +239,10 @@ def test_what_a_session_notes(tmp_path, now):
     assert third["seconds"] == 2
 
 
-def test_the_wall_time_of_a_run_that_was_stopped(tmp_path, undisturbed):
-    """That of its last session, and the training of the epochs before."""
+def test_wall_time_of_a_resumed_run(tmp_path, uninterrupted):
+    """The time of its last session plus the training time of earlier epochs."""
     [task] = tasks("ce")
-    result = json.loads(task.result(undisturbed).read_bytes())
+    result = json.loads(task.result(uninterrupted).read_bytes())
     trained = {"recipe": result["recipe"], "epochs": result["epochs"], "summary": result["summary"]}
     trained |= {"seconds": 12.0, "images_per_second": 9.0}
     facts = {"device": "a device", "commit": None, "started": "now", "network": "mlp"}
@@ -254,25 +254,25 @@ def test_the_wall_time_of_a_run_that_was_stopped(tmp_path, undisturbed):
     assert (made.wall_seconds, made.side_by_side, made.memory_gib) == (108.0, 3, 1.5)
 
 
-# --- what is in the way -----------------------------------------------------------------------------------------------
+# --- invalid files and failing runs -----------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_result_is_reported_and_kept(tmp_path):
+def test_invalid_result_is_reported_and_kept(tmp_path):
     [task] = tasks("ce")
     broken = task.result(tmp_path)
     broken.write_text('{"version": 1}')
     for dry in (["--dry-run"], []):
-        code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path, *dry)
-        words = " ".join(said.split())  # a long path wraps
+        code, output = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path, *dry)
+        words = " ".join(output.split())  # a long path wraps
         assert "cannot be used: Parameter `key` should be given. Restore it from a backup" in words
         assert "move it away" in words
         assert code == (0 if dry else 1)
         assert broken.read_text() == '{"version": 1}'
-    assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]  # which did run
+    assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]  # it did run
 
 
-def test_the_result_of_another_run_is_not_taken_for_ones_own(tmp_path):
-    """Two names can come out the same: those of classes that differ in letters which files had better not have."""
+def test_result_of_another_run_with_the_same_name_is_rejected(tmp_path):
+    """Classes whose names differ only in non-ASCII letters give the same run name."""
     names = ("Lossä", "Lossö")
     text = "".join(f"class {name}(CrossEntropy): ...\n" for name in names)
     (tmp_path / "mine.py").write_text(f"from ogc.losses import CrossEntropy\n{text}")
@@ -288,10 +288,10 @@ def test_the_result_of_another_run_is_not_taken_for_ones_own(tmp_path):
     moved = tmp_path / "sub" / "mine.py"
     moved.parent.mkdir()
     moved.write_bytes((tmp_path / "mine.py").read_bytes())
-    assert result_status(tasks(f"{moved}:Lossä")[0], tmp_path).state == "done", "wherever the file lies"
+    assert result_status(tasks(f"{moved}:Lossä")[0], tmp_path).state == "done", "the file's folder does not matter"
 
 
-def test_what_is_no_result_costs_no_checkpoint(tmp_path):
+def test_invalid_result_does_not_remove_the_checkpoint(tmp_path):
     [task] = tasks("ce")
     saved = task.work(tmp_path) / "last.safetensors"
     saved.parent.mkdir(parents=True)
@@ -301,18 +301,18 @@ def test_what_is_no_result_costs_no_checkpoint(tmp_path):
     assert saved.read_bytes() == b"hours of work"
 
 
-def test_one_broken_run_leaves_the_others_alone(tmp_path):
+def test_failed_run_does_not_affect_other_runs(tmp_path):
     (tmp_path / "bad.py").write_text(BAD)
     out = tmp_path / "out"
-    own = ("--methods", "ce", "--method", f"{tmp_path}/bad.py:Bad")
-    code, said = bench(*DIGITS, *own, "--seeds", "1,2", "--out", out)
+    methods = ("--methods", "ce", "--method", f"{tmp_path}/bad.py:Bad")
+    code, output = bench(*DIGITS, *methods, "--seeds", "1,2", "--out", out)
     assert code == 1
-    assert said.count("The loss is nan at step 10 of epoch 2") == 2
-    assert "2 of 4 runs are done, 2 of them new. 2 failed." in said
+    assert output.count("The loss is nan at step 10 of epoch 2") == 2
+    assert "2 of 4 runs are done, 2 of them new. 2 failed." in output
     assert {result.method for result in read_all(out)[0]} == {"ce"}
 
 
-def test_in_a_batch_too(tmp_path):
+def test_failed_run_does_not_affect_its_batch(tmp_path):
     (tmp_path / "bad.py").write_text(BAD)
     data = Data(None)
     jobs = [data.job(task, tmp_path) for task in tasks("ce", f"{tmp_path}/bad.py:Bad", "gce")]
@@ -322,40 +322,40 @@ def test_in_a_batch_too(tmp_path):
     assert "The loss is nan at step 10 of epoch 2" in bad.error
 
 
-def test_what_a_loss_of_ones_own_breaks_with_is_told(tmp_path):
-    """Late, when it is trained with: an error without a sentence, and a wish to leave."""
-    (tmp_path / "bad.py").write_text(LATE)
-    methods = [word for name in ("Lost", "Leaving") for word in ("--method", f"{tmp_path}/bad.py:{name}")]
-    code, said = bench(*DIGITS, "--methods", "ce", *methods, "--out", tmp_path / "out")
+def test_errors_of_custom_losses_during_training_are_reported(tmp_path):
+    """One loss raises an unexpected exception, the other calls ``sys.exit``."""
+    (tmp_path / "bad.py").write_text(FAILS_LATE)
+    methods = [word for name in ("RaisesKeyError", "CallsExit") for word in ("--method", f"{tmp_path}/bad.py:{name}")]
+    code, output = bench(*DIGITS, "--methods", "ce", *methods, "--out", tmp_path / "out")
     assert code == 1
-    assert "-1: KeyError: 'x'." in said
-    assert "-1: SystemExit: 0." in said
-    assert "1 of 3 runs are done, 1 of them new. 2 failed." in said
+    assert "-1: KeyError: 'x'." in output
+    assert "-1: SystemExit: 0." in output
+    assert "1 of 3 runs are done, 1 of them new. 2 failed." in output
 
 
-def test_a_checkpoint_that_cannot_be_gone_on_with(tmp_path):
+def test_invalid_checkpoint_is_reported(tmp_path):
     [task] = tasks("ce")
     task.work(tmp_path).mkdir(parents=True)
     (task.work(tmp_path) / "last.safetensors").write_bytes(b"no checkpoint")
-    code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
+    code, output = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
     assert code == 1
-    assert "last.safetensors cannot be used" in said
+    assert "last.safetensors cannot be used" in output
     assert (
-        f"use the version of ogc that wrote it, or train again. To train again, remove {task.work(tmp_path)}." in said
+        f"use the version of ogc that wrote it, or train again. To train again, remove {task.work(tmp_path)}." in output
     )
     assert [result.method for result in read_all(tmp_path)[0]] == ["gce"]
 
 
-def test_what_a_killed_process_has_not_tidied_up_goes(undisturbed):
+def test_files_left_by_a_killed_process_are_removed(uninterrupted):
     [task] = tasks("ce")
-    task.work(undisturbed).mkdir(parents=True)
-    (task.work(undisturbed) / "last.safetensors").write_bytes(b"")
-    task.lock(undisturbed).touch()
-    RunQueue(undisturbed, Console(quiet=True), [task])
-    assert only_results(undisturbed)
+    task.work(uninterrupted).mkdir(parents=True)
+    (task.work(uninterrupted) / "last.safetensors").write_bytes(b"")
+    task.lock(uninterrupted).touch()
+    RunQueue(uninterrupted, Console(quiet=True), [task])
+    assert only_results(uninterrupted)
 
 
-def test_a_run_that_was_trained_but_not_written_is_only_written(tmp_path, undisturbed, epochs, monkeypatch):
+def test_trained_run_without_a_result_is_not_trained_again(tmp_path, uninterrupted, epochs, monkeypatch):
     def crash(*_):
         raise OSError("power failure")
 
@@ -366,38 +366,38 @@ def test_a_run_that_was_trained_but_not_written_is_only_written(tmp_path, undist
     assert bench(*DIGITS, "--methods", "ce", "--out", tmp_path)[0] == 0
     assert len(epochs) == TRIAL["epochs"]
     found = results(tmp_path)
-    assert found == {name: results(undisturbed)[name] for name in found}
+    assert found == {name: results(uninterrupted)[name] for name in found}
 
 
-# --- what ends it -----------------------------------------------------------------------------------------------------
+# --- stopping and resuming --------------------------------------------------------------------------------------------
 
 
-def test_max_minutes_saves_and_ends_in_order(tmp_path, undisturbed, epochs, now, monkeypatch):
+def test_max_minutes_saves_and_exits(tmp_path, uninterrupted, epochs, now, monkeypatch):
     def moved(self, *arguments, before=Progress.moved, **options):
         now[0] += 1
         before(self, *arguments, **options)
 
     monkeypatch.setattr(Progress, "moved", moved)
-    for stop in (100, 200, 264):  # of 4 runs with 6 epochs of 11 steps
-        code, said = bench(*FOUR, "--out", tmp_path, "--max-minutes", 100 / 60)
+    for stop in (100, 200, 264):  # 4 runs of 6 epochs with 11 steps
+        code, output = bench(*FOUR, "--out", tmp_path, "--max-minutes", 100 / 60)
         done = len(read_all(tmp_path)[0])
         assert (code, done, now[0] - 1000) == (0 if stop == 264 else 3, stop // 66, stop)
-        assert ("left: run the same command again" in said) == (done < 4)
+        assert ("left: run the same command again" in output) == (done < 4)
     assert set(Counter(epochs).values()) == {1}  # none is trained twice
-    assert results(tmp_path) == results(undisturbed)
+    assert results(tmp_path) == results(uninterrupted)
 
 
-def test_no_time_at_all(tmp_path):
-    code, said = bench(*FOUR, "--out", tmp_path, "--max-minutes", "1e-9")
+def test_max_minutes_too_short_to_start(tmp_path):
+    code, output = bench(*FOUR, "--out", tmp_path, "--max-minutes", "1e-9")
     assert code == 3
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "These are trial runs, which the tables leave out.",
         "0 of 4 runs are done, 0 of them new. 4 left: run the same command again.",
     ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_while_data_are_read_nothing_is_trained(number, tmp_path, epochs, monkeypatch):
+def test_signal_while_reading_data_stops_before_training(number, tmp_path, epochs, monkeypatch):
     job = Data.job
 
     def stopped(self, task, out):
@@ -406,14 +406,14 @@ def test_stopped_while_data_are_read_nothing_is_trained(number, tmp_path, epochs
         return job(self, task, out)
 
     monkeypatch.setattr(Data, "job", stopped)
-    code, said = bench(*DIGITS, "--methods", "ce,gce,mae", "--out", tmp_path)
+    code, output = bench(*DIGITS, "--methods", "ce,gce,mae", "--out", tmp_path)
     assert code == 128 + number
     assert len(epochs) == TRIAL["epochs"]
-    assert "1 of 3 runs are done, 1 of them new. 2 left: run the same command again" in said
+    assert "1 of 3 runs are done, 1 of them new. 2 left: run the same command again" in output
     assert only_results(tmp_path)
 
 
-def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
+def test_stop_request_before_training_prevents_it(tmp_path, epochs):
     stop = Stop()
     stop.signal = signal.SIGTERM
     data = Data(None)
@@ -435,7 +435,7 @@ def test_a_wish_of_before_training_stops_it(tmp_path, epochs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_module, "train", break_and_stop)
         train_batch(jobs, device="cpu", console=Console(quiet=True), stop=stop)
-    assert epochs == ["broken"], "and then each by itself, if nobody wished to stop"
+    assert epochs == ["broken"], "not retried one by one after a stop request"
 
 
 def test_a_deadline_saves_and_stops(tmp_path):
@@ -448,7 +448,7 @@ def test_a_deadline_saves_and_stops(tmp_path):
 
 
 @pytest.mark.slow
-def test_ended_in_every_way_it_goes_on(tmp_path, undisturbed, epochs):
+def test_resumes_after_sigint_sigterm_and_sigkill(tmp_path, uninterrupted, epochs):
     out, log = tmp_path / "out", tmp_path / "log"
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
         hold = tmp_path / f"hold {number}"
@@ -456,48 +456,48 @@ def test_ended_in_every_way_it_goes_on(tmp_path, undisturbed, epochs):
         process = start(*FOUR, "--out", out, "--save-every", save_every, hold=held(hold, after=70), log=log)
         wait_for(hold.exists, "the seventh epoch", process)
         process.send_signal(number)
-        said = process.communicate()[0]
-        assert process.returncode == code, said
+        output = process.communicate()[0]
+        assert process.returncode == code, output
         if code > 0:
-            assert " left: run the same command again" in said
+            assert " left: run the same command again" in output
         assert read_all(out)[1] == []
-    code, said = bench(*FOUR, "--out", out)
-    assert code == 0, said
-    assert results(out) == results(undisturbed)
+    code, output = bench(*FOUR, "--out", out)
+    assert code == 0, output
+    assert results(out) == results(uninterrupted)
     assert only_results(out)
     counts = Counter([*log.read_text().splitlines(), *(f"{name} {number}" for name, number in epochs)])
     assert counts == dict.fromkeys(counts, 1)
     assert len(counts) == 4 * TRIAL["epochs"]
 
 
-def test_a_result_that_another_process_has_just_written_is_not_trained_again(tmp_path, undisturbed):
+def test_result_just_written_by_another_process_is_not_trained_again(tmp_path, uninterrupted):
     [task] = tasks("ce")
     queue = RunQueue(tmp_path, Console(quiet=True), [task])
-    shutil.copy(task.result(undisturbed), tmp_path)
+    shutil.copy(task.result(uninterrupted), tmp_path)
     assert queue.claim([task]) == []
     assert queue.existing == [task]
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_work(tmp_path, undisturbed):
+def test_two_processes_share_the_work(tmp_path, uninterrupted):
     out, log = tmp_path / "out", tmp_path / "log"
     holds = [tmp_path / "first", tmp_path / "second"]
     processes = [start(*FOUR, "--out", out, hold=held(hold), log=log) for hold in holds]
     wait_for(lambda: all(hold.exists() for hold in holds), "both to begin", *processes)
     for hold in holds:
         hold.unlink()
-    said = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
+    output = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], output
     assert set(Counter(log.read_text().splitlines()).values()) == {1}
-    new = [int(text.rpartition(" of them new")[0].split()[-1]) for text in said]
+    new = [int(text.rpartition(" of them new")[0].split()[-1]) for text in output]
     assert sum(new) == 4
     assert min(new) > 0
-    assert results(out) == results(undisturbed)
+    assert results(out) == results(uninterrupted)
 
 
 @pytest.mark.slow
-def test_the_tasks_of_a_process_that_is_killed_are_taken_over(tmp_path):
-    """The one that has run everything else looks at them again."""
+def test_tasks_of_a_killed_process_are_taken_over(tmp_path):
+    """A process that has run everything else tries them again."""
     out, holds = tmp_path / "out", [tmp_path / "first", tmp_path / "second"]
     args = (*DIGITS, "--methods", "ce", "--out", out)
     first = start(*args, hold=held(holds[0]))
@@ -508,14 +508,14 @@ def test_the_tasks_of_a_process_that_is_killed_are_taken_over(tmp_path):
     first.kill()
     first.communicate()
     holds[1].unlink()
-    said = second.communicate()[0]
+    output = second.communicate()[0]
     assert second.returncode == 0
-    assert "2 of 2 runs are done, 2 of them new." in said
+    assert "2 of 2 runs are done, 2 of them new." in output
 
 
 @pytest.mark.kill
-def test_killed_a_hundred_times(tmp_path, undisturbed):
-    """At any moment: what was written stays as it is and can be read, and the results are those of one go."""
+def test_killed_a_hundred_times(tmp_path, uninterrupted):
+    """Kill at random moments. Written results stay valid and unchanged, and equal those of uninterrupted runs."""
     draw, kills, rounds, written = random.Random(0), 0, 0, {}
     for name in ("first", "warm"):
         began = time.monotonic()
@@ -529,14 +529,14 @@ def test_killed_a_hundred_times(tmp_path, undisturbed):
             if kills < 100:
                 time.sleep(draw.uniform(0, longest))
                 process.kill()
-            said, _ = process.communicate()
+            output, _ = process.communicate()
             code = process.returncode
-            assert code in (0, -signal.SIGKILL), said
+            assert code in (0, -signal.SIGKILL), output
             kills += code != 0
             assert read_all(out)[1] == []
             assert all(path.read_bytes() == content for path, content in written.items())
             written |= {path: path.read_bytes() for path in out.glob("*.json")}
-        assert results(out) == results(undisturbed)
+        assert results(out) == results(uninterrupted)
         assert only_results(out)
     assert rounds > 1
 
@@ -544,7 +544,7 @@ def test_killed_a_hundred_times(tmp_path, undisturbed):
 # --- estimates --------------------------------------------------------------------------------------------------------
 
 
-def test_an_estimate_is_by_results_of_this_device_and_network():
+def test_estimate_uses_results_of_the_same_device_and_network():
     left = [Status(task, "missing") for task in tasks("ce", "gce", "mae", noises=None, changes={})]
     [done] = tasks("fl", changes={})
     made = made_up(done.cell)  # 200 seconds
@@ -561,14 +561,14 @@ def test_an_estimate_is_by_results_of_this_device_and_network():
     assert seconds(left, [four]) == pytest.approx(100)
     assert seconds(left, [made, four]) == pytest.approx(150)
     alone = [each._replace(task=replace(each.task, cell=replace(each.task.cell, alone=True))) for each in left]
-    assert seconds(alone, [made, four]) == pytest.approx(200), "by runs that shared their device with no other"
+    assert seconds(alone, [made, four]) == pytest.approx(200), "from runs that had the device to themselves"
     assert seconds(alone, [four]) == pytest.approx(100)
     other = [Status(task, "missing") for task in tasks("ce", table="cifar10", changes={})]
     assert seconds([*left, *other], [made, four]) is None
     assert estimate(left, [made, four], device="a device", kind="cpu").by == 2
 
 
-def test_an_estimate_has_the_start_up_that_results_recorded():
+def test_estimate_includes_the_recorded_startup_time():
     left = [Status(task, "missing") for task in tasks("ce", noises=None, changes={})]
     [done] = tasks("fl", changes={})
     made = [
@@ -584,10 +584,10 @@ def test_an_estimate_has_the_start_up_that_results_recorded():
     assert estimate(left, made, device="a device", kind="cpu").seconds == pytest.approx(200 * len(left))
 
 
-def test_the_first_batch_of_a_process_records_its_start_up(tmp_path):
+def test_first_batch_of_a_process_records_its_startup_time(tmp_path):
     began = time.monotonic()
-    code, said = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
-    assert code == 0, said
+    code, output = bench(*DIGITS, "--methods", "ce,gce", "--out", tmp_path)
+    assert code == 0, output
     first, second = read_all(tmp_path)[0]  # one after the other, on a CPU
     assert 0 < first.startup_seconds < time.monotonic() - began
     assert second.startup_seconds is None

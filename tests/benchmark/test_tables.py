@@ -33,13 +33,13 @@ def entry(filled, label, column):
 
 
 def everything(seeds=1):
-    """A run, or several, of every cell of every table."""
+    """Make results for every cell of every table."""
     cells = {cell.key: cell for table in TABLES.values() for cell in table.cells}
     return [made_up(cell, seed, 40.0 + seed) for cell in cells.values() for seed in range(1, seeds + 1)]
 
 
 @pytest.fixture(scope="module")
-def whole():
+def all_results():
     return everything(seeds=3)
 
 
@@ -70,7 +70,7 @@ def test_one_run_has_no_deviation():
         (46.8, Printed(35.97, 5.46), "agrees"),  # more than a point, not more than two deviations
         (47.0, Printed(35.97, 5.46), "above"),
         (25.0, Printed(35.97, 5.46), "below"),
-        (82.1, Printed(81.01), "above"),  # no deviation to go by
+        (82.1, Printed(81.01), "above"),  # the paper has no deviation
         (82.0, Printed(81.01), "agrees"),
     ],
 )
@@ -78,7 +78,7 @@ def test_verdict(percent, paper, verdict):
     assert Entry("key", (percent,), (), paper, paper.std).verdict == verdict
 
 
-def test_nothing_to_compare_has_no_verdict():
+def test_no_verdict_without_a_comparison():
     assert Entry("key", (), (), Printed(80.0)).verdict is None
     assert Entry("key", (80.0,)).verdict is None
     assert Entry("key", (5.0,), (), Printed(70.0), measure="minutes").verdict is None
@@ -94,7 +94,7 @@ def test_the_deviation_comes_from_the_table_that_prints_it():
     assert entry(fill(TABLES["adjusting"], linear), "Linear", "Dependent").verdict == "above"
 
 
-def test_best_and_second_ours_and_the_papers_apart():
+def test_our_results_and_the_papers_are_ranked_separately():
     given = [("ce", 90.0), ("gce", 95.0), ("fl+ogc", 93.0), ("mae", 1.0)]
     results = [run for method, percent in given for run in runs("cifar10", method, "symmetric:0.2", percent)]
     filled = fill(TABLES["cifar10"], results)
@@ -106,7 +106,7 @@ def test_best_and_second_ours_and_the_papers_apart():
 
 
 def test_ranks():
-    assert ranks([None, 3.0]) == [0, 0], "alone is not best"
+    assert ranks([None, 3.0]) == [0, 0], "a single value has no rank"
     assert ranks([2.0, 3.0]) == [0, 1]
     assert ranks([2.001, 3.0, 2.004, 1.0]) == [2, 1, 2, 0]
     assert ranks([]) == []
@@ -123,7 +123,7 @@ def test_an_average_needs_every_column():
     assert entry(fill(TABLES["cifar10"], results[2:]), "JS", "Average").ours == ()
 
 
-def test_the_averages_of_the_paper_that_are_not_those_of_its_rows():
+def test_averages_of_the_paper_that_are_not_the_mean_of_their_row():
     wrong = {
         name: [row.label for row, entries in fill(TABLES[name], []).rows if entries[-1].misprinted]
         for name in ("cifar10", "cifar100", "adjusting", "gce")
@@ -140,7 +140,7 @@ def test_other_measures():
     timed = made_up(find("time", ["ce"])[0])
     assert entry(fill(TABLES["time"], [timed]), "CE", "minutes").ours == pytest.approx((3.0,))
     beside = made_up(find("cifar10", ["ce"], ["symmetric:0.5"])[0])
-    assert not fill(TABLES["time"], [beside]).has_runs, "with others beside it, its time says nothing"
+    assert not fill(TABLES["time"], [beside]).has_runs, "it shared the device, so its time does not count"
     web = fill(TABLES["webvision"], [made_up(find("webvision", ["ce"])[0], percent=70.0)])
     assert entry(web, "CE", "ILSVRC2012 Val").ours == pytest.approx((67.0,))
     assert entry(web, "CE", "WebVision Val").ours == pytest.approx((70.0,))
@@ -148,11 +148,11 @@ def test_other_measures():
     assert entry(queue, "256", "variance of tau").mean == pytest.approx(0.1875, rel=1e-3)
 
 
-# --- rows of one's own ------------------------------------------------------------------------------------------------
+# --- extra rows -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def own(tmp_path):
+def custom_loss(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch.nn as nn\n"
@@ -162,35 +162,37 @@ def own(tmp_path):
     return f"{file}:MyLoss"
 
 
-def test_a_loss_of_ones_own_is_a_row(own):
-    results = runs("cifar10", own, "symmetric:0.5", 88.0, 89.0) + runs("cifar10", own, "human:worse", 80.0)
+def test_custom_loss_gets_a_row(custom_loss):
+    results = runs("cifar10", custom_loss, "symmetric:0.5", 88.0, 89.0) + runs(
+        "cifar10", custom_loss, "human:worse", 80.0
+    )
     filled = fill(TABLES["cifar10"], results)
-    assert [row.label for row, _ in filled.rows][13:] == ["MyLoss (q 0.5)"], "nobody knows that 0.5 is the default"
+    assert [row.label for row, _ in filled.rows][13:] == ["MyLoss (q 0.5)"], "its default is unknown"
     assert entry(filled, "MyLoss (q 0.5)", "Sym-50%").show((88.0, 89.0)) == "88.50±0.71"
     assert entry(filled, "MyLoss (q 0.5)", "Sym-20%").ours == ()
     text = markdown(filled)
     assert "| MyLoss (q 0.5) | ours | - | 88.50 ± 0.71 (2) | - | - | - | 80.00 (1) | - |" in text
-    assert [line for line, _ in filled.lines(13)] == ["ours"], "nothing of the paper's"
+    assert [line for line, _ in filled.lines(13)] == ["ours"], "no line for the paper"
     for other in ("adjusting", "gce", "cifar100", "time", "queue"):
         assert len(fill(TABLES[other], results).rows) == len(TABLES[other].rows)
 
 
-def test_its_versions_are_rows_apart(own):
+def test_versions_of_a_custom_loss_get_separate_rows(custom_loss):
     def labels(results):
         return [re.sub(r"[0-9a-f]{8}", "SHA", row.label) for row, _ in fill(TABLES["cifar10"], results).rows[13:]]
 
-    results = runs("cifar10", own, "symmetric:0.5", 88.0)
-    results += [made_up(Cell("cifar10", own, "symmetric:0.5", {"q": q})) for q in (0.7, 0.7000001)]
+    results = runs("cifar10", custom_loss, "symmetric:0.5", 88.0)
+    results += [made_up(Cell("cifar10", custom_loss, "symmetric:0.5", {"q": q})) for q in (0.7, 0.7000001)]
     assert labels(results) == ["MyLoss (q 0.5)", "MyLoss (q 0.7)", "MyLoss (q 0.7000001)"]
-    file = Path(own.rpartition(":")[0])
+    file = Path(custom_loss.rpartition(":")[0])
     file.with_name("copy of it.py").write_bytes(file.read_bytes())
     copied = runs("cifar10", f"{file.parent}/copy of it.py:MyLoss", "symmetric:0.5", 88.0)
     assert labels(results[:1] + copied) == ["MyLoss (copy-of-it.py, q 0.5)", "MyLoss (mine.py, q 0.5)"]
     file.write_text(file.read_text() + "# another")
-    assert labels(results[:1] + runs("cifar10", own, "symmetric:0.5", 88.0)) == ["MyLoss (SHA, q 0.5)"] * 2
+    assert labels(results[:1] + runs("cifar10", custom_loss, "symmetric:0.5", 88.0)) == ["MyLoss (SHA, q 0.5)"] * 2
 
 
-def test_the_parameters_of_a_row_are_told_if_they_are_not_the_usual_ones():
+def test_label_has_parameters_that_differ_from_the_defaults():
     results = [
         made_up(Cell("cifar10", "sce+ogc", "symmetric:0.5", changes))
         for changes in ({}, {"epsilon0": 7.0}, {"epsilon": 0.5, "every": 8})
@@ -199,7 +201,7 @@ def test_the_parameters_of_a_row_are_told_if_they_are_not_the_usual_ones():
     assert labels == ["SCE+OGC", "SCE+OGC (epsilon 0.5, every 8)", "SCE+OGC (epsilon0 7)"]
 
 
-def test_a_run_without_such_a_number_was_run():
+def test_missing_number_is_not_shown_as_not_run():
     results = [made_up(cell) for cell in find("queue")]
     [never] = [result for result in results if result.recipe.parameters["queue_size"] == 256][:1]
     epochs = tuple(replace(epoch, tau=None) for epoch in never.epochs)
@@ -210,7 +212,7 @@ def test_a_run_without_such_a_number_was_run():
     assert "None: the run did not record this number." in text
 
 
-def test_what_is_no_row():
+def test_results_that_get_no_row():
     results = [
         made_up(tuning("cifar10", "ce+ogc")[0]),  # known, with another parameter
         made_up(Cell("cifar10", "sce+ogc", "symmetric:0.5", {"epochs": 2})),  # cut short
@@ -232,20 +234,20 @@ def on_screen(filled, width=100):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_terminal_of_100_columns_is_enough(name, whole):
-    text = on_screen(fill(TABLES[name], whole, averaged=True))
+def test_tables_fit_a_terminal_of_100_columns(name, all_results):
+    text = on_screen(fill(TABLES[name], all_results, averaged=True))
     assert max(map(len, text.splitlines())) <= 100
     text.replace("─", "-").encode("ascii")
     for row in TABLES[name].rows:
         assert re.search(rf"^{re.escape(row.label)} ", text, re.M), row.label
     assert " (3)" in text
-    blocks = 2 if name in ("default", "plus") else 1  # so many columns with deviations do not fit
+    blocks = 2 if name in ("default", "plus") else 1  # too wide with deviations
     assert text.count(f"\n{TABLES[name].heading}") == blocks, "side by side"
 
 
 @pytest.mark.parametrize("width", [80, 60, 40])
-def test_on_a_narrow_terminal_columns_go_below(whole, width):
-    text = on_screen(fill(TABLES["cifar10"], whole), width)
+def test_columns_wrap_on_a_narrow_terminal(all_results, width):
+    text = on_screen(fill(TABLES["cifar10"], all_results), width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     heads = [line for line in text.splitlines() if line.startswith("method")]
@@ -263,7 +265,7 @@ def test_on_a_narrow_terminal_columns_go_below(whole, width):
     assert text.count("PHuber-CE") == len(heads)
 
 
-def test_on_the_screen():
+def test_terminal():
     results = runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0) + runs("cifar10", "gce", "symmetric:0.5", 85.0)
     lines = on_screen(fill(TABLES["cifar10"], results)).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("CE "))
@@ -278,7 +280,7 @@ def test_on_the_screen():
     assert "averages are not marked" in text
 
 
-def test_bold_and_underlined_on_the_screen():
+def test_terminal_shows_best_bold_and_second_underlined():
     console = Console(width=100, file=io.StringIO(), force_terminal=True, color_system="standard")
     console.print(terminal(fill(TABLES["cifar10"], [])))
     text = console.file.getvalue()
@@ -302,7 +304,7 @@ def test_markdown():
     assert r"71.40\*" in text
 
 
-def test_beyond_the_paper_is_reported_by_the_averaged_weights():
+def test_plus_table_reports_the_averaged_weights():
     papers, ours = (
         [made_up(cell, percent=80.0 + i) for i, cell in enumerate(cells)] for _, cells in TABLES["plus"].by_row
     )
@@ -312,12 +314,12 @@ def test_beyond_the_paper_is_reported_by_the_averaged_weights():
     assert entry(filled, "CE+OGC", "Sym-20%").ours == (80.0,)
     assert entry(filled, "CE+OGC plus", "Sym-20%").ours == (82.0,), "made-up averages are two points above"
     assert entry(filled, "CE+OGC plus", "Random 1").mean == pytest.approx(89.0)
-    assert entry(filled, "CE+OGC plus", "Average").mean == pytest.approx(84.5), "of the paper's six noises"
+    assert entry(filled, "CE+OGC plus", "Average").mean == pytest.approx(84.5), "over the paper's six noises"
     text = markdown(filled)
     assert "Average: the mean of Sym-20%, Sym-50%, Sym-80%, Asymmetric, Dependent, Real." in text
     assert "Plus does not follow the paper's protocol" in text
-    whole = page(papers + ours, folder=Path("a/results"), beside=Path("a/docs"))
-    assert "`cifar10-plus-" not in whole.split("## Comparison with the paper")[1]
+    full_page = page(papers + ours, folder=Path("a/results"), beside=Path("a/docs"))
+    assert "`cifar10-plus-" not in full_page.split("## Comparison with the paper")[1]
 
 
 def test_runs_on_labels_of_the_earlier_generator_are_marked():
@@ -340,7 +342,7 @@ def test_runs_on_labels_of_the_earlier_generator_are_marked():
     assert "~" not in markdown(plain)
 
 
-def test_an_average_is_marked_with_its_cells():
+def test_average_is_marked_if_one_of_its_cells_is():
     results = [made_up(cell) for cell in find("cifar10", ["ce"])]
     assert not entry(fill(TABLES["cifar10"], results), "CE", "Average").earlier
     [cell] = find("cifar10", ["ce"], ["symmetric:0.5"])
@@ -357,17 +359,17 @@ def test_runs_on_another_draw_fill_no_cell():
     assert "## Runs on other labels" not in page([], folder=Path("a/runs"), beside=Path("a/docs"))
 
 
-def test_what_is_not_there_is_not_explained():
+def test_legend_explains_only_what_occurs():
     assert "not run" not in markdown(fill(TABLES["gce"], everything()))
     empty = markdown(fill(TABLES["digits"], []))
     assert "paper" not in empty
     assert "old" not in empty
-    assert "underlined" not in markdown(fill(TABLES["gce"], [])), "of two there is no second"
+    assert "underlined" not in markdown(fill(TABLES["gce"], [])), "two rows have no second place"
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_latex_holds_together(name, whole, own):
-    results = whole + (runs("cifar10", own, "symmetric:0.5", 88.0) if name == "cifar10" else [])
+def test_latex_is_well_formed(name, all_results, custom_loss):
+    results = all_results + (runs("cifar10", custom_loss, "symmetric:0.5", 88.0) if name == "cifar10" else [])
     filled = fill(TABLES[name], results, averaged=True)
     text = latex(filled)
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
@@ -378,7 +380,7 @@ def test_latex_holds_together(name, whole, own):
     for kind in ("table*", "tabular"):
         assert text.count(rf"\begin{{{kind}}}") == text.count(rf"\end{{{kind}}}") == 1
     assert [text.count(rf"\{rule}rule") for rule in ("top", "bottom")] == [1, 1]
-    assert text.count(r"\midrule") == (2 if name == "cifar10" else 1), "a rule above what the paper does not have"
+    assert text.count(r"\midrule") == (2 if name == "cifar10" else 1), "a rule above the rows that are not in the paper"
 
 
 def test_latex_cells():
@@ -392,7 +394,7 @@ def test_latex_cells():
 
 
 class Page(HTMLParser):
-    """Tags that are closed in order, the text of the cells, and what is asked of other places."""
+    """Collect the links and the text of the cells, and check that tags are closed in order."""
 
     def __init__(self, text):
         super().__init__()
@@ -416,8 +418,8 @@ class Page(HTMLParser):
             self.cells[-1] += text
 
 
-def test_html(own):
-    results = runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0) + runs("cifar10", own, "symmetric:0.5", 85.0)
+def test_html(custom_loss):
+    results = runs("cifar10", "ce", "symmetric:0.5", 49.0, 50.0) + runs("cifar10", custom_loss, "symmetric:0.5", 85.0)
     text = html([fill(TABLES["cifar10"], results), fill(TABLES["gce"], results)])
     page = Page(text)
     assert page.links == ["data:,"], "it needs no other file"
@@ -432,19 +434,19 @@ def test_html(own):
     assert "http" not in text
 
 
-def test_html_escapes_names(own):
-    filled = fill(TABLES["cifar10"], runs("cifar10", own, "symmetric:0.5", 85.0))
+def test_html_escapes_names(custom_loss):
+    filled = fill(TABLES["cifar10"], runs("cifar10", custom_loss, "symmetric:0.5", 85.0))
     row, entries = filled.rows[-1]
     evil = "<script>alert(1)</script>"
     changed = type(filled)(filled.table, filled.columns, (*filled.rows[:-1], (row._replace(label=evil), entries)))
     assert evil not in html([changed])
 
 
-# --- the page and the command -----------------------------------------------------------------------------------------
+# --- results page and command -----------------------------------------------------------------------------------------
 
 
-def test_the_page_of_results_is_fresh():
-    """Made by ``ogc tables --write docs/results.md``."""
+def test_results_page_is_up_to_date():
+    """To update it: ``ogc tables --write docs/results.md``."""
     results, complaints = read_all(RUNS)
     assert complaints == []
     path = ROOT / "docs" / "results.md"
@@ -454,7 +456,7 @@ def test_the_page_of_results_is_fresh():
     assert path.read_text() == fresh, "ogc tables --write docs/results.md"
 
 
-def test_the_page_lists_what_differs_from_the_paper_once():
+def test_results_page_lists_each_difference_from_the_paper_once():
     results = runs("cifar10", "ce+ogc", "symmetric:0.5", 85.0, 85.2) + runs(
         "cifar10", "gce", "symmetric:0.5", 80.0, 80.2
     )
@@ -463,7 +465,7 @@ def test_the_page_lists_what_differs_from_the_paper_once():
     verdicts = text.split("## Comparison with the paper")[1].split("## ")[0]
     assert "Of 3 numbers, 1 agree with the paper, 1 are above it and 1 are below it." in verdicts
     [above, below] = verdicts.split("| ---: |\n")[1].strip().splitlines()
-    assert above.endswith("| 85.00 | 81.01 | +3.99 |"), "the runs that agree are in the tables alone"
+    assert above.endswith("| 85.00 | 81.01 | +3.99 |"), "runs that agree are only in the tables"
     assert below == (
         "| `cifar10-gce-symmetric-0.5` | [1](../results/cifar10-gce-symmetric-0.5-1.json), "
         "[2](../results/cifar10-gce-symmetric-0.5-2.json) | 80.10 ± 0.14 | 85.36 ± 0.20 | -5.26 |"
@@ -476,7 +478,7 @@ def test_the_page_lists_what_differs_from_the_paper_once():
     assert "- `cifar100`: CIFAR-100, test accuracy" in text.split("## Not run")[1]
 
 
-def test_the_page_names_the_set_if_it_is_not_the_test_set():
+def test_results_page_names_sets_other_than_the_test_set():
     text = page([made_up(find("webvision", ["ce"])[0])], folder=Path("a/results"), beside=Path("a/docs"))
     verdicts = text.split("## Comparison with the paper")[1].split("## ")[0]
     names = re.findall(r"^\| `(.*?)` \|", verdicts, re.MULTILINE)
@@ -495,7 +497,7 @@ def folder(tmp_path):
     return tmp_path / "results"
 
 
-def test_the_command(folder, tmp_path):
+def test_command_prints_and_writes_every_format(folder, tmp_path):
     shown = ogc("cifar10", "--results", folder)
     assert shown.exit_code == 0
     assert "CIFAR-10, test accuracy" in shown.stdout
@@ -511,19 +513,19 @@ def test_the_command(folder, tmp_path):
     assert re.search(r"averaged +- +51.50\+-0.71", out.read_text())
 
 
-@pytest.mark.parametrize(("ending", "words"), [("md", "| method |"), ("tex", r"\begin{table"), ("HTML", "<!DOCTYPE")])
-def test_the_ending_of_the_file_tells_the_format(folder, tmp_path, ending, words):
-    out = tmp_path / f"x.{ending}"
+@pytest.mark.parametrize(("suffix", "words"), [("md", "| method |"), ("tex", r"\begin{table"), ("HTML", "<!DOCTYPE")])
+def test_file_suffix_selects_the_format(folder, tmp_path, suffix, words):
+    out = tmp_path / f"x.{suffix}"
     assert ogc("cifar10", "--results", folder, "--out", out).exit_code == 0
     assert words in out.read_text()
 
 
-def test_without_a_name_it_shows_what_was_run(folder):
+def test_default_is_all_tables_with_runs(folder):
     text = ogc("--results", folder, "--format", "markdown").stdout
     assert text == ogc("cifar10", "--results", folder, "--format", "markdown").stdout
 
 
-def test_a_table_without_runs_is_one_sentence_unless_all_rows_are_wanted(folder, tmp_path, monkeypatch):
+def test_table_without_runs_is_an_error_unless_all_rows_are_requested(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     missing = "benchmarks/results/runs has no runs of gce. To make them: ogc bench run gce. To read another folder: "
     refused = ogc("gce", "--out", "gce.md")
@@ -549,7 +551,7 @@ def test_rows_without_runs_are_named_in_the_caption(folder):
     assert "Not run" not in everything
 
 
-def test_a_loss_of_ones_own_stays_below_the_papers_rows(tmp_path):
+def test_extra_rows_stay_below_the_papers_rows(tmp_path):
     cell = find("cifar10", ["ce"], ["symmetric:0.5"])[0]
     write(tmp_path, made_up(cell))
     write(tmp_path, made_up(replace(cell, method="taylor_ce+ogc")))
@@ -558,18 +560,18 @@ def test_a_loss_of_ones_own_stays_below_the_papers_rows(tmp_path):
     assert filled.without_empty_rows().first_extra == 1
 
 
-def test_where_there_are_runs_nothing_is_noted(folder):
+def test_no_note_if_there_are_runs(folder):
     assert ogc("cifar10", "--results", folder).stderr == ""
 
 
-def test_the_page_by_the_command(folder, tmp_path):
+def test_command_writes_the_results_page(folder, tmp_path):
     out = tmp_path / "docs" / "page.md"
     out.parent.mkdir()
     assert ogc("--results", folder, "--write", out).stdout.strip() == f"{out}: 2 runs"
     assert out.read_text() == page(read_all(folder)[0], folder=folder, beside=out.parent)
 
 
-def test_files_that_are_no_results_are_told(folder):
+def test_invalid_files_are_reported(folder):
     (folder / "broken.json").write_text("{")
     write(folder, made_up(find("cifar10", ["gce"], ["symmetric:0.5"])[0], noise_sha256="ab" * 32))
     shown = ogc("cifar10", "--results", folder)
@@ -598,7 +600,7 @@ def test_files_that_are_no_results_are_told(folder):
         (("gce", "--all", "--out", "no/where.txt"), 1, "Cannot use no/where.txt: No such file"),
     ],
 )
-def test_what_goes_wrong_ends_in_a_sentence(tmp_path, monkeypatch, arguments, code, words):
+def test_error_is_one_line(tmp_path, monkeypatch, arguments, code, words):
     monkeypatch.chdir(tmp_path)
     write(Path("trials"), made_up(replace(find("digits", ["ce"])[0], changes={"epochs": 2})))
     ended = ogc(*arguments)
