@@ -43,7 +43,7 @@ def is_finite(make: Make) -> None:
         assert gradient.isfinite().all()
 
 
-def lets_the_gradient_flow(make: Make) -> None:
+def passes_gradients(make: Make) -> None:
     """A step against the gradient lowers the loss, and every sample has a gradient."""
     logits, labels = batch()
     value, gradient = value_and_gradient(make(), logits, labels)
@@ -51,7 +51,7 @@ def lets_the_gradient_flow(make: Make) -> None:
     assert make()(logits - 0.1 * gradient, labels) < value
 
 
-def does_not_mind_the_order(make: Make) -> None:
+def ignores_order(make: Make) -> None:
     logits, labels = batch()
     order = torch.randperm(len(labels))
     value, gradient = value_and_gradient(make(), logits, labels)
@@ -70,7 +70,7 @@ def computes_in_float32_or_float64(make: Make) -> None:
         assert gradient.dtype == dtype
 
 
-def loses_nothing_in_half_precision(make: Make) -> None:
+def keeps_precision_in_half_types(make: Make) -> None:
     """The loss is that of the rounded logits in float32. So is the gradient, up to its own rounding."""
     criterion = make()
     for dtype in (torch.float16, torch.bfloat16):
@@ -83,7 +83,7 @@ def loses_nothing_in_half_precision(make: Make) -> None:
         assert_close(value32.double(), value64, rtol=1e-5, atol=1e-6)
 
 
-def takes_dense_predictions(make: Make) -> None:
+def accepts_dense_predictions(make: Make) -> None:
     """(N, C, d1, d2) gives the same as (N d1 d2, C)."""
     logits, labels = batch(3 * 4 * 5)
     dense, dense_labels = logits.view(3, 4, 5, C).movedim(3, 1), labels.view(3, 4, 5)
@@ -123,7 +123,7 @@ def weights_classes(make: Make) -> None:
         make(weight=torch.ones(3))(logits, labels)
 
 
-def leaves_out_ignored_labels(make: Make) -> None:
+def omits_ignored_labels(make: Make) -> None:
     logits, labels = batch()
     for ignore_index in (-100, -1, 255):
         partly_ignored = torch.where(labels % 3 == 0, ignore_index, labels)
@@ -152,13 +152,13 @@ def is_zero_without_labels(make: Make) -> None:
     assert make(reduction="none")(logits[:0], labels[:0]).shape == (0,)
 
 
-def takes_any_integer_label(make: Make) -> None:
+def accepts_any_integer_label(make: Make) -> None:
     logits, labels = batch()
     for dtype in (torch.int32, torch.int16, torch.uint8):
         assert torch.equal(make()(logits, labels.to(dtype)), make()(logits, labels))
 
 
-def heeds_every_argument(make: Make) -> None:
+def uses_every_argument(make: Make) -> None:
     """OGC's own arguments are tested in clipping/test_ogc.py."""
     logits, labels = batch()
     names = inspect.signature(type(make())).parameters.keys()
@@ -168,12 +168,12 @@ def heeds_every_argument(make: Make) -> None:
         assert not torch.equal(make(**{name: OTHER[name]})(logits, labels), make()(logits, labels)), name
 
 
-def refuses_unknown_arguments(make: Make) -> None:
+def rejects_unknown_arguments(make: Make) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'wieght'"):
         make(wieght=None)
 
 
-def refuses_what_is_no_batch(make: Make) -> None:
+def rejects_invalid_batches(make: Make) -> None:
     logits, labels = batch(4)
     criterion = make()
     shapes = r"^Logits should have the shape \(N, C, d1, \.\.\.\) and labels \(N, d1, \.\.\.\)\. Found logits .*\.$"
@@ -205,7 +205,7 @@ def refuses_what_is_no_batch(make: Make) -> None:
         criterion(dense, torch.zeros(2, 3, dtype=torch.long))
 
 
-def moves_nothing_in_evaluation(make: Make) -> None:
+def keeps_state_in_evaluation(make: Make) -> None:
     criterion = make().train()
     before = state_of(criterion)
     with torch.no_grad():
@@ -257,19 +257,19 @@ def traces(make: Make) -> None:
 
 CONTRACTS = [
     is_finite,
-    lets_the_gradient_flow,
-    does_not_mind_the_order,
+    passes_gradients,
+    ignores_order,
     computes_in_float32_or_float64,
-    loses_nothing_in_half_precision,
-    takes_dense_predictions,
+    keeps_precision_in_half_types,
+    accepts_dense_predictions,
     reduces,
     weights_classes,
-    leaves_out_ignored_labels,
+    omits_ignored_labels,
     is_zero_without_labels,
-    takes_any_integer_label,
-    heeds_every_argument,
-    refuses_unknown_arguments,
-    refuses_what_is_no_batch,
-    moves_nothing_in_evaluation,
+    accepts_any_integer_label,
+    uses_every_argument,
+    rejects_unknown_arguments,
+    rejects_invalid_batches,
+    keeps_state_in_evaluation,
     saves_and_loads,
 ]

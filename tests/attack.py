@@ -28,7 +28,7 @@ from ogc.benchmark.task import tasks_of
 from ogc.report.report import class_rows, headline, recipe_rows, sentences
 from ogc.training import RECIPES, Interrupted, Job, NonFinite, Source, load, load_network, override, resume, train
 from ogc.training.run_folder import BEST, LAST, RESULT, SAMPLES, read, read_part, read_tensors
-from small_runs import StopAt, timeless
+from small_runs import StopAt, without_times
 
 PAGE = 4096
 TRIAL = {"hidden": "8", "epochs": 3, "method": "ce+ogc"}
@@ -137,7 +137,7 @@ def bench_without_result(folder, *, seed=1):
 
 def tensors(path):
     found, facts = read_tensors(path)
-    return {name: value.numpy().tobytes() for name, value in found.items()}, timeless(facts)
+    return {name: value.numpy().tobytes() for name, value in found.items()}, without_times(facts)
 
 
 def resumed(folder):
@@ -145,7 +145,7 @@ def resumed(folder):
     resume([folder])
     kept = {name: tensors(folder / name) for name in (LAST, BEST, SAMPLES)}
     result = read_part(folder / RESULT)
-    return kept, [timeless(epoch) for epoch in result["epochs"]], result["recipe"], result["summary"]
+    return kept, [without_times(epoch) for epoch in result["epochs"]], result["recipe"], result["summary"]
 
 
 def networks(folder):

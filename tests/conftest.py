@@ -70,7 +70,7 @@ def forks():
 
 
 @pytest.fixture(autouse=True)
-def no_child_is_left():
+def kill_leftover_children():
     yield
     kill_all()
 

@@ -45,8 +45,8 @@ def queue_of(shape: str, size: int = 512, *, seed: int = 0) -> Tensor:
         "constant": torch.full((size,), 1.5),
         "two spikes": torch.tensor([0.1, 9.0]).repeat_interleave(size // 2),
         "one outlier": torch.cat([torch.full((size - 1,), 0.5), torch.tensor([14.0])]),
-        "one heap": (3 + torch.randn(size, generator=random(seed))).clamp(min=0.1),
-        "two heaps": torch.cat(
+        "one cluster": (3 + torch.randn(size, generator=random(seed))).clamp(min=0.1),
+        "two clusters": torch.cat(
             [
                 0.3 + 0.2 * torch.randn(size // 2, generator=random(seed)),
                 4 + torch.randn(size - size // 2, generator=random(seed)),

@@ -110,7 +110,7 @@ class StopAt(SilentWatch):
             signal.raise_signal(self.signal)
 
 
-def train_in_pieces(make_job, stops, **options):
+def train_with_stops(make_job, stops, **options):
     """Train, stopping and resuming at each of ``stops``. Return the result and the position at each stop."""
     positions = []
     for stop in stops:
@@ -132,19 +132,19 @@ def assert_equal_runs(one, other):
         for key, value in tensors.items():
             assert value.dtype == others[key].dtype, (name, key)
             assert value.numpy().tobytes() == others[key].numpy().tobytes(), (str(one), name, key)
-        assert timeless(facts) == timeless(other_facts)
+        assert without_times(facts) == without_times(other_facts)
     assert metrics(one) == metrics(other)
 
 
 def metrics(folder):
     lines = (folder / METRICS).read_text().splitlines()
-    return [timeless(json.loads(line)) for line in lines]
+    return [without_times(json.loads(line)) for line in lines]
 
 
-def timeless(facts):
+def without_times(facts):
     facts = {name: value for name, value in facts.items() if name not in (*TIMES, *FILE_FIELDS)}
     if "history" in facts:
-        facts["history"] = [timeless(epoch) for epoch in facts["history"]]
+        facts["history"] = [without_times(epoch) for epoch in facts["history"]]
     return facts
 
 
@@ -165,12 +165,12 @@ def variants():
             yield f"{method}-{bits}", dict(method=method, precision=bits, **optimizer, **rest)
 
 
-def half_of_the_variants():
+def half_the_variants():
     """Every method once, alternating between float32 and bf16."""
     return [variant for number, variant in enumerate(variants()) if number % 4 in (1, 2)]
 
 
-def some_of_the_variants():
+def some_variants():
     """Losses without state, and each kind with state (queue, schedule), in the precision not used above."""
     others = [variant for number, variant in enumerate(variants()) if number % 4 in (0, 3)]
     return [(name, options) for name, options in others if options["method"] in SOME]
@@ -181,7 +181,7 @@ def resume_matrix(folder, variants=variants):
     for name, options in variants():
         options = options | {"epochs": 2}
         train([job(folder / "uninterrupted" / name, net=network(), **options)])
-        _, positions = train_in_pieces(lambda: job(folder / "resumed" / name, net=network(), **options), STOPS)  # noqa: B023
+        _, positions = train_with_stops(lambda: job(folder / "resumed" / name, net=network(), **options), STOPS)  # noqa: B023
         assert positions == [(0, 2), (1, 0), (1, 3)]
 
 

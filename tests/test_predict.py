@@ -1,6 +1,5 @@
 import csv
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -62,11 +61,6 @@ def numbers(tmp_path_factory):
     X = rng.normal(size=(90, 4)).astype("float32") + 3 * np.eye(3, 4, dtype="float32")[labels]
     np.savez(folder / "train.npz", X=X, y=labels)
     return train_run(folder / "run", Source.parse(str(folder / "train.npz")), "arrays"), folder
-
-
-def quietly(predictor, *data, **options):
-    with warnings.catch_warnings(action="ignore"):
-        return predictor.predict(*data, **options)
 
 
 def copy_csv(path, out, change):

@@ -57,7 +57,9 @@ any_entropy = entropy | st.sampled_from([math.nan, math.inf])
 @st.composite
 def queues(draw, size=Q) -> Tensor:
     """Draw a full queue, as left by pushing: arbitrary, (nearly) constant, two spikes, one outlier, two clusters."""
-    kind = draw(st.sampled_from(["anything", "constant", "two spikes", "one outlier", "two heaps", "nearly constant"]))
+    kind = draw(
+        st.sampled_from(["anything", "constant", "two spikes", "one outlier", "two clusters", "nearly constant"])
+    )
     a, b = draw(entropy), draw(entropy)
     if kind == "anything":
         H = torch.tensor(draw(st.lists(any_entropy, min_size=size, max_size=2 * size)))
@@ -68,7 +70,7 @@ def queues(draw, size=Q) -> Tensor:
         H = torch.cat([torch.full((cut,), a), torch.full((size - cut,), b)])
     elif kind == "one outlier":
         H = torch.cat([torch.full((size - 1,), a), torch.tensor([b])])
-    elif kind == "two heaps":
+    elif kind == "two clusters":
         g = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
         cut, width = draw(st.integers(1, size - 1)), draw(st.floats(0, 3))
         H = torch.cat([a + torch.randn(cut, generator=g), b + width * torch.randn(size - cut, generator=g)]).abs()

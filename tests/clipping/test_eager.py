@@ -47,7 +47,7 @@ def test_double_backward_uses_tau_of_forward_pass():
     x = logits.clone().requires_grad_()
     value = criterion(x, labels)
     (once,) = torch.autograd.grad(value, x, retain_graph=True)
-    feed(criterion, queue_of("two heaps"))  # another tau
+    feed(criterion, queue_of("two clusters"))  # another tau
     (again,) = torch.autograd.grad(value, x, create_graph=True)
     assert_close(again.detach(), once)
 

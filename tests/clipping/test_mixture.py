@@ -56,7 +56,7 @@ def test_does_not_modify_the_queue():
 
 
 @pytest.mark.parametrize(
-    ("queue", "expected"), [("constant", True), ("one outlier", True), ("two spikes", False), ("two heaps", False)]
+    ("queue", "expected"), [("constant", True), ("one outlier", True), ("two spikes", False), ("two clusters", False)]
 )
 def test_degenerate(queue, expected):
     H = queue_of(queue)

@@ -331,7 +331,7 @@ def test_repr():
 @pytest.mark.parametrize("queue", ["constant", "one outlier"])
 def test_degenerate_queue_keeps_tau_and_is_counted(queue):
     criterion = OGC("ce", follow_lr=False, every=1, queue_size=512)
-    feed(criterion, queue_of("two heaps"))
+    feed(criterion, queue_of("two clusters"))
     before = criterion.solution.clone()
     assert criterion.p0 > P_MIN
     for count in (1, 2):
@@ -352,42 +352,42 @@ def test_two_spikes_are_a_good_fit():
 
 def test_warns_once_if_nothing_is_clipped_despite_noise():
     criterion = OGC("ce", follow_lr=False, epsilon=1e4, every=1, queue_size=512)
-    heaps = queue_of("two heaps")
+    clusters = queue_of("two clusters")
     for _ in range(31):
-        feed(criterion, heaps)
+        feed(criterion, clusters)
     with pytest.warns(
         UserWarning, match=r"^OGC: nothing has been clipped in 32 steps, although 50% .* Leave out epsilon"
     ):
-        feed(criterion, heaps)
+        feed(criterion, clusters)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        feed(criterion, heaps)
+        feed(criterion, clusters)
 
 
 def test_warns_once_if_normals_are_hard_to_tell_apart():
     criterion = OGC("ce", follow_lr=False, every=1, queue_size=256)
-    heap = queue_of("one heap", 256)
+    cluster = queue_of("one cluster", 256)
     for _ in range(31):
-        feed(criterion, heap)
+        feed(criterion, cluster)
     assert criterion.unreliable == 31
     with pytest.warns(
         UserWarning, match=r"^OGC: for 32 updates the clean and the noisy normal .* hard to tell apart"
     ) as seen:
-        feed(criterion, heap)
+        feed(criterion, cluster)
     assert len(seen) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(40):
-            feed(criterion, heap)
+            feed(criterion, cluster)
 
 
 def test_good_fit_resets_the_unreliable_count():
     criterion = OGC("ce", follow_lr=False, every=1, queue_size=512)
     for _ in range(3):
         for _ in range(20):
-            feed(criterion, queue_of("one heap"))
+            feed(criterion, queue_of("one cluster"))
         assert criterion.unreliable == 20
-        feed(criterion, queue_of("two heaps"))
+        feed(criterion, queue_of("two clusters"))
         assert criterion.unreliable == 0
 
 

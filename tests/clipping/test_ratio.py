@@ -49,7 +49,7 @@ def test_equals_the_reference(name, numbers, tau):
 
 @pytest.mark.parametrize("name", BASES)
 def test_ratio_is_one_if_all_gradients_are_clipped(name):
-    mixture = fit_mixture(queue_of("two heaps"))
+    mixture = fit_mixture(queue_of("two clusters"))
     assert_close(noisy_to_clean_ratio(BASES[name][0], mixture, 1e-9).item(), 1.0)
 
 

@@ -10,7 +10,7 @@ from ogc.losses import CrossEntropy, Pointwise
 from ogc.training import RECIPES, CheckpointError, Interrupted, Recipe, allow_loss, load_network, override, train
 from ogc.training.method import build, criterion, own_loss, split, with_absolute_path
 from ogc.training.own_loss import OwnLoss
-from small_runs import StopAt, assert_equal_runs, job, train_in_pieces
+from small_runs import StopAt, assert_equal_runs, job, train_with_stops
 
 FILE = """
 import torch
@@ -154,7 +154,7 @@ def test_custom_loss_resumes_bit_for_bit(file, tmp_path):
         return job(tmp_path / name, method=f"{file}:Mine", parameters={"power": 1.5})
 
     train([make("uninterrupted")])
-    train_in_pieces(lambda: make("resumed"), [(1, 2), (3, 3)])
+    train_with_stops(lambda: make("resumed"), [(1, 2), (3, 3)])
     assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
 
 

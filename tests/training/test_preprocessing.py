@@ -7,7 +7,7 @@ from ogc.training.history import SilentWatch
 from ogc.training.preprocessing import Preprocessing
 from ogc.training.run import Run
 from ogc.training.session import pick_device
-from small_runs import StopAt, assert_equal_runs, images, job, network, train_in_pieces
+from small_runs import StopAt, assert_equal_runs, images, job, network, train_with_stops
 from tickets import write_tickets
 
 
@@ -33,7 +33,7 @@ class MessageRecorder(SilentWatch):
 
 def test_table_with_text_resumes_bit_for_bit(tickets, tmp_path):
     train([table_job(tickets, tmp_path / "uninterrupted")])
-    _, positions = train_in_pieces(lambda: table_job(tickets, tmp_path / "resumed"), [(2, 3), (3, None)])
+    _, positions = train_with_stops(lambda: table_job(tickets, tmp_path / "resumed"), [(2, 3), (3, None)])
     assert len(positions) == 2
     assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
     assert Preprocessing.read(tmp_path / "uninterrupted") == Preprocessing.read(tmp_path / "resumed")

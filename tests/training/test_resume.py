@@ -12,12 +12,12 @@ from small_runs import (
     assert_equal_runs,
     assert_matrix,
     environment,
-    half_of_the_variants,
+    half_the_variants,
     job,
     network,
     resume_matrix,
-    some_of_the_variants,
-    train_in_pieces,
+    some_variants,
+    train_with_stops,
     two_processes,
 )
 
@@ -25,28 +25,28 @@ from small_runs import (
 @pytest.mark.slow
 def test_every_method_in_one_process(tmp_path):
     """In one precision each. ``test_every_way_to_stop`` uses both, with two processes as well."""
-    resume_matrix(tmp_path, half_of_the_variants)
-    assert_matrix(tmp_path, half_of_the_variants)
+    resume_matrix(tmp_path, half_the_variants)
+    assert_matrix(tmp_path, half_the_variants)
 
 
 @pytest.mark.slow
 def test_every_kind_of_method_in_two_processes(tmp_path):
-    code = "from small_runs import resume_matrix, some_of_the_variants; resume_matrix(folder, some_of_the_variants)"
+    code = "from small_runs import resume_matrix, some_variants; resume_matrix(folder, some_variants)"
     two_processes(code, tmp_path)
-    assert_matrix(tmp_path, some_of_the_variants)
+    assert_matrix(tmp_path, some_variants)
 
 
 @pytest.mark.parametrize("stops", [[(1, step) for step in (1, 2, 3, 4, None)], [(4, 4)], [(3, None), (4, 1)]])
 def test_resume_at_any_step(tmp_path, stops):
     train([job(tmp_path / "uninterrupted", net=network())])
-    _, positions = train_in_pieces(lambda: job(tmp_path / "resumed", net=network()), stops)
+    _, positions = train_with_stops(lambda: job(tmp_path / "resumed", net=network()), stops)
     assert len(positions) == len(stops)
     assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
 
 
 def test_signal_after_the_last_epoch_does_not_interrupt(tmp_path):
     train([job(tmp_path / "uninterrupted")])
-    result, positions = train_in_pieces(lambda: job(tmp_path / "resumed"), [(4, None), (4, 5)])
+    result, positions = train_with_stops(lambda: job(tmp_path / "resumed"), [(4, None), (4, 5)])
     assert positions == []
     assert len(result["epochs"]) == 4
     assert_equal_runs(tmp_path / "uninterrupted", tmp_path / "resumed")
@@ -54,7 +54,7 @@ def test_signal_after_the_last_epoch_does_not_interrupt(tmp_path):
 
 def test_resumed_results_equal_uninterrupted_ones(tmp_path):
     [uninterrupted] = train([job(tmp_path / "uninterrupted")])
-    resumed, _ = train_in_pieces(lambda: job(tmp_path / "resumed"), [(2, 3)])
+    resumed, _ = train_with_stops(lambda: job(tmp_path / "resumed"), [(2, 3)])
     assert resumed["summary"] == uninterrupted["summary"]
     assert resumed["recipe"] == uninterrupted["recipe"]
     assert len(resumed["epochs"]) == 4

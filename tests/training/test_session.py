@@ -33,7 +33,7 @@ from ogc.training.ranks import Ranks
 from ogc.training.run import NonFinite
 from ogc.training.run_folder import BEST, LAST, NONFINITE, RESULT, RUN, SAMPLES, read_part, read_tensors
 from ogc.training.session import jobs_of, pick_device
-from small_runs import StopAt, feed, job, metrics, network, train_in_pieces
+from small_runs import StopAt, feed, job, metrics, network, train_with_stops
 
 
 def digits(out, **changes):
@@ -420,7 +420,7 @@ def test_resumed_run_without_evaluation_sets(tmp_path):
         one = job(tmp_path)
         return one._replace(data=(one.data[0], {}))
 
-    result, positions = train_in_pieces(bare, [(2, 2)])
+    result, positions = train_with_stops(bare, [(2, 2)])
     assert positions == [(1, 2)]
     assert result["summary"] == {"set": None}
     assert result["epochs"][0]["accuracy"] == {}
