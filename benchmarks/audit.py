@@ -400,10 +400,9 @@ def main() -> None:
         "--piece", type=int, choices=range(1, len(PIECES) + 1), help="train only this piece (default: all)"
     )
     gpu.add_argument("--device", default="cuda")
-    gpu.add_argument("--first", type=int, help=argparse.SUPPRESS)  # number of images, for a trial run
-    gpu.add_argument(
-        "--set", action="append", default=[], help=argparse.SUPPRESS
-    )  # settings of the recipe, for a trial run
+    # For trial runs: the number of images, and settings of the recipe.
+    gpu.add_argument("--first", type=int, help=argparse.SUPPRESS)
+    gpu.add_argument("--set", action="append", default=[], help=argparse.SUPPRESS)
     score = tasks.add_parser("score", help=f"measure the results of train, and write {CIFAR.name}")
     score.add_argument("folder", type=Path, help="the --out folder of train")
     score.add_argument("--json", type=Path, default=CIFAR)
