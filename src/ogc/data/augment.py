@@ -96,7 +96,7 @@ class Cifar(nn.Module):
 
     def moved(self, index: Tensor, draws: CifarDraws) -> Tensor:
         """Return the images at ``index`` after crop, flip and rotation, not normalised: (n,) -> (n, C, H, W) uint8."""
-        top, left, flip = (part[:, None, None] for part in draws[:3])
+        top, left, flip = (part[:, None, None] for part in (draws.top.int(), draws.left.int(), draws.flip))
         y, x = rotation_source(draws.angle, self.height, self.width)
         inside = (y >= 0) & (y < self.height) & (x >= 0) & (x < self.width)
         x = torch.where(flip, self.width - 1 - x, x)
@@ -109,7 +109,7 @@ class Cifar(nn.Module):
 
 
 def rotation_source(angle: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return the source of each pixel of an image rotated about its centre: (n,) -> y, x of (n, height, width) int64.
+    """Return the source of each pixel of an image rotated about its centre: (n,) -> y, x of (n, height, width) int32.
 
     With u = x + 1/2 - width/2 and v = y + 1/2 - height/2, the position relative to the centre, the source is
 
@@ -120,8 +120,8 @@ def rotation_source(angle: Tensor, height: int, width: int) -> tuple[Tensor, Ten
     """
     radians = torch.deg2rad(angle.double())[:, None, None]  # float64: the rounding below is then the same everywhere
     cos, sin = radians.cos(), radians.sin()
-    y = torch.arange(height, device=angle.device)[:, None]
-    x = torch.arange(width, device=angle.device)
+    y = torch.arange(height, device=angle.device, dtype=torch.int32)[:, None]
+    x = torch.arange(width, device=angle.device, dtype=torch.int32)
     u, v = (1 - width) / 2, (1 - height) / 2  # of the first pixel
     source_x = _fixed(u * cos - v * sin + width / 2) + x * _fixed(cos) - y * _fixed(sin)
     source_y = _fixed(u * sin + v * cos + height / 2) + x * _fixed(sin) + y * _fixed(cos)
@@ -129,7 +129,7 @@ def rotation_source(angle: Tensor, height: int, width: int) -> tuple[Tensor, Ten
 
 
 def _fixed(number: Tensor) -> Tensor:
-    return torch.floor(number * 2**FIXED_POINT + 0.5).long()
+    return torch.floor(number * 2**FIXED_POINT + 0.5).int()
 
 
 class LargeDraws(NamedTuple):

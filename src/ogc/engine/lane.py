@@ -30,7 +30,6 @@ from .flat import Flat
 CHUNK = 64  # maximum number of steps in the tables
 CHUNK_NUMBERS = 2**27  # maximum size of the inputs in the tables; augmentation needs several times this memory
 WARM_UP = 3
-WORTH_COMPILING = 5000  # steps after which compiling saves more time than it takes
 RAW, AVERAGED = ("weight", "stats"), ("average", "average_stats")  # copies of weights and buffers
 CHANNELS = 8  # minimum for images: convolutions of three channels do not use tensor cores
 
@@ -66,12 +65,6 @@ class Lane:
         self.lr = torch.zeros((), device=device)
         for group in run.optimizer.param_groups:
             group["lr"] = self.lr
-        self.criterion: Callable[..., Tensor] = run.criterion
-        self.augment: Callable[..., Tensor] | None = feed.augment
-        if run.recipe.epochs * feed.steps >= WORTH_COMPILING:
-            self.augment = feed.augment and torch.compile(feed.augment, dynamic=False)
-            if not isinstance(run.criterion, OGC):  # OGC has its own kernel
-                self.criterion = torch.compile(run.criterion, dynamic=False)
 
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream):
@@ -134,7 +127,7 @@ class Lane:
         }
         with precision(recipe.precision, run.device):
             logits = functional_call(run.network, weights, (inputs,))
-        loss = self.criterion(logits, rows[1])
+        loss = run.criterion(logits, rows[1])
         self.gradients = flat.in_memory_order(torch.autograd.grad(loss, list(weights.values())))
         if not torch.cuda.is_current_stream_capturing():
             self.write_gradient_addresses()
@@ -213,14 +206,11 @@ class Lane:
         run = self.run
         index = plan.order[step : step + count]
         draws = tuple(part[step : step + count].flatten() for part in plan.draws)
-        if count < self.chunk:  # keep the shape, to avoid recompilation
-            index = torch.cat([index, index.new_zeros(self.chunk - count, run.feed.batch)])
-            draws = tuple(torch.cat([part, part.new_zeros((self.chunk - count) * run.feed.batch)]) for part in draws)
-        inputs = run.feed(index.flatten(), draws, self.augment)
+        inputs = run.feed(index.flatten(), draws)
         inputs = inputs.permute(0, 2, 3, 1) if inputs.dim() == 4 else inputs
-        self.inputs[..., : inputs.shape[-1]].copy_(inputs.view(*self.inputs.shape[:-1], -1))
-        self.rows[:, 0].copy_(index)
-        self.rows[:, 1].copy_(run.feed.given[index])
+        self.inputs[:count, ..., : inputs.shape[-1]].copy_(inputs.view(count, *self.inputs.shape[1:-1], -1))
+        self.rows[:count, 0].copy_(index)
+        self.rows[:count, 1].copy_(run.feed.given[index])
         rates = torch.zeros(self.chunk, 2, pin_memory=True)
         for i in range(count):
             rates[i, 0] = run.recipe.lr_at(run.epoch, (step + i) / run.feed.steps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
@@ -87,20 +86,16 @@ class Feed:
         shape = (self.steps, self.batch)
         return Plan(order.view(shape), tuple(part.view(shape) for part in draws))
 
-    def __call__(
-        self, index: Tensor, draws: tuple[Tensor, ...], compiled: Callable[..., Tensor] | None = None
-    ) -> Tensor:
-        """Return a batch of network inputs on the device: (n,) -> (n, ...).
-
-        :param compiled: the compiled augmentation.
-        """
-        augment = cast(Callable[..., Tensor], self.augment if compiled is None else compiled)
+    def __call__(self, index: Tensor, draws: tuple[Tensor, ...]) -> Tensor:
+        """Return a batch of network inputs on the device: (n,) -> (n, ...)."""
         draws = tuple(part.to(self.device, non_blocking=True) for part in draws)
         if isinstance(self.augment, Cifar):
-            return augment(index.to(self.device, non_blocking=True), CifarDraws(*draws))
+            return cast(Tensor, self.augment(index.to(self.device, non_blocking=True), CifarDraws(*draws)))
         at = index.to(self.inputs.device, non_blocking=True) if isinstance(self.inputs, Tensor) else index.cpu()
         inputs = self.inputs[at].to(self.device, non_blocking=True)
-        return augment(inputs, LargeDraws(*draws)) if isinstance(self.augment, Large) else self.plain(inputs)
+        if isinstance(self.augment, Large):
+            return cast(Tensor, self.augment(inputs, LargeDraws(*draws)))
+        return self.plain(inputs)
 
     def plain(self, inputs: Tensor) -> Tensor:
         """Prepare inputs without augmentation: normalise images, keep features."""
