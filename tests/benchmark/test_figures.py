@@ -485,7 +485,7 @@ def test_draws_valid_results_and_reports_invalid_files(tmp_path):
     assert result.exit_code == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["epsilon.svg"]
     assert "Note: " in result.output
-    assert "other.json cannot be used: expected version 1 or 2" in result.output
+    assert "other.json cannot be used: expected version 1, 2 or 3" in result.output
 
 
 def test_digits_results_give_a_digits_figure(tmp_path):

@@ -128,7 +128,7 @@ def without_checksum(folder):
     [
         (truncated, "Unterminated string"),
         (json_list, "it should hold a JSON object, not list"),
-        (broken(lambda v: v.update(version=3)), "expected version 1 or 2 of a result, found 3"),
+        (broken(lambda v: v.update(version=4)), "expected version 1, 2 or 3 of a result, found 4"),
         (broken(lambda v: v.update(extra=2)), "There is no parameter 'extra'"),
         (broken(lambda v: v.pop("provenance")), "`provenance` should be given"),
         (broken(lambda v: v["epochs"].pop()), "`len(epochs)` should be 150. Found `len(epochs) = 149`"),

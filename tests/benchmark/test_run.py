@@ -212,7 +212,7 @@ def test_session_records_time_and_side_by_side_runs(tmp_path, now):
     """Two runs side by side, after one that was already complete, and then one alone."""
     [task] = tasks("ce")
     jobs = [Data(None).job(task, tmp_path)._replace(out=tmp_path / str(i)) for i in range(4)]
-    session = SessionWatch(SilentWatch(), jobs, torch.device("cpu"))
+    session = SessionWatch(SilentWatch(), jobs, torch.device("cpu"), started=now[0] - 4)
     last = made_up(task.cell).epochs[-1]
 
     def began(run, epoch):
@@ -225,6 +225,7 @@ def test_session_records_time_and_side_by_side_runs(tmp_path, now):
         return json.loads((jobs[run].out / SESSION).read_bytes())
 
     began(0, last.epoch)
+    now[0] += 3
     began(1, 0)
     began(2, 3)
     now[0] += 5
@@ -232,6 +233,7 @@ def test_session_records_time_and_side_by_side_runs(tmp_path, now):
     assert (first["side_by_side"], second["side_by_side"]) == (2, 2)
     assert (first["earlier"], second["earlier"]) == (0, 3)
     assert first["seconds"] == 5
+    assert first["startup_seconds"] == second["startup_seconds"] == 4 + 3, "until the first step"
     began(3, 0)
     now[0] += 2
     third = ended(3)
@@ -579,8 +581,9 @@ def test_estimate_includes_the_recorded_startup_time():
     def startup(results, kind="cuda"):
         return estimate(left, results, device="a device", kind=kind).startup
 
-    assert (startup(made[:1]), startup(made[:1], "cpu")) == (40.0, 5.0)
+    assert (startup(made[:1]), startup(made[:1], "cpu")) == (35.0, 5.0)
     assert startup(made) == 12.0
+    assert startup([each.model_copy(update={"version": 2}) for each in made]) == 35.0, "files without the whole time"
     assert estimate(left, made, device="a device", kind="cpu").seconds == pytest.approx(200 * len(left))
 
 

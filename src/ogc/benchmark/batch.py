@@ -99,8 +99,8 @@ class SessionWatch:
         self.watch, self.jobs = watch, jobs
         self.moved, self.said = watch.moved, watch.said
         self.gpu = device if device.type == "cuda" else None
-        self.start = time.monotonic()
-        self.startup = None if started is None else self.start - started
+        self.started = started
+        self.startup: float | None = None
         self.began_at: dict[int, float] = {}
         self.earlier: dict[int, int] = {}  # epochs of earlier sessions
         self.concurrent: dict[int, int] = {}  # the most runs that trained at the same time
@@ -110,9 +110,11 @@ class SessionWatch:
             torch.cuda.reset_peak_memory_stats(self.gpu)
 
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
-        self.began_at[run] = time.monotonic() if self.concurrent and not self.training else self.start
-        self.earlier[run] = epoch
-        self.training |= {run} if epoch < epochs else set()
+        self.began_at[run], self.earlier[run] = time.monotonic(), epoch
+        if epoch < epochs:
+            self.training.add(run)
+            if self.started is not None and self.startup is None:
+                self.startup = self.began_at[run] - self.started
         self.concurrent |= {each: max(len(self.training), self.concurrent.get(each, 0)) for each in self.training}
         self.watch.began(run, epoch=epoch, epochs=epochs, steps=steps)
 

@@ -38,7 +38,7 @@ class Provenance(Checked):
 class Result(Checked):
     """A finished run. Shares are in [0, 1], as in ``result.json``."""
 
-    version: Literal[1, 2] = 2  # of this schema; 1 has no checksum
+    version: Literal[1, 2, 3] = 3  # of this schema; 1 has no checksum, and only 3 has all of the start-up time
     key: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
     dataset: str
     method: str
@@ -49,12 +49,12 @@ class Result(Checked):
     noise_rate: Annotated[float, Field(ge=0, le=1)] | None  # the share of wrong labels, as measured
     network: str
     summary: dict[str, str | float | int | None]
-    wall_seconds: PositiveFloat  # including compilation, evaluation and the runs beside it
+    wall_seconds: PositiveFloat  # including evaluation and the runs beside it
     seconds: NonNegativeFloat  # of training
     images_per_second: PositiveFloat
     side_by_side: PositiveInt  # runs that shared the device, this one included
     memory_gib: float | None = None  # of the device, for all these runs
-    startup_seconds: NonNegativeFloat | None = None  # of its process, until its first batch began
+    startup_seconds: NonNegativeFloat | None = None  # of its process, until its first step
     provenance: Provenance
     epochs: tuple[Epoch, ...]
 
@@ -176,7 +176,7 @@ def path_of(folder: Path, key: str, seed: int) -> Path:
 def write(folder: Path, result: Result) -> Path:
     """Write the file, with one line per epoch and a checksum."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = result.model_copy(update={"version": 2}).model_dump(mode="json", exclude={"epochs"})
+    facts = result.model_copy(update={"version": max(result.version, 2)}).model_dump(mode="json", exclude={"epochs"})
     epochs = [asdict(epoch) for epoch in result.epochs]
     checksum = with_checksum({**facts, "epochs": epochs})[CHECKSUM]
     path = path_of(folder, result.key, result.seed)
@@ -191,9 +191,9 @@ def read(path: Path) -> Result:
     again = "move it away to repeat the run"
     try:
         found = parse_json(path.read_bytes(), finite=True)
-        if found.get("version") not in (1, 2):
-            raise ValueError(f"expected version 1 or 2 of a result, found {found.get('version')}.")
-        if found["version"] == 2 or CHECKSUM in found:  # version 1 had no checksum
+        if found.get("version") not in (1, 2, 3):
+            raise ValueError(f"expected version 1, 2 or 3 of a result, found {found.get('version')}.")
+        if found["version"] >= 2 or CHECKSUM in found:  # version 1 had no checksum
             found = without_checksum(found)
     except ValueError as error:
         raise ValueError(unusable(path, error, again)) from None

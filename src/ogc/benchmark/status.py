@@ -13,7 +13,7 @@ from .lock import holder
 from .result import Result, read
 from .task import Task, differences
 
-STARTUP = {"cuda": 40.0, "cpu": 5.0}  # seconds until training begins, where no result has recorded it
+STARTUP = {"cuda": 35.0, "cpu": 5.0}  # seconds until training begins, where no result has recorded it
 
 
 class Status(NamedTuple):
@@ -87,5 +87,6 @@ def estimate(left: Sequence[Status], results: Sequence[Result], *, device: str, 
         used |= {f"{result.key}-{result.seed}" for result in similar}
         epoch = statistics.median(each.wall_seconds / each.side_by_side / len(each.epochs) for each in similar)
         seconds += (recipe.epochs - status.epochs) * epoch
-    startups = [result.startup_seconds for result in here if result.startup_seconds is not None]
+    whole = [result for result in here if result.version == 3]  # earlier files do not include the preparation of a step
+    startups = [result.startup_seconds for result in whole if result.startup_seconds is not None]
     return Estimate(seconds, statistics.median(startups) if startups else STARTUP[kind], len(used))
