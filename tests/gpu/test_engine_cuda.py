@@ -20,7 +20,11 @@ from ogc.training.ranks import Ranks
 from ogc.training.run import Run
 from ogc.training.run_folder import BEST, LAST, RESULT, SAMPLES, read_tensors
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # from inductor
+]
 DEVICE = torch.device("cuda", 0)
 
 
