@@ -65,7 +65,7 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
     write_whole(folder / ISSUES_CSV, csv(columns, zip(*columns.values(), strict=True)))
     notes = write_parquet(columns, folder / ISSUES) + formula_notes([*findings.ids, *findings.class_names])
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
-    write_whole(folder / SUMMARY, json_lines(with_checksum(facts), ("confusion", "true_confusion", "pairs", "surveys")))
+    write_whole(folder / SUMMARY, json_lines(with_checksum(facts), ("pairs", "surveys")))
     return facts, notes
 
 
@@ -146,8 +146,6 @@ def summary(findings: Findings) -> dict[str, Any]:
         "measures": None if true is None else measures(issues, true),
         "pairs": pairs,
         "classes": list(names),
-        "confusion": issues.confusion().tolist(),
-        "true_confusion": None if true is None else issues.confusion(true).tolist(),
         "given_sha256": labels_sha256(issues.given_label.numpy()),
         "ids_sha256": ids_sha256(findings.ids),
         "run": dict(findings.run),

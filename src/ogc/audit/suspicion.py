@@ -74,10 +74,10 @@ class Issues:
         """The predicted label, equal to the given one where there is no issue: (N,)."""
         return self.predicted_label
 
-    def confusion(self, labels: Tensor | None = None) -> Tensor:
-        """Count samples with given label i (rows) and suggested label j, or ``labels`` j if given: (C, C) int64."""
-        there = self.suggested_label if labels is None else labels
-        counts = torch.bincount(self.given_label * self.num_classes + there, minlength=self.num_classes**2)
+    def confusion(self) -> Tensor:
+        """Count samples with given label i (rows) and suggested label j: (C, C) int64."""
+        cell = self.given_label * self.num_classes + self.suggested_label
+        counts = torch.bincount(cell, minlength=self.num_classes**2)
         return counts.view(self.num_classes, self.num_classes)
 
     def pairs(self) -> list[Pair]:
