@@ -117,16 +117,20 @@ def test_moments_are_reported_and_match_the_gradients(trained):
     assert 0.5 < last.test_accuracy <= 1
 
 
-def test_plane_columns_run_from_left_to_right():
-    class LinearInX(torch.nn.Module):
-        def forward(self, points):
-            return torch.stack([-points[:, 0], points[:, 0]], 1)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_plane_starts_at_the_lower_left(axis):
+    """Columns run from left to right, and rows upwards."""
 
-    plane = motivation.evaluate(LinearInX(), None, task_of(SMALL), 1, with_plane=True).plane
-    low, high = motivation.PLANE[0]
+    class LinearInOneInput(torch.nn.Module):
+        def forward(self, points):
+            return torch.stack([-points[:, axis], points[:, axis]], 1)
+
+    plane = motivation.evaluate(LinearInOneInput(), None, task_of(SMALL), 1, with_plane=True).plane
+    along = plane if axis == 0 else plane.T
+    low, high = motivation.PLANE[axis]
     middle = round((0 - low) / (high - low) * (motivation.PIXELS - 1))
-    assert bool((plane[:, : middle - 1] < 0.5).all())
-    assert bool((plane[:, middle + 2 :] > 0.5).all())
+    assert bool((along[:, : middle - 1] < 0.5).all())
+    assert bool((along[:, middle + 2 :] > 0.5).all())
 
 
 def test_tau_is_read_from_the_loss():
