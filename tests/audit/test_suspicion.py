@@ -147,7 +147,7 @@ def test_zero_probability_gives_finite_and_lowest_score():
     assert issues.label_score[0] == pytest.approx(TINY, rel=1e-6)
 
 
-def test_confusion_counts_given_against_suggested_or_true():
+def test_confusion_counts_given_against_suggested():
     issues = find_label_issues([0, 0, 1, 2], [[0.9, 0.1, 0], [0.1, 0.8, 0.1], [0, 1, 0], [0, 1, 0]])
     assert issues.confusion().tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
 
