@@ -16,7 +16,7 @@ LABELS = {  # sha256 of the given labels, noise seed 0: the authors' where they 
     ("cifar100", "symmetric:0.2"): "2876d97c698d99b9e4d0be278524fe5b338208a70a69e2f69f5edb61a9177f03",
     ("cifar100", "symmetric:0.5"): "2bcb4068aaf54570cc26255a23d81c51ae8ca440a66f4f3156a0c1e4f72a074a",
     ("cifar100", "symmetric:0.8"): "37953ee974bfcdfff3710f9b5171371e8f7b6075df5e9725334cccdc8d882abc",
-    ("cifar100", "asymmetric:0.4"): "6d92027e489dd3fca7fa56b5e95dd3278a23f6e6eecc113bbb0b015c93fb30cf",
+    ("cifar100", "blocks:0.4"): "2894e9223bb7849976aa28582a485f68c6e0d0f003a300a186b74ef466ada9de",
     ("cifar100", "instance:0.4"): "b64a603280c829c57a4292665a40d32afa626f023a060bc817c3b47f3aa3fcac",
     ("cifar100", "human:noisy"): "4a1efd5da7a214b299cf6ac0bafe3f0d48c065b7aa2d40aa185d4711714bb311",
 }

@@ -215,7 +215,9 @@ NOISES = {
     "instance:0.4": "Dependent",
 }
 CIFAR10_NOISES = tuple(Column(label, noise) for noise, label in (NOISES | {"human:worse": "Real"}).items())
-CIFAR100_NOISES = tuple(Column(label, noise) for noise, label in (NOISES | {"human:noisy": "Real"}).items())
+CIFAR100_NOISES = tuple(  # asymmetric: as in the authors' code, which made the paper's numbers
+    Column(label, noise.replace("asymmetric", "blocks")) for noise, label in (NOISES | {"human:noisy": "Real"}).items()
+)
 
 
 def _read(
@@ -247,17 +249,23 @@ GCE_NOTE = (
     "under instance-dependent noise GCE uses q = 0.7. With 0.9, which the paper's parameter table lists for all noise "
     "types, its accuracy is far below the paper's number"
 )
+BLOCKS_NOTE = (
+    "Asymmetric noise is blocks:0.4, from the authors' code. It moves labels within blocks of five consecutive "
+    "classes, while the paper describes super-classes"
+)
 PLUS_NOTE = (
     "plus does not follow the paper's protocol. It trains for 100 epochs instead of 150, with one drop in the learning "
     "rate halfway through, and reports the accuracy of the averaged weights (decay 0.999 per step)"
 )
 
 
-def _plus(name: str, title: str, dataset: str, columns: tuple[Column, ...], over: int | None = None) -> Table:
+def _plus(
+    name: str, title: str, dataset: str, columns: tuple[Column, ...], over: int | None = None, note: str = PLUS_NOTE
+) -> Table:
     """Make a table of CE+OGC with the paper's recipe and with ours, under the same noise."""
     blank = (None,) * len(columns)
     rows = (Row("CE+OGC", "ce+ogc", {}, blank, recipe=dataset), Row("CE+OGC plus", "ce+ogc", {}, blank))
-    return Table(name, title, f"{dataset}-plus", columns, rows, average_over=over, note=PLUS_NOTE)
+    return Table(name, title, f"{dataset}-plus", columns, rows, average_over=over, note=note)
 
 
 FIXED_EPSILON = {"epsilon": 0.05, "follow_lr": False}
@@ -274,7 +282,14 @@ TABLES: dict[str, Table] = {
             _read(CIFAR10, 6, under=CIFAR10_UNDER),
             note=GCE_NOTE,
         ),
-        Table("cifar100", "CIFAR-100, test accuracy", "cifar100", CIFAR100_NOISES, _read(CIFAR100, 6)),
+        Table(
+            "cifar100",
+            "CIFAR-100, test accuracy",
+            "cifar100",
+            CIFAR100_NOISES,
+            _read(CIFAR100, 6),
+            note=BLOCKS_NOTE,
+        ),
         Table(
             "adjusting",
             "Ways to adjust tau for CE, CIFAR-10, test accuracy",
@@ -386,6 +401,7 @@ TABLES: dict[str, Table] = {
             "Beyond the paper: CIFAR-100, test accuracy",
             "cifar100",
             tuple(column for column in CIFAR100_NOISES if column.label in ("Sym-50%", "Asymmetric", "Real")),
+            note=f"{PLUS_NOTE}. {BLOCKS_NOTE}",
         ),
     )
 }
