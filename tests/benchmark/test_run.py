@@ -208,11 +208,15 @@ def test_a_result_on_another_draw_is_refused(tmp_path):
     assert result_status(task, tmp_path).state == "done"
 
 
-def test_session_records_time_and_side_by_side_runs(tmp_path, now):
-    """Two runs side by side, after one that was already complete, and then one alone."""
+@pytest.mark.parametrize("is_first", [True, False])
+def test_session_records_time_and_side_by_side_runs(is_first, tmp_path, now):
+    """Two runs side by side, after one that was already complete, and then one alone.
+
+    The three seconds of preparation are start-up time in the first batch of a process, and part of later batches.
+    """
     [task] = tasks("ce")
     jobs = [Data(None).job(task, tmp_path)._replace(out=tmp_path / str(i)) for i in range(4)]
-    session = SessionWatch(SilentWatch(), jobs, torch.device("cpu"), started=now[0] - 4)
+    session = SessionWatch(SilentWatch(), jobs, torch.device("cpu"), started=now[0] - 4 if is_first else None)
     last = made_up(task.cell).epochs[-1]
 
     def began(run, epoch):
@@ -232,8 +236,8 @@ def test_session_records_time_and_side_by_side_runs(tmp_path, now):
     first, second = ended(1), ended(2)
     assert (first["side_by_side"], second["side_by_side"]) == (2, 2)
     assert (first["earlier"], second["earlier"]) == (0, 3)
-    assert first["seconds"] == 5
-    assert first["startup_seconds"] == second["startup_seconds"] == 4 + 3, "until the first step"
+    assert first["seconds"] == second["seconds"] == (5 if is_first else 3 + 5)
+    assert first["startup_seconds"] == second["startup_seconds"] == (4 + 3 if is_first else None)
     began(3, 0)
     now[0] += 2
     third = ended(3)

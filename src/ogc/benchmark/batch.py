@@ -99,7 +99,7 @@ class SessionWatch:
         self.watch, self.jobs = watch, jobs
         self.moved, self.said = watch.moved, watch.said
         self.gpu = device if device.type == "cuda" else None
-        self.started = started
+        self.start, self.started = time.monotonic(), started
         self.startup: float | None = None
         self.began_at: dict[int, float] = {}
         self.earlier: dict[int, int] = {}  # epochs of earlier sessions
@@ -110,11 +110,12 @@ class SessionWatch:
             torch.cuda.reset_peak_memory_stats(self.gpu)
 
     def began(self, run: int, *, epoch: int, epochs: int, steps: int) -> None:
-        self.began_at[run], self.earlier[run] = time.monotonic(), epoch
-        if epoch < epochs:
-            self.training.add(run)
-            if self.started is not None and self.startup is None:
-                self.startup = self.began_at[run] - self.started
+        now = time.monotonic()
+        if epoch < epochs and self.started is not None and self.startup is None:
+            self.startup, self.start = now - self.started, now
+        self.began_at[run] = now if self.concurrent and not self.training else self.start
+        self.earlier[run] = epoch
+        self.training |= {run} if epoch < epochs else set()
         self.concurrent |= {each: max(len(self.training), self.concurrent.get(each, 0)) for each in self.training}
         self.watch.began(run, epoch=epoch, epochs=epochs, steps=steps)
 

@@ -32,6 +32,7 @@ COLOURS = {  # symmetric noise: darker with its rate
     "symmetric:0.5": BLUE,
     "symmetric:0.8": INK,
     "asymmetric:0.4": RED,
+    "blocks:0.4": RED,
     "instance:0.4": GREEN,
     "human:worse": ORANGE,
     "human:noisy": ORANGE,

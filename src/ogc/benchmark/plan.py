@@ -215,7 +215,7 @@ NOISES = {
     "instance:0.4": "Dependent",
 }
 CIFAR10_NOISES = tuple(Column(label, noise) for noise, label in (NOISES | {"human:worse": "Real"}).items())
-CIFAR100_NOISES = tuple(  # asymmetric: as in the authors' code, which made the paper's numbers
+CIFAR100_NOISES = tuple(  # asymmetric noise as in the authors' code, which presumably produced the paper's numbers
     Column(label, noise.replace("asymmetric", "blocks")) for noise, label in (NOISES | {"human:noisy": "Real"}).items()
 )
 
@@ -250,8 +250,8 @@ GCE_NOTE = (
     "types, its accuracy is far below the paper's number"
 )
 BLOCKS_NOTE = (
-    "Asymmetric noise is blocks:0.4, from the authors' code. It moves labels within blocks of five consecutive "
-    "classes, while the paper describes super-classes"
+    "Asymmetric noise is blocks:0.4, as in the authors' code: labels move within blocks of five consecutive classes. "
+    "The paper describes super-classes instead"
 )
 PLUS_NOTE = (
     "plus does not follow the paper's protocol. It trains for 100 epochs instead of 150, with one drop in the learning "

@@ -38,7 +38,7 @@ class Provenance(Checked):
 class Result(Checked):
     """A finished run. Shares are in [0, 1], as in ``result.json``."""
 
-    version: Literal[1, 2, 3] = 3  # of this schema; 1 has no checksum, and only 3 has all of the start-up time
+    version: Literal[1, 2, 3] = 3  # of this schema; 1 has no checksum, 2 a part of the start-up in wall_seconds
     key: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
     dataset: str
     method: str
@@ -49,7 +49,7 @@ class Result(Checked):
     noise_rate: Annotated[float, Field(ge=0, le=1)] | None  # the share of wrong labels, as measured
     network: str
     summary: dict[str, str | float | int | None]
-    wall_seconds: PositiveFloat  # including evaluation and the runs beside it
+    wall_seconds: PositiveFloat  # including preparation, evaluation and the runs beside it, but not the start-up
     seconds: NonNegativeFloat  # of training
     images_per_second: PositiveFloat
     side_by_side: PositiveInt  # runs that shared the device, this one included

@@ -87,6 +87,6 @@ def estimate(left: Sequence[Status], results: Sequence[Result], *, device: str, 
         used |= {f"{result.key}-{result.seed}" for result in similar}
         epoch = statistics.median(each.wall_seconds / each.side_by_side / len(each.epochs) for each in similar)
         seconds += (recipe.epochs - status.epochs) * epoch
-    whole = [result for result in here if result.version == 3]  # the others lack a part of it
+    whole = [result for result in here if result.version >= 3]  # earlier versions recorded a part of the start-up
     startups = [result.startup_seconds for result in whole if result.startup_seconds is not None]
     return Estimate(seconds, statistics.median(startups) if startups else STARTUP[kind], len(used))
