@@ -308,7 +308,7 @@ TABLES: dict[str, Table] = {
             "cifar10",
             CIFAR10_NOISES[1:],
             _read(GCE, 5, under=CIFAR10_UNDER),
-            note=GCE_NOTE,
+            note=f"{GCE_NOTE}. GCE+OGC uses q = 0.7 under every noise type",
         ),
         Table(
             "webvision",
