@@ -405,20 +405,3 @@ def test_invalid_argument_error_names_it(call, message):
 def test_index_out_of_range_raises():
     with pytest.raises(IndexError):
         cifar()(torch.tensor([COUNT]), cifar().draw(1))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # inductor's own
-def test_compiled_equals_eager():
-    augmentation, index = cifar(), torch.arange(COUNT)
-    moved = torch.compile(augmentation.moved, fullgraph=True)
-    compiled = torch.compile(augmentation, fullgraph=True)
-    large = Large(16)
-    compiled_large = torch.compile(large, fullgraph=True)
-    for seed in range(3):
-        draws = augmentation.draw(COUNT, generator(seed))
-        assert torch.equal(moved(index, draws), augmentation.moved(index, draws))
-        assert_close(compiled(index, draws), augmentation(index, draws), rtol=0, atol=1e-6)
-        jitter = large.draw(COUNT, 32, 32, generator(seed))
-        assert_close(compiled_large(some_images(), jitter), large(some_images(), jitter), rtol=0, atol=1e-5)
