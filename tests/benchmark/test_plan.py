@@ -237,13 +237,18 @@ def test_another_method_in_a_sweep_gets_every_value():
         (("cifar",), "There is no table named 'cifar'. Did you mean cifar10"),
         (("cifar10", ["ce+ocg"]), "There is no method named 'ce+ocg'. Did you mean ce+ogc"),
         (("queue", ["gce"]), "The method gce has no parameter 'epsilon'."),
-        (("cifar10", None, ["symetric:0.5"]), "Did you mean symmetric:0.5"),
+        (("cifar10", None, ["symetric:0.5"]), "Did you mean symmetric"),
         (("cifar100", None, ["human:worse"]), "among those of the table cifar100: symmetric:0.2,"),
     ],
 )
 def test_unknown_names_are_rejected(arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         find(*arguments)
+
+
+def test_similar_spelling_of_another_noise_is_not_suggested():
+    with pytest.raises(ValueError, match=r"blocks:0\.4, .* Found `noises = 'asymmetric:0\.4'`\.$"):
+        find("cifar100", noises=["asymmetric:0.4"])
 
 
 def test_grids_match_the_appendix():

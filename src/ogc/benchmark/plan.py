@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from .._require import did_you_mean, require, require_known
 from ..losses import LOSSES
+from ..noise.by_kind import Kind
 from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe, by_name, override
 from .paper import ADJUSTING, CIFAR10, CIFAR100, GCE, NAMES, TIME, TUNING, WEBVISION
@@ -148,10 +149,11 @@ def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str 
     """Return the cells of a table, for all or some methods and noise types. Missing methods are added."""
     whole = by_table(table)
     noises = whole.noises if noises is None else list(noises)
+    rule = f"among those of the table {table}: {', '.join(map(str, whole.noises))}"
     for noise in noises:
-        known = [str(each) for each in whole.noises]
-        rule = f"among those of the table {table}: {', '.join(known)}"
-        require(noise in whole.noises, "noises", rule, noise, known)
+        if noise is not None:
+            Kind.parse(noise)  # suggests a kind for a misspelt one
+        require(noise in whole.noises, "noises", rule, noise)
     rows = _rows(whole, methods)
     return [whole.cell(row, column) for row in rows for column in whole.columns if column.noise in noises]
 
