@@ -7,8 +7,9 @@ import pytest
 
 from made_up_results import made_up
 from ogc._files import with_checksum
+from ogc.benchmark.key import key_of
 from ogc.benchmark.paper import EARLIER, LABELS
-from ogc.benchmark.plan import TABLES, Cell, find, key_of
+from ogc.benchmark.plan import TABLES, Cell, find
 from ogc.benchmark.result import OTHER_DRAWS, disagreements, from_training, path_of, read, read_all, write
 from ogc.data import load_digits
 from ogc.training import Job, Recipe, Source, allow_loss, load, train

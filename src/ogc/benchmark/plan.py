@@ -6,24 +6,21 @@ The paper is *Optimized Gradient Clipping for Noisy Label Learning* (AAAI 2025).
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from pathlib import PurePath
+from functools import cached_property
 from typing import NamedTuple
 
 from .._require import did_you_mean, require, require_known
 from ..losses import LOSSES
 from ..noise.by_kind import Kind
 from ..training import method as methods
-from ..training.recipe import RECIPES, Recipe, by_name, override
+from ..training.recipe import Recipe, by_name, override
+from .key import key_of
 from .paper import ADJUSTING, CIFAR10, CIFAR100, GCE, NAMES, TIME, TUNING, WEBVISION
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "webvision": 50, "digits": 10}
 AVERAGE = 0.999  # decay of the averaged weights, which are recorded beside the raw ones and do not affect them
-# recipe fields, see key_of
-NOT_IN_KEY = ("name", "method", "method_sha256", "parameters", "noise", "seed", "average", "precision", "surveys")
 
 
 class Printed(NamedTuple):
@@ -53,46 +50,6 @@ class Cell:
     def key(self) -> str:
         """Name of the run without its seed, the same in every table. It consists of letters, digits and ``. _ -``."""
         return key_of(self.recipe(0), alone=self.alone)
-
-
-def key_of(recipe: Recipe, *, alone: bool = False) -> str:
-    """Join data, method, noise and every setting that is not the paper's into a name.
-
-    Averaging, precision and surveys are left out: the first and the last do not affect the raw weights, and the
-    precision depends on the device.
-
-    >>> key_of(override(RECIPES["cifar10"], {"noise": "symmetric:0.8", "queue_size": 256}))
-    'cifar10-ce_ogc-symmetric-0.8-queue_size-256'
-    """
-    like = "ce+ogc" if recipe.method.endswith("+ogc") else "ce"  # for a custom loss, whose defaults are not known
-    usual = _usual(recipe.name, recipe.method if recipe.method in methods.METHODS else like, recipe.epochs)
-    parts: list[object] = [recipe.name, PurePath(recipe.method).name.replace("+", "_")]
-    parts += [] if recipe.method_sha256 is None else [recipe.method_sha256[:8]]
-    parts += [] if recipe.noise is None else [recipe.noise]
-    parts += [] if recipe.epochs == RECIPES[recipe.name].epochs else ["epochs", recipe.epochs]
-    left_out = NOT_IN_KEY if recipe.report == "raw" else tuple(name for name in NOT_IN_KEY if name != "average")
-    for name, value in recipe:
-        if name not in left_out and value != getattr(usual, name):
-            parts += [name, _signed(str(value)) if isinstance(value, float) else value]
-    for name, number in sorted(recipe.parameters.items()):
-        if number != usual.parameters.get(name):
-            parts += [name, str(number).lower() if isinstance(number, bool) else _signed(f"{number:.12g}")]
-    parts += ["alone"] if alone else []
-    return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", str(part)).strip("-") for part in parts)
-
-
-def _signed(number: str) -> str:
-    """Write the sign of a number in letters, because a dash separates the parts of a key.
-
-    >>> _signed("-0.5"), _signed("1e+16"), _signed("1e-16")
-    ('minus-0.5', '1e16', '1e-16')
-    """
-    return re.sub("^-", "minus-", number).replace("e+", "e")
-
-
-@cache
-def _usual(dataset: str, method: str, epochs: int) -> Recipe:
-    return override(by_name(dataset), {"method": method, "epochs": epochs})
 
 
 class Row(NamedTuple):

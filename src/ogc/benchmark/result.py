@@ -19,8 +19,9 @@ from ..report.table import counted
 from ..training.history import Epoch, summary
 from ..training.method import RULES, own_loss, split
 from ..training.recipe import Checked, Recipe
+from .key import key_of
 from .paper import EARLIER, LABELS
-from .plan import Cell, key_of
+from .plan import Cell
 
 FOLDER = Path("benchmarks/results/runs")  # in a clone of the repository
 OTHER_DRAWS = "other-draws"  # folder beside it: runs on other labels than the authors', which no table includes

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from ..training import method as methods
 from ..training.recipe import RECIPES, Recipe
-from .plan import NOT_IN_KEY, TABLES, Printed, Row, Table, key_of, name_of
+from .key import NOT_IN_KEY, key_of
+from .plan import TABLES, Printed, Row, Table, name_of
 from .result import Result
 
 POINTS, DEVIATIONS = 1.0, 2.0  # a difference larger than both is marked

@@ -65,7 +65,7 @@ class RunOptions:
 
     def _trial(self) -> dict[str, object]:
         """Return the settings that differ from the paper's. They become part of the names of the runs."""
-        from ..benchmark.plan import NOT_IN_KEY
+        from ..benchmark.key import NOT_IN_KEY
 
         epochs: dict[str, object] = {} if self.epochs is None else {"epochs": self.epochs}
         found = shared.parse_settings(self.changes, epochs, "network=resnet20-cifar")
