@@ -310,7 +310,7 @@ def check_expected_effect(found):
     loose, strict, ogc = found["runs"]
     at = {epoch: i for i, epoch in enumerate(loose["moments"]["epoch"])}
     assert ogc["last"]["test_accuracy"] - 0.05 > strict["last"]["test_accuracy"] > loose["last"]["test_accuracy"]
-    fewest = min(strict["last"]["memorised"], loose["last"]["memorised"])  # which of the two depends on the processor
+    fewest = min(strict["last"]["memorised"], loose["last"]["memorised"])  # which one depends on the processor
     assert ogc["last"]["memorised"] < fewest / 2
     assert loose["moments"]["test_accuracy"][at[50]] > loose["last"]["test_accuracy"] + 0.05, "good at first"
     assert loose["last"]["noisy_clipped"] < 0.1, "noisy gradients shrink below a threshold of 5"

@@ -180,7 +180,9 @@ def test_another_method_in_a_sweep_gets_every_value():
         (("cifar",), "There is no table named 'cifar'. Did you mean cifar10"),
         (("cifar10", ["ce+ocg"]), "There is no method named 'ce+ocg'. Did you mean ce+ogc"),
         (("queue", ["gce"]), "The method gce has no parameter 'epsilon'."),
-        (("cifar10", None, ["symetric:0.5"]), "Did you mean symmetric"),
+        (("cifar10", None, ["symetric:0.5"]), "Did you mean symmetric:0.5"),
+        (("cifar10", None, ["human:worst"]), "Did you mean human:worse"),
+        (("webvision", None, ["symmetric:0.5"]), "should be omitted, because the table webvision adds no noise"),
         (("cifar100", None, ["human:worse"]), "among those of the table cifar100: symmetric:0.2,"),
     ],
 )

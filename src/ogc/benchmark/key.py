@@ -1,4 +1,4 @@
-"""The key of a run: its name without the seed, which is the same in every table and names its result file."""
+"""The key of a run: its name without the seed. It is the same in every table, and the result file is named after it."""
 
 from __future__ import annotations
 

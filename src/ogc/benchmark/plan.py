@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .._require import did_you_mean, require, require_known
 from ..losses import LOSSES
-from ..noise.by_kind import Kind
+from ..noise.by_kind import GENERATORS
 from ..training import method as methods
 from ..training.recipe import Recipe, by_name, override
 from .key import key_of
@@ -106,11 +106,14 @@ def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str 
     """Return the cells of a table, for all or some methods and noise types. Missing methods are added."""
     whole = by_table(table)
     noises = whole.noises if noises is None else list(noises)
-    rule = f"among those of the table {table}: {', '.join(map(str, whole.noises))}"
+    known = [str(noise) for noise in whole.noises]
+    rule = f"among those of the table {table}: {', '.join(known)}"
+    rule = f"omitted, because the table {table} adds no noise" if whole.noises == (None,) else rule
     for noise in noises:
-        if noise is not None:
-            Kind.parse(noise)  # suggests a kind for a misspelt one
-        require(noise in whole.noises, "noises", rule, noise)
+        kind = str(noise).partition(":")[0]
+        alike = [each for each in known if each.partition(":")[0] == kind]
+        alike = alike if kind in GENERATORS else known  # asymmetric is a kind, not a misspelt symmetric
+        require(noise in whole.noises, "noises", rule, noise, alike)
     rows = _rows(whole, methods)
     return [whole.cell(row, column) for row in rows for column in whole.columns if column.noise in noises]
 
