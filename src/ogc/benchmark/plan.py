@@ -107,12 +107,11 @@ def find(table: str, methods: Iterable[str] | None = None, noises: Iterable[str 
     whole = by_table(table)
     noises = whole.noises if noises is None else list(noises)
     known = [str(noise) for noise in whole.noises]
-    rule = f"among those of the table {table}: {', '.join(known)}"
-    rule = f"omitted, because the table {table} adds no noise" if whole.noises == (None,) else rule
+    noiseless = f"omitted, because the table {table} adds no noise"
+    rule = noiseless if whole.noises == (None,) else f"among those of the table {table}: {', '.join(known)}"
     for noise in noises:
-        kind = str(noise).partition(":")[0]
-        alike = [each for each in known if each.partition(":")[0] == kind]
-        alike = alike if kind in GENERATORS else known  # asymmetric is a kind, not a misspelt symmetric
+        kind = str(noise).partition(":")[0]  # asymmetric, for instance, is not a misspelt symmetric
+        alike = [each for each in known if kind not in GENERATORS or each.startswith(kind)]
         require(noise in whole.noises, "noises", rule, noise, alike)
     rows = _rows(whole, methods)
     return [whole.cell(row, column) for row in rows for column in whole.columns if column.noise in noises]
