@@ -69,7 +69,7 @@ def main() -> None:
 
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
-    data = (random_images(), {}) if args.data is None else cifar10(args.data)
+    data = (random_images() if args.data is None else cifar10(args.data)[0], {})
     changes = {"precision": "bf16"} | ({"average": 0.999} if args.average else {})
     methods = args.methods.split(",")
     counts = [int(n) for n in args.runs.split(",")]
