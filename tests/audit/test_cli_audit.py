@@ -125,7 +125,8 @@ def digits(digits_run, tmp_path):
 
 
 def test_noise_rate_is_reported_as_too_high_after_short_training(tmp_path):
-    works("train", "digits", "--noise", "pairflip:0.2", "--epochs", "2", "--out", tmp_path / "run")
+    output = works("train", "digits", "--noise", "pairflip:0.2", "--epochs", "2", "--out", tmp_path / "run")
+    assert "Note: The estimated noise is probably too high" in output
     output = works("audit", tmp_path / "run")
     summary = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
     assert summary["noise_rate"] == summary["issues"] / summary["samples"]
@@ -142,7 +143,9 @@ def test_long_training_is_not_reported_as_too_short(tmp_path):
     true = (x[:, 0] > 0).long()
     given = torch.where(torch.rand(400, generator=draw) < 0.3, 1 - true, true)
     np.savez("x.npz", X=x.numpy(), y=given.numpy())
-    works("train", "x.npz", "--method", "ce", "--val", "0", "--epochs", "100", "--out", tmp_path / "run")
+    output = works("train", "x.npz", "--method", "ce", "--val", "0", "--epochs", "100", "--out", tmp_path / "run")
+    assert "Note: After epoch " in output
+    assert "too high" not in output
     output = " ".join(works("audit", tmp_path / "run").split())
     summary = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
     assert summary["surveys"][-1]["disagreement"] < 0.05, "memorised"

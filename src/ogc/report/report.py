@@ -132,20 +132,26 @@ def sentences(run: StoredRun) -> list[str]:
 
 
 def noise_sentences(run: StoredRun) -> list[str]:
-    """State the estimated noise rate, with a warning if it or the training is unreliable."""
+    """State the estimated noise rate."""
     surveys = points_of(run.samples.get("survey.history"))
     if not surveys:
         return []
     true = _true_rate(run)
     known = "" if true is None else f" (true rate: {100 * true:.1f} %)"
-    lines = [
+    estimate = (
         f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the labels are wrong{known}. The estimate is the share "
         "of labels for which the network preferred another one while it trained."
-    ]
+    )
+    return [estimate, *doubts(run)]
+
+
+def doubts(run: StoredRun) -> list[str]:
+    """Say whether training was too short to estimate the noise, or so long that wrong labels were memorised."""
+    surveys, lines = points_of(run.samples.get("survey.history")), []
     if unsettled(surveys):
         lines.append(
-            "That estimate is probably too high, because the training was too short for the network to learn the right "
-            "labels. Train for more epochs."
+            "The estimated noise is probably too high, because the training was too short for the network to learn the "
+            "right labels. Train for more epochs."
         )
     if memorised_from(surveys) is not None:
         before = max(point.epoch for point in surveys if point.counts)
