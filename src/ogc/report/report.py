@@ -162,9 +162,9 @@ def doubts(run: StoredRun) -> list[str]:
             remedy = "with a method that ends in +ogc"
         lines.append(
             f"After epoch {before} the network began to fit labels that it had contradicted, most likely by memorising "
-            f"them: at the end it contradicts {100 * surveys[-1].disagreement:.1f} %. The estimate ignores "
-            f"surveys after epoch {before}. To keep wrong labels from being memorised, train for fewer epochs or "
-            f"{remedy}."
+            f"them: at the end it contradicts {100 * surveys[-1].disagreement:.1f} % of the labels. The estimated noise "
+            f"ignores the surveys after epoch {before}. To keep wrong labels from being memorised, train for fewer "
+            f"epochs or {remedy}."
         )
     return lines
 
