@@ -262,6 +262,7 @@ def summary(cpu: dict[str, Any], eager: dict[str, Any], gpu: dict[str, Any]) -> 
     plain = [step[c]["scikit-learn"] / step[c]["ce+ogc"] for c in ("10", "100", "1000")]
     on_gpu = {c: times["ce+ogc"] / times["ce"] for c, times in eager["step_us"].items()}
     rates = next(row for row in gpu["rows"] if row["what"] == "engine")["images_per_second"]
+    dates = sorted({measured["date"][:10] for measured in (eager, gpu)})
     lines = (
         "The table shows the time of a forward and backward pass on one CPU core, relative to `F.cross_entropy`,",
         f"with a batch size of 128 ({cpu['device']}, torch {cpu['torch']}, {cpu['date'][:10]}).",
@@ -282,13 +283,13 @@ def summary(cpu: dict[str, Any], eager: dict[str, Any], gpu: dict[str, Any]) -> 
         f"tau, and {min(plain):.1f} to {max(plain):.1f} times as long for a forward and backward pass "
         "(10 to 1,000 classes).",
         "",
-        f"On an {gpu['device']} (torch {gpu['torch']}, {eager['date'][:10]} and {gpu['date'][:10]}), a forward and "
+        f"On an {gpu['device']} (torch {gpu['torch']}, {' and '.join(dates)}), a forward and "
         "backward pass of CE+OGC in eager mode takes",
         f"{on_gpu['10']:.1f} times as long as `F.cross_entropy` with 10 classes, and {on_gpu['10000']:.1f} times with "
         "10,000. At 10 classes this hardly matters for a real network",
         f"in a CUDA graph: ResNet-18 trains on images of CIFAR-10's size at {rates['ce']:,} images/s with CE, and at "
         f"{rates['ce+ogc']:,}",
-        "images/s with CE+OGC, which has a kernel of its own ([more measurements](docs/training.md#the-engine)).",
+        "images/s with CE+OGC ([more measurements](docs/training.md#the-engine)).",
     )
     return "\n".join(lines)
 

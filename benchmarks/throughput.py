@@ -1,6 +1,6 @@
 """Training throughput on a GPU in images per second: the plain loop, and the engine with one and several runs.
 
-    python benchmarks/throughput.py --data ~/cifar --json benchmarks/results/throughput-h200.json
+    python benchmarks/throughput.py --steps 128 --rounds 3 --json benchmarks/results/throughput-h200.json
     python benchmarks/throughput.py --write docs/training.md    # insert the recorded numbers
 
 ResNet-18 for CIFAR, batch 128, bf16, the paper's recipe, training steps alone (augmentation included, evaluation not).
@@ -69,7 +69,10 @@ def main() -> None:
 
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
-    data = (random_images() if args.data is None else cifar10(args.data)[0], {})
+    data = (
+        random_images() if args.data is None else cifar10(args.data)[0],
+        {},
+    )  # no test set: memory of training alone
     changes = {"precision": "bf16"} | ({"average": 0.999} if args.average else {})
     methods = args.methods.split(",")
     counts = [int(n) for n in args.runs.split(",")]

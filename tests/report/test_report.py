@@ -14,7 +14,7 @@ from ogc.data import load_digits
 from ogc.report import report
 from ogc.report.drawing import figure_of, spread, svg
 from ogc.report.pictures import lr_drops
-from ogc.report.report import class_rows, sentences, write_report
+from ogc.report.report import class_rows, sentences, training_notes, write_report
 from ogc.report.table import table
 from ogc.training import RECIPES, Epoch, Job, override, train
 from ogc.training.history import summary
@@ -230,7 +230,7 @@ def test_sentences_summarise_the_result(finished):
         in text
     )
     assert re.search(r"An estimated 46.0 % of the labels are wrong \(true rate: 3\d.\d %\)\.", text)
-    assert "memorising" not in text
+    assert "memorised" not in text
     assert text in Page(finished[1][-1].read_text()).text.replace("\u00a0", " ").replace("\n", " ")
 
 
@@ -243,12 +243,19 @@ def test_memorisation_is_reported_once_with_a_remedy(tmp_path, method, remedy):
     folder = write_run_folder(tmp_path / "run", method=method, memorised=True)
     written = {path.name for path in write_report(folder)}
     text = Page((folder / "report.html").read_text()).text.replace("\u00a0", " ")
-    assert text.count("most likely by memorising them: at the end it contradicts 12.0 %") == 1
-    assert "After epoch 15 the network began to fit labels that it had contradicted" in text
+    assert text.count("The network probably memorised wrong labels after epoch 15. At that point it contradicted") == 1
+    assert "and at the end 12.0 %. The estimated noise uses only the first 15 epochs." in text
     assert f"train for fewer epochs or {remedy}." in text
     assert "An estimated 46.0 % of the labels are wrong" in text, "not the 12 % that are left"
     assert "noise.png" in written
     assert "surveys do not count" in text
+
+
+def test_hard_samples_learned_late_are_not_reported_as_memorised(tmp_path):
+    run = read(write_run_folder(tmp_path / "run", memorised=True))
+    assert training_notes(run)
+    run.samples["survey.history"][:, 0] /= 20
+    assert training_notes(run) == []
 
 
 def test_suspected_labels_per_class_come_from_surveys(tmp_path):

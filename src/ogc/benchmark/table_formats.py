@@ -227,9 +227,9 @@ def _other_draws(results: Sequence[Result], place: str) -> str:
         numbers = [entry.show(values) if values else "" for values in (entry.ours, entry.averaged)]
         rows.append([f"`{result.key}`", link, *numbers, f"`{(result.noise_sha256 or '')[:8]}`"])
     text = (
-        f"{counted(len(results), 'run')} in [{folder.as_posix()}]({folder.as_posix()}) used labels that our "
-        "generator drew before it used the authors' random stream. These runs are valid, but their labels differ from "
-        "the authors', so no table or count above includes them. The last column is the beginning of the labels' "
+        f"{counted(len(results), 'run')} in [{folder.as_posix()}]({folder.as_posix()}) used other labels than the "
+        "authors'. They have been replaced by runs on the authors' labels, or used another seed for the noise. These "
+        "runs are valid, but no table or count above includes them. The last column is the beginning of the labels' "
         "checksum."
     )
     return "\n".join([text, "", *_lines(rows)])

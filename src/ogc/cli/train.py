@@ -229,15 +229,15 @@ def _try_report(jobs: list[Job], console: Console) -> None:
 
 
 def _report(jobs: list[Job], console: Console) -> None:
-    """Write a report for every run that has started, and print where it is."""
-    from ..report.report import doubts, write_report
+    """Write a report for every run that has started. Print where it is, and notes on the training."""
+    from ..report.report import training_notes, write_report
     from ..training.run_folder import METRICS, REPORT, read
 
     folders = [job.out for job in jobs if job.out is not None and (job.out / METRICS).exists()]
     for folder in folders:
         write_report(folder)
-        for doubt in doubts(read(folder)):
-            say(console, f"Note: {doubt}")
         say(console, f"Report: {folder / REPORT}")
+        for note in training_notes(read(folder)):
+            say(console, f"Note: {note}")
     if folders:
         console.print("The report shows the results and the next steps, as commands and code.")

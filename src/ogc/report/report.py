@@ -23,6 +23,7 @@ from .table import clock
 
 TEMPLATE = Path(__file__).with_name("report.html")
 LONGEST_NAME = 40  # characters of a class name
+FEW = 0.02  # share of labels. If fewer are memorised, they may be hard samples that the network learns late.
 FIRST_CLASSES = 20  # rows of the table of classes that are not folded
 LOAD = """\
 from pathlib import Path
@@ -132,7 +133,7 @@ def sentences(run: StoredRun) -> list[str]:
 
 
 def noise_sentences(run: StoredRun) -> list[str]:
-    """State the estimated noise rate."""
+    """State the estimated noise rate, followed by the notes on training."""
     surveys = points_of(run.samples.get("survey.history"))
     if not surveys:
         return []
@@ -142,31 +143,33 @@ def noise_sentences(run: StoredRun) -> list[str]:
         f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the labels are wrong{known}. The estimate is the share "
         "of labels for which the network preferred another one while it trained."
     )
-    return [estimate, *doubts(run)]
+    return [estimate, *training_notes(run)]
 
 
-def doubts(run: StoredRun) -> list[str]:
-    """Say whether training was too short to estimate the noise, or so long that wrong labels were memorised."""
-    surveys, lines = points_of(run.samples.get("survey.history")), []
+def training_notes(run: StoredRun) -> list[str]:
+    """Warn if training was too short to estimate the noise, or so long that wrong labels were memorised."""
+    surveys = points_of(run.samples.get("survey.history"))
     if unsettled(surveys):
-        lines.append(
-            "The estimated noise is probably too high, because the training was too short for the network to learn the "
-            "right labels. Train for more epochs."
-        )
-    if memorised_from(surveys) is not None:
-        before = max(point.epoch for point in surveys if point.counts)
-        remedy = "with a smaller network"
-        if epsilon := {"epsilon", "epsilon0"} & run.recipe.parameters.keys():
-            remedy = f"(while tau is well above 1) with a smaller {epsilon.pop()}"
-        elif "+" not in run.recipe.method:
-            remedy = "with a method that ends in +ogc"
-        lines.append(
-            f"After epoch {before} the network began to fit labels that it had contradicted, most likely by memorising "
-            f"them: at the end it contradicts {100 * surveys[-1].disagreement:.1f} % of the labels. The estimated noise "
-            f"ignores the surveys after epoch {before}. To keep wrong labels from being memorised, train for fewer "
-            f"epochs or {remedy}."
-        )
-    return lines
+        return [
+            "The estimated noise is unreliable, because the training was too short for the network to learn the right "
+            "labels. Train for more epochs."
+        ]
+    if memorised_from(surveys) is None:
+        return []
+    before, end = [point for point in surveys if point.counts][-1], surveys[-1]
+    if before.disagreement - end.disagreement < FEW:
+        return []
+    remedy = "with a smaller network"
+    if epsilon := {"epsilon", "epsilon0"} & run.recipe.parameters.keys():
+        remedy = f"(while tau is well above 1) with a smaller {epsilon.pop()}"
+    elif "+" not in run.recipe.method:
+        remedy = "with a method that ends in +ogc"
+    return [
+        f"The network probably memorised wrong labels after epoch {before.epoch}. At that point it contradicted "
+        f"{100 * before.disagreement:.1f} % of the labels, and at the end {100 * end.disagreement:.1f} %. The "
+        f"estimated noise uses only the first {before.epoch} epochs. To avoid memorisation, train for fewer epochs "
+        f"or {remedy}."
+    ]
 
 
 def _mean(summary: Mapping[str, Any], kind: str, epochs: int) -> str:
