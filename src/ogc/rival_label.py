@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,12 @@ PRIOR = 5
 """Number of samples with the mean confidence of all classes that are added to each class."""
 LEAD = 0.03
 """Lead in probability that another class needs over the given label. It is smaller for an uncertain network."""
+LEARNED = 0.05
+"""Share of the labels of a class that are accepted if the network has learned the class."""
+FEWEST = 10
+"""Labels of a class, below which it is not judged."""
+SHOWN, LONGEST = 3, 40
+"""Classes that a sentence names, and characters of a name."""
 
 
 def contradicted(p: Tensor, labels: Tensor) -> Tensor:
@@ -46,6 +54,32 @@ def likelier_label(p: Tensor, labels: Tensor, confidence: Tensor) -> Tensor:
     above = (p - confidence).masked_fill(p <= p.gather(1, y) / 2, -torch.inf)
     best, label = above.max(1)
     return torch.where(best > above.gather(1, y)[:, 0] + lead, label, labels)
+
+
+def unlearned(labels: Tensor, accepted: Tensor, names: Sequence[str]) -> dict[str, int]:
+    """Return the classes with nearly all labels rejected, and their number of labels: (N,), (N,) bool.
+
+    The labels of a class may really be wrong, but more often the class is rare, and its correct labels look like
+    exceptions to a robust loss.
+    """
+    given, kept = (torch.bincount(each, minlength=len(names)) for each in (labels, labels[accepted]))
+    lost = torch.nonzero((given >= FEWEST) & (kept < LEARNED * given))[:, 0].tolist()
+    return {names[i]: int(given[i]) for i in lost}
+
+
+def almost_all(lost: Mapping[str, int]) -> str:
+    """Name the labels that ``unlearned`` has found."""
+    first = [f"{name[:LONGEST]} ({count:,})" for name, count in list(lost.items())[:SHOWN]]
+    more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
+    classes = "the class" if len(lost) == 1 else f"{len(lost):,} classes:"
+    return f"almost all labels of {classes} {', '.join(first)}{more}"
+
+
+def remedy(method: str, parameters: Mapping[str, object]) -> str:
+    """Say how to train so that a rare class is learned."""
+    if method.endswith("+ogc") and not {"epsilon", "epsilon0"} & parameters.keys():
+        return "with --set epsilon=2"
+    return "for more epochs" if method == "ce" else "with --method ce"
 
 
 def margin(log_p: Tensor, labels: Tensor) -> Tensor:

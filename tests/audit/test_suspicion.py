@@ -6,7 +6,7 @@ import torch
 
 from ogc.audit import Issues, find_label_issues
 from ogc.audit.suspicion import TINY, from_surveys
-from ogc.rival_label import LEAD, PRIOR, class_confidence, likelier_label
+from ogc.rival_label import LEAD, PRIOR, almost_all, class_confidence, likelier_label, remedy, unlearned
 
 
 def random_predictions(N=40, C=4, surveys=3, seed=0):
@@ -259,3 +259,28 @@ def test_non_numeric_input_is_rejected():
         find_label_issues([0, 1], [[0.5, 0.5], [1.0]])
     with pytest.raises(ValueError, match="`labels` should be numbers"):
         find_label_issues(["a", "b"], [[0.5, 0.5], [1.0, 0.0]])
+
+
+# --- classes that were not learned -----------------------------------------------------------------------------------
+
+
+def test_class_is_unlearned_if_nearly_all_of_its_labels_are_rejected():
+    labels = torch.tensor([0] * 100 + [1] * 100 + [2] * 9 + [3] * 10)
+    accepted = torch.zeros(219, dtype=torch.bool)
+    accepted[:100], accepted[100:105] = True, True
+    assert unlearned(labels, accepted, ["a", "b", "c", "d", "e"]) == {"d": 10}, "c has too few labels, e none"
+    accepted[104] = False
+    assert unlearned(labels, accepted, ["a", "b", "c", "d", "e"]) == {"b": 100, "d": 10}
+
+
+def test_unlearned_classes_are_named():
+    assert almost_all({"b": 1200}) == "almost all labels of the class b (1,200)"
+    assert almost_all({"b": 100, "d": 10}) == "almost all labels of 2 classes: b (100), d (10)"
+    text = almost_all({"x" * 50: 30, "b": 20, "c": 10, "d": 10, "e": 10})
+    assert text == f"almost all labels of 5 classes: {'x' * 40} (30), b (20), c (10) and 2 more"
+
+
+def test_remedy_depends_on_the_method():
+    assert remedy("ce+ogc", {"every": 32}) == "with --set epsilon=2"
+    assert remedy("fl+ogc", {"epsilon": 2.0}) == remedy("gce", {"q": 0.7}) == "with --method ce"
+    assert remedy("ce", {}) == "for more epochs"

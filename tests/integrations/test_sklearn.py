@@ -595,3 +595,16 @@ def test_tables_are_inserted_between_markers() -> None:
     assert all(f"\n| {name} | " in text for name in classifiers.SETS)
     assert "to be replaced" not in text
     assert renewed(text, classifiers.BEGIN, classifiers.END, content) == text
+
+
+def test_warns_if_a_rare_class_is_lost():
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(3000, 8))
+    y = np.where(X[:, 0] + 0.3 * draw.normal(size=3000) > 1.72, "yes", "no")
+    with pytest.warns(
+        UserWarning, match=rf"rejects almost all labels of the class yes \({(y == 'yes').sum()}\).*epsilon=2"
+    ):
+        lost = OGCClassifier(random_state=0).fit(X, y)
+    assert set(lost.predict(X)) == {"no"}
+    kept = OGCClassifier(random_state=0, epsilon=2).fit(X, y)  # a warning would fail the test
+    assert kept.score(X[y == "yes"], y[y == "yes"]) > 0.5

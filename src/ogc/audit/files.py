@@ -24,6 +24,7 @@ from .._provenance import commit
 from ..data.columns import finite
 from ..data.table import import_pyarrow
 from ..noise.files import labels_sha256
+from ..rival_label import unlearned
 from ..training.digests import ids_sha256
 from ..training.source import Source
 from ..training.survey import memorised_from, unsettled
@@ -141,6 +142,7 @@ def summary(findings: Findings) -> dict[str, Any]:
         "noise_rate": issues.noise_rate,
         "unsettled": unsettled(findings.surveys),
         "memorised_from": memorised_from(findings.surveys),
+        "unlearned": unlearned(issues.given_label, ~issues.is_label_issue, names),
         "surveys": [point._asdict() for point in findings.surveys],
         "true_noise_rate": None if true is None else float((true != issues.given_label).double().mean()),
         "measures": None if true is None else measures(issues, true),

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..rival_label import almost_all, unlearned
 from ..training.survey import unsettled
 from .findings import Findings
 from .unusual import unusual_cells
@@ -112,8 +113,10 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     issues = findings.issues
     suspected = issues.is_label_issue
     note = " (probably too high, because training was too short)" if unsettled(findings.surveys) else ""
+    lost = unlearned(issues.given_label, ~suspected, findings.class_names)
+    doubtful = f", including {almost_all(lost)}, which may be right" if lost else ""
     numbers = [
-        (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {len(issues):,}"),
+        (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {len(issues):,}{doubtful}"),
         (share(issues.noise_rate), f"of all labels wrong (estimate){note}"),
     ]
     if findings.true is not None:

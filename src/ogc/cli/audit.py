@@ -197,6 +197,8 @@ def _train(options: training.TrainOptions, console: Console) -> Path:
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Describe the result of an audit."""
+    from ..rival_label import almost_all, remedy
+
     issues, samples, true = summary["issues"], summary["samples"], summary["true_noise_rate"]
     actual = "" if true is None else f" (actual rate: {_percent(true)})"
     rate = "" if not samples else f": an estimated noise rate of {_percent(summary['noise_rate'])}{actual}"
@@ -205,6 +207,12 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
         found.append(
             "The estimated rate is probably too high, because training was too short for the network to learn the "
             "right labels. Train for more epochs."
+        )
+    if summary["unlearned"]:
+        found.append(
+            f"They include {almost_all(summary['unlearned'])}. This often means that the network has not learned a "
+            "rare class, and that these labels are right. Look at them before you apply the suggestions. Training "
+            f"{remedy(summary['run']['recipe']['method'], summary['run']['recipe']['parameters'])} may help."
         )
     if summary["memorised_from"] is not None:
         found.append(

@@ -14,11 +14,19 @@ if TYPE_CHECKING:
 
 UNRELIABLE_UPDATES = 32
 """Consecutive unreliable updates after which to warn."""
+LOST_UPDATES = 128
+"""Consecutive updates without a class after which to warn."""
 
 
 def find_problem(criterion: OGC) -> str | None:
-    """Return a warning if the two normals have been hard to tell apart for long, or if nothing is ever clipped."""
+    """Return a warning if a class is lost, if the normals have been hard to tell apart, or if nothing is clipped."""
     steps, unreliable = int(criterion.steps), int(criterion.unreliable)
+    if int(criterion._lost_for.max()) >= LOST_UPDATES:
+        return (
+            f"OGC: for {LOST_UPDATES} updates, hardly any sample with the label {int(criterion._lost_for.argmax())} "
+            "has been predicted better than by guessing, so OGC treats the labels of this class as wrong. If they are "
+            "right and the class is rare, pass epsilon=2."
+        )
     if steps < UNRELIABLE_UPDATES * criterion.every:
         return None
     mixture, tau = criterion.mixture, float(criterion.tau)

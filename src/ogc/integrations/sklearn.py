@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 import numbers
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from .._require import require
 from ..clipping import OGC
 from ..losses import CLIPPABLE, Pointwise
 from ..models import mlp
-from ..rival_label import margin
+from ..rival_label import almost_all, margin, unlearned
 
 with extra("sklearn", "ogc.integrations.sklearn needs safetensors", "safetensors"):
     import safetensors.torch  # noqa: F401, for saving
@@ -144,8 +145,21 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             survey = _Survey(self._standardise(torch.tensor(X)).float(), torch.from_numpy(labels))
             self._train(rows, held_out, survey)
             self.label_quality_ = np.where(self.classes_[labels] == y, survey.quality().numpy(), 0.0)
-            self.noise_rate_ = float(np.average(self.label_quality_ < 0.5, weights=weight))
+            accepted = self.label_quality_ >= 0.5
+            self.noise_rate_ = float(np.average(~accepted, weights=weight))
+        self._warn_if_a_class_is_lost(labels, accepted)
         return self
+
+    def _warn_if_a_class_is_lost(self, labels: np.ndarray, accepted: np.ndarray) -> None:
+        """Warn unless the user has chosen the settings that decide it: (N,), (N,) bool."""
+        names = [str(name) for name in self.classes_]
+        lost = unlearned(torch.from_numpy(labels), torch.from_numpy(accepted), names)
+        if lost and self.max_iter is None and self.epsilon is None:
+            warnings.warn(
+                f"OGCClassifier rejects {almost_all(lost)}. This often means that it has not learned a rare class, and "
+                "that these labels are right. Passing epsilon=2 may help.",
+                stacklevel=3,
+            )
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Continue training with one pass over these rows: (N, features), (N,), (C,), (N,).

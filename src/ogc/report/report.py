@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from .._files import write_whole
-from ..rival_label import class_confidence, likelier_label
+from ..rival_label import almost_all, class_confidence, likelier_label, remedy, unlearned
 from ..training.recipe import Recipe, never_clips, shown
 from ..training.run_folder import REPORT, StoredRun, read
 from ..training.source import NAMED, OPTIONS
 from ..training.stopping import resume_command
-from ..training.survey import memorised_from, points_of, unsettled
+from ..training.survey import Point, memorised_from, points_of, unsettled
 from .drawing import png, svg
 from .pictures import Picture, mixture_of, pictures
 from .table import clock
@@ -147,29 +147,45 @@ def noise_sentences(run: StoredRun) -> list[str]:
 
 
 def training_notes(run: StoredRun) -> list[str]:
-    """Warn if training was too short to estimate the noise, or so long that wrong labels were memorised."""
+    """Warn if training was too short, if it was so long that wrong labels were memorised, or if a class is lost."""
     surveys = points_of(run.samples.get("survey.history"))
     if unsettled(surveys):
         return [
             "The estimated noise is unreliable, because the training was too short for the network to learn the right "
             "labels. Train for more epochs."
         ]
+    return [*_unlearned(run), *_memorised(run, surveys)]
+
+
+def _unlearned(run: StoredRun) -> Iterator[str]:
+    if not run.samples:
+        return
+    seen = run.samples["predicted"] >= 0
+    given, predicted = run.samples["given"][seen], run.samples["predicted"][seen]
+    if lost := unlearned(given, predicted == given, run.facts["classes"]):
+        yield (
+            f"The network contradicts {almost_all(lost)}. This often means that it has not learned a rare class, and "
+            f"that these labels are right. Training {remedy(run.recipe.method, run.recipe.parameters)} may help."
+        )
+
+
+def _memorised(run: StoredRun, surveys: Sequence[Point]) -> Iterator[str]:
     if memorised_from(surveys) is None:
-        return []
+        return
     before, end = [point for point in surveys if point.counts][-1], surveys[-1]
     if before.disagreement - end.disagreement < FEW:
-        return []
-    remedy = "with a smaller network"
+        return
+    instead = "with a smaller network"
     if epsilon := {"epsilon", "epsilon0"} & run.recipe.parameters.keys():
-        remedy = f"(while tau is well above 1) with a smaller {epsilon.pop()}"
+        instead = f"(while tau is well above 1) with a smaller {epsilon.pop()}"
     elif "+" not in run.recipe.method:
-        remedy = "with a method that ends in +ogc"
-    return [
+        instead = "with a method that ends in +ogc"
+    yield (
         f"The network probably memorised wrong labels after epoch {before.epoch}. At that point it contradicted "
         f"{100 * before.disagreement:.1f} % of the labels, and at the end {100 * end.disagreement:.1f} %. The "
         f"estimated noise uses only the first {before.epoch} epochs. To avoid memorisation, train for fewer epochs "
-        f"or {remedy}."
-    ]
+        f"or {instead}."
+    )
 
 
 def _mean(summary: Mapping[str, Any], kind: str, epochs: int) -> str:
