@@ -12,9 +12,9 @@ PRIOR = 5
 LEAD = 0.03
 """Lead in probability that another class needs over the given label. It is smaller for an uncertain network."""
 LEARNED = 0.05
-"""Share of the labels of a class that are accepted if the network has learned the class."""
+"""Minimum share of accepted labels for a class to count as learned."""
 FEWEST = 10
-"""Labels of a class, below which it is not judged."""
+"""Minimum number of labels of a class for it to be judged."""
 SHOWN, LONGEST = 3, 40
 """Classes that a sentence names, and characters of a name."""
 
@@ -57,29 +57,28 @@ def likelier_label(p: Tensor, labels: Tensor, confidence: Tensor) -> Tensor:
 
 
 def unlearned(labels: Tensor, accepted: Tensor, names: Sequence[str]) -> dict[str, int]:
-    """Return the classes with nearly all labels rejected, and their number of labels: (N,), (N,) bool.
+    """Return the classes that were not learned, and their number of labels, the largest first: (N,), (N,) bool.
 
-    The labels of a class may really be wrong, but more often the class is rare, and its correct labels look like
-    exceptions to a robust loss.
+    Nearly all of their labels are rejected. All of these may be wrong, but more often the class is rare, and its
+    correct labels look like exceptions to a robust loss.
     """
     given, kept = (torch.bincount(each, minlength=len(names)) for each in (labels, labels[accepted]))
-    lost = torch.nonzero((given >= FEWEST) & (kept < LEARNED * given))[:, 0].tolist()
-    return {names[i]: int(given[i]) for i in lost}
+    found = torch.nonzero((given >= FEWEST) & (kept < LEARNED * given))[:, 0]
+    order = given[found].argsort(descending=True, stable=True)
+    return {names[i]: int(given[i]) for i in found[order].tolist()}
 
 
-def almost_all(lost: Mapping[str, int]) -> str:
-    """Name the labels that ``unlearned`` has found."""
-    first = [f"{name[:LONGEST]} ({count:,})" for name, count in list(lost.items())[:SHOWN]]
-    more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
-    classes = "the class" if len(lost) == 1 else f"{len(lost):,} classes:"
-    return f"almost all labels of {classes} {', '.join(first)}{more}"
+def almost_all(classes: Mapping[str, int]) -> str:
+    """Name the labels of classes that were not learned, without control characters."""
 
+    def shown(name: str) -> str:
+        text = "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in name[: LONGEST + 1])
+        return text if len(name) <= LONGEST else text[: LONGEST - 3] + "..."
 
-def remedy(method: str, parameters: Mapping[str, object]) -> str:
-    """Say how to train so that a rare class is learned."""
-    if method.endswith("+ogc") and not {"epsilon", "epsilon0"} & parameters.keys():
-        return "with --set epsilon=2"
-    return "for more epochs" if method == "ce" else "with --method ce"
+    first = [f"{shown(name)} ({count:,})" for name, count in list(classes.items())[:SHOWN]]
+    more = f" and {len(classes) - SHOWN:,} more" if len(classes) > SHOWN else ""
+    which = "the class" if len(classes) == 1 else f"{len(classes):,} classes:"
+    return f"almost all labels of {which} {', '.join(first)}{more}"
 
 
 def margin(log_p: Tensor, labels: Tensor) -> Tensor:

@@ -157,24 +157,22 @@ def test_long_training_is_not_reported_as_too_short(tmp_path):
     assert 0.15 < summary["noise_rate"] < 0.45, "memorisation has not erased the estimate"
 
 
-@pytest.mark.filterwarnings("ignore:OGC. for 128 updates, hardly any sample")
-def test_a_lost_class_is_reported_and_can_be_kept(tmp_path):
-    """Of 3,000 rows, 5 % belong to the class 1, and a tenth of all labels are wrong."""
+def test_a_class_that_was_not_learned_is_reported(tmp_path):
+    """Of 3,000 rows, 1 % belong to the class 1, and a twentieth of all labels are wrong."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(3000, 8, generator=draw)
-    true = (x[:, 0] + 0.3 * torch.randn(3000, generator=draw) > 1.72).long()
-    given = torch.where(torch.rand(3000, generator=draw) < 0.1, 1 - true, true)
+    true = (x[:, 0] + 0.3 * torch.randn(3000, generator=draw) > 2.4).long()
+    given = torch.where(torch.rand(3000, generator=draw) < 0.05, 1 - true, true)
     np.savez("x.npz", X=x.numpy(), y=given.numpy())
-    output = " ".join(works("audit", "x.npz", "--set", "hidden=64", "--out", tmp_path / "lost").split())
+    output = " ".join(works("audit", "x.npz", "--set", "hidden=64", "--out", tmp_path / "run").split())
     labels = int(given.sum())
-    assert f"Note: The network contradicts almost all labels of the class 1 ({labels})." in output
+    assert f"Note: The network rejects almost all labels of the class 1 ({labels})." in output
     assert f"They include almost all labels of the class 1 ({labels})." in output
     assert output.count("Training with --set epsilon=2 may help.") == 2
-    assert json.loads((tmp_path / "lost/audit/audit.json").read_bytes())["unlearned"] == {"1": labels}
-    assert f"including almost all labels of the class 1 ({labels})" in (tmp_path / "lost/audit/audit.html").read_text()
-    output = works("audit", "x.npz", "--set", "hidden=64", "--set", "epsilon=2", "--out", tmp_path / "kept")
-    assert "almost all" not in output
-    assert json.loads((tmp_path / "kept/audit/audit.json").read_bytes())["unlearned"] == {}
+    summary = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
+    assert summary["unlearned"] == {"1": labels}
+    assert f"include almost all labels of the class 1 ({labels})" in (tmp_path / "run/audit/audit.html").read_text()
+    assert "almost all" not in " ".join(sentences(summary | {"unsettled": True})), "one piece of advice is enough"
 
 
 def test_noise_rate_is_the_same_everywhere(tmp_path):

@@ -6,7 +6,8 @@ import torch
 
 from ogc.audit import Issues, find_label_issues
 from ogc.audit.suspicion import TINY, from_surveys
-from ogc.rival_label import LEAD, PRIOR, almost_all, class_confidence, likelier_label, remedy, unlearned
+from ogc.rival_label import LEAD, PRIOR, almost_all, class_confidence, likelier_label, unlearned
+from ogc.training.method import for_rare_classes
 
 
 def random_predictions(N=40, C=4, surveys=3, seed=0):
@@ -266,7 +267,7 @@ def test_non_numeric_input_is_rejected():
 
 def test_class_is_unlearned_if_nearly_all_of_its_labels_are_rejected():
     labels = torch.tensor([0] * 100 + [1] * 100 + [2] * 9 + [3] * 10)
-    accepted = torch.zeros(219, dtype=torch.bool)
+    accepted = torch.zeros(len(labels), dtype=torch.bool)
     accepted[:100], accepted[100:105] = True, True
     assert unlearned(labels, accepted, ["a", "b", "c", "d", "e"]) == {"d": 10}, "c has too few labels, e none"
     accepted[104] = False
@@ -276,11 +277,14 @@ def test_class_is_unlearned_if_nearly_all_of_its_labels_are_rejected():
 def test_unlearned_classes_are_named():
     assert almost_all({"b": 1200}) == "almost all labels of the class b (1,200)"
     assert almost_all({"b": 100, "d": 10}) == "almost all labels of 2 classes: b (100), d (10)"
-    text = almost_all({"x" * 50: 30, "b": 20, "c": 10, "d": 10, "e": 10})
-    assert text == f"almost all labels of 5 classes: {'x' * 40} (30), b (20), c (10) and 2 more"
+    text = almost_all({"x" * 50: 30, "b\x1b[31m": 20, "c": 10, "d": 10, "e": 10})
+    assert (
+        text
+        == f"almost all labels of 5 classes: {'x' * 37}... (30), b\N{REPLACEMENT CHARACTER}[31m (20), c (10) and 2 more"
+    )
 
 
-def test_remedy_depends_on_the_method():
-    assert remedy("ce+ogc", {"every": 32}) == "with --set epsilon=2"
-    assert remedy("fl+ogc", {"epsilon": 2.0}) == remedy("gce", {"q": 0.7}) == "with --method ce"
-    assert remedy("ce", {}) == "for more epochs"
+def test_advice_for_rare_classes_depends_on_the_method():
+    assert for_rare_classes("ce+ogc", {"every": 32}) == "with --set epsilon=2"
+    assert for_rare_classes("fl+ogc", {"epsilon": 2.0}) == for_rare_classes("gce", {"q": 0.7}) == "with --method ce"
+    assert for_rare_classes("ce", {}) == "for more epochs"

@@ -14,7 +14,7 @@ from ogc import OGC, losses
 from ogc.clipping import EMA, Fixed, noisy_to_clean_ratio
 from ogc.given_label import P_MIN, cross_entropy
 from ogc.losses import clipped
-from samples import batch, clipping_ogc, feed, noisy_batch, optimizer_with, queue_of, random, same_bits, state_of
+from samples import batch, clipping_ogc, feed, noisy_batch, optimizer_with, queue_of, same_bits, state_of
 
 BASES = {
     "ce": (losses.CrossEntropy(), reference.ce()),
@@ -379,22 +379,6 @@ def test_warns_once_if_normals_are_hard_to_tell_apart():
         warnings.simplefilter("error")
         for _ in range(40):
             feed(criterion, cluster)
-
-
-@pytest.mark.parametrize(("share", "warns"), [(0.0, True), (0.04, True), (0.1, False)])
-def test_warns_once_if_a_class_is_lost(share, warns):
-    """The network predicts class 0 for all samples but ``share`` of those labelled 1."""
-    criterion = OGC("ce", follow_lr=False, every=1, queue_size=1024)
-    labels = (torch.arange(500) < 50).long()
-    logits = torch.tensor([9.0, 0.0]).repeat(500, 1) + torch.randn(500, 2, generator=random(0))
-    logits[: int(50 * share), 1] += 18
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        for _ in range(140):
-            criterion(logits, labels)
-    lost = [str(warning.message) for warning in seen if "hardly any sample with the label 1" in str(warning.message)]
-    assert len(lost) == warns
-    assert all(message.endswith("pass epsilon=2.") for message in lost)
 
 
 def test_good_fit_resets_the_unreliable_count():

@@ -113,12 +113,14 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     issues = findings.issues
     suspected = issues.is_label_issue
     note = " (probably too high, because training was too short)" if unsettled(findings.surveys) else ""
-    lost = unlearned(issues.given_label, ~suspected, findings.class_names)
-    doubtful = f", including {almost_all(lost)}, which may be right" if lost else ""
     numbers = [
-        (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {len(issues):,}{doubtful}"),
+        (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {len(issues):,}"),
         (share(issues.noise_rate), f"of all labels wrong (estimate){note}"),
     ]
+    if classes := unlearned(issues.given_label, ~suspected, findings.class_names):
+        numbers.append(
+            (f"{len(classes):,}", f"not learned: the issues include {almost_all(classes)}; many may be right")
+        )
     if findings.true is not None:
         wrong = findings.true != issues.given_label
         both = int((wrong & suspected).sum())

@@ -197,7 +197,8 @@ def _train(options: training.TrainOptions, console: Console) -> Path:
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Describe the result of an audit."""
-    from ..rival_label import almost_all, remedy
+    from ..rival_label import almost_all
+    from ..training.method import for_rare_classes
 
     issues, samples, true = summary["issues"], summary["samples"], summary["true_noise_rate"]
     actual = "" if true is None else f" (actual rate: {_percent(true)})"
@@ -208,11 +209,12 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
             "The estimated rate is probably too high, because training was too short for the network to learn the "
             "right labels. Train for more epochs."
         )
-    if summary["unlearned"]:
+    elif summary["unlearned"]:
+        recipe = summary["run"]["recipe"]
         found.append(
-            f"They include {almost_all(summary['unlearned'])}. This often means that the network has not learned a "
-            "rare class, and that these labels are right. Look at them before you apply the suggestions. Training "
-            f"{remedy(summary['run']['recipe']['method'], summary['run']['recipe']['parameters'])} may help."
+            f"They include {almost_all(summary['unlearned'])}. Often the network has just not learned a rare class, "
+            "and many of these labels are right. Look at them before you apply the suggestions. Training "
+            f"{for_rare_classes(recipe['method'], recipe['parameters'])} may help."
         )
     if summary["memorised_from"] is not None:
         found.append(

@@ -46,10 +46,6 @@ LEARNED = 1 / 3
 """A class is learned if at least this share of its recent samples is better than a guess."""
 MOST_CLASSES = 64
 """With more classes, the counts of each class are too small to tell, and p_edge is not used."""
-LOST = 0.05
-"""A class is lost if less than this share of its recent samples is better than a guess."""
-JUDGED = 8
-"""Minimum number of recent samples of a class to tell whether it is lost."""
 
 
 def recent(seen: int, queue_size: int) -> int:
@@ -76,15 +72,6 @@ def gives_up_a_class(counts: Tensor, num_classes: int) -> bool:
         return True
     seen, good = counts[:, :num_classes].double()
     return bool(((good < LEARNED * seen) & (seen > 0)).any()) or not bool((seen > 0).any())
-
-
-def count_lost(updates: Tensor, counts: Tensor, num_classes: int) -> None:
-    """Count the consecutive updates for which each class has been lost: (MOST_CLASSES,) int64, in place."""
-    if num_classes <= MOST_CLASSES:
-        seen, good = counts.double()
-        lost, judged = good < LOST * seen, seen >= JUDGED
-        updates[judged & lost] += 1
-        updates[judged & ~lost] = 0
 
 
 def p_star(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -> float:

@@ -136,7 +136,6 @@ class OGC(Loss):
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
         self._has_warned = self._is_captured = False
         self._num_classes = 0  # known from the first call on
-        self._lost_for = torch.zeros(default_rule.MOST_CLASSES, dtype=torch.int64)  # updates, without our kernels
         self._step = int(self.steps)
 
     # --- Algorithm 1 -------------------------------------------------------------------------------------------------
@@ -220,7 +219,6 @@ class OGC(Loss):
                 p0, tau = self._by_default_rule(p0, mixture, state)
             state.accept(p0, tau, mixture)
         if is_default:
-            default_rule.count_lost(self._lost_for, state.by_class, self._num_classes)
             state.by_class.zero_()  # counts are of the samples since the last update
 
     def _by_default_rule(self, p_ratio: float, mixture: Mixture, state: State) -> tuple[float, float]:
@@ -378,7 +376,7 @@ class OGC(Loss):
         self._step = int(self.steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = ("_optimizer", "_key", "_has_warned", "_is_captured", "_step", "_num_classes", "_lost_for")
+        hidden = ("_optimizer", "_key", "_has_warned", "_is_captured", "_step", "_num_classes")
         return {name: value for name, value in self.__dict__.items() if name not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -14,19 +14,11 @@ if TYPE_CHECKING:
 
 UNRELIABLE_UPDATES = 32
 """Consecutive unreliable updates after which to warn."""
-LOST_UPDATES = 128
-"""Consecutive updates without a class after which to warn."""
 
 
 def find_problem(criterion: OGC) -> str | None:
-    """Return a warning if a class is lost, if the normals have been hard to tell apart, or if nothing is clipped."""
+    """Return a warning if the two normals have been hard to tell apart for long, or if nothing is ever clipped."""
     steps, unreliable = int(criterion.steps), int(criterion.unreliable)
-    if int(criterion._lost_for.max()) >= LOST_UPDATES:
-        return (
-            f"OGC: for {LOST_UPDATES} updates, hardly any sample with the label {int(criterion._lost_for.argmax())} "
-            "has been predicted better than by guessing, so OGC treats the labels of this class as wrong. If they are "
-            "right and the class is rare, pass epsilon=2."
-        )
     if steps < UNRELIABLE_UPDATES * criterion.every:
         return None
     mixture, tau = criterion.mixture, float(criterion.tau)
@@ -46,7 +38,7 @@ def find_problem(criterion: OGC) -> str | None:
         return (
             f"OGC: nothing has been clipped in {steps:,} steps, although {share:.0%} of the samples look noisy: even "
             f"unclipped, their gradients are less than 1 + epsilon times as large as those of clean samples. Leave out "
-            f"{name} to use the default rule, or lower it."
+            f"{name} to use the default rule (unless a class is rare), or lower it."
         )
     return None
 

@@ -147,17 +147,18 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.label_quality_ = np.where(self.classes_[labels] == y, survey.quality().numpy(), 0.0)
             accepted = self.label_quality_ >= 0.5
             self.noise_rate_ = float(np.average(~accepted, weights=weight))
-        self._warn_if_a_class_is_lost(labels, accepted)
+        known = (weight > 0) & (self.classes_[labels] == y)
+        self._check_classes(labels[known], accepted[known])
         return self
 
-    def _warn_if_a_class_is_lost(self, labels: np.ndarray, accepted: np.ndarray) -> None:
-        """Warn unless the user has chosen the settings that decide it: (N,), (N,) bool."""
+    def _check_classes(self, labels: np.ndarray, accepted: np.ndarray) -> None:
+        """Warn if a class was not learned by the default rule: (N,), (N,) bool."""
         names = [str(name) for name in self.classes_]
-        lost = unlearned(torch.from_numpy(labels), torch.from_numpy(accepted), names)
-        if lost and self.max_iter is None and self.epsilon is None:
+        classes = unlearned(torch.from_numpy(labels), torch.from_numpy(accepted), names)
+        if classes and self.epsilon is None and int(self.criterion_.steps) >= STEPS[0]:
             warnings.warn(
-                f"OGCClassifier rejects {almost_all(lost)}. This often means that it has not learned a rare class, and "
-                "that these labels are right. Passing epsilon=2 may help.",
+                f"OGCClassifier rejects {almost_all(classes)}. Often it has just not learned a rare class, and many of "
+                "these labels are right. Passing epsilon=2 may help.",
                 stacklevel=3,
             )
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .._files import write_whole
-from ..rival_label import almost_all, class_confidence, likelier_label, remedy, unlearned
+from ..rival_label import almost_all, class_confidence, likelier_label, unlearned
+from ..training.method import for_rare_classes
 from ..training.recipe import Recipe, never_clips, shown
 from ..training.run_folder import REPORT, StoredRun, read
 from ..training.source import NAMED, OPTIONS
@@ -147,7 +148,7 @@ def noise_sentences(run: StoredRun) -> list[str]:
 
 
 def training_notes(run: StoredRun) -> list[str]:
-    """Warn if training was too short, if it was so long that wrong labels were memorised, or if a class is lost."""
+    """Warn if training was too short, if wrong labels were memorised, or if a class was not learned."""
     surveys = points_of(run.samples.get("survey.history"))
     if unsettled(surveys):
         return [
@@ -160,12 +161,14 @@ def training_notes(run: StoredRun) -> list[str]:
 def _unlearned(run: StoredRun) -> Iterator[str]:
     if not run.samples:
         return
-    seen = run.samples["predicted"] >= 0
-    given, predicted = run.samples["given"][seen], run.samples["predicted"][seen]
-    if lost := unlearned(given, predicted == given, run.facts["classes"]):
+    given, predicted = run.samples["given"], run.samples["predicted"]
+    seen, accepted = predicted >= 0, predicted == given
+    if (surveyed := run.samples.get("survey.train.probabilities")) is not None:  # as in an audit
+        seen, accepted = seen | True, likelier_label(surveyed, given, class_confidence(surveyed, given)) == given
+    if classes := unlearned(given[seen], accepted[seen], run.facts["classes"]):
         yield (
-            f"The network contradicts {almost_all(lost)}. This often means that it has not learned a rare class, and "
-            f"that these labels are right. Training {remedy(run.recipe.method, run.recipe.parameters)} may help."
+            f"The network rejects {almost_all(classes)}. Often it has just not learned a rare class, and many of "
+            f"these labels are right. Training {for_rare_classes(run.recipe.method, run.recipe.parameters)} may help."
         )
 
 
@@ -175,16 +178,16 @@ def _memorised(run: StoredRun, surveys: Sequence[Point]) -> Iterator[str]:
     before, end = [point for point in surveys if point.counts][-1], surveys[-1]
     if before.disagreement - end.disagreement < FEW:
         return
-    instead = "with a smaller network"
+    remedy = "with a smaller network"
     if epsilon := {"epsilon", "epsilon0"} & run.recipe.parameters.keys():
-        instead = f"(while tau is well above 1) with a smaller {epsilon.pop()}"
+        remedy = f"(while tau is well above 1) with a smaller {epsilon.pop()}"
     elif "+" not in run.recipe.method:
-        instead = "with a method that ends in +ogc"
+        remedy = "with a method that ends in +ogc"
     yield (
         f"The network probably memorised wrong labels after epoch {before.epoch}. At that point it contradicted "
         f"{100 * before.disagreement:.1f} % of the labels, and at the end {100 * end.disagreement:.1f} %. The "
         f"estimated noise uses only the first {before.epoch} epochs. To avoid memorisation, train for fewer epochs "
-        f"or {instead}."
+        f"or {remedy}."
     )
 
 

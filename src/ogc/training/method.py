@@ -112,6 +112,13 @@ def by_default(method: str, parameters: Mapping[str, Value]) -> bool:
     return split(method)[2] == "ogc" and not parameters.keys() & {"epsilon", "epsilon0"}
 
 
+def for_rare_classes(method: str, parameters: Mapping[str, Value]) -> str:
+    """Say how to train instead if a rare class was not learned."""
+    if by_default(method, parameters):
+        return "with --set epsilon=2"
+    return "for more epochs" if method == "ce" else "with --method ce"
+
+
 def build(
     method: str,
     parameters: Mapping[str, Value],
