@@ -118,9 +118,8 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
         (share(issues.noise_rate), f"of all labels wrong (estimate){note}"),
     ]
     if classes := unlearned(issues.given_label, ~suspected, findings.class_names):
-        numbers.append(
-            (f"{len(classes):,}", f"not learned: the issues include {almost_all(classes)}; many may be right")
-        )
+        what = f"{'class' if len(classes) == 1 else 'classes'} probably not learned: the issues include"
+        numbers.append((f"{len(classes):,}", f"{what} {almost_all(classes)}, and many of these may be right"))
     if findings.true is not None:
         wrong = findings.true != issues.given_label
         both = int((wrong & suspected).sum())
