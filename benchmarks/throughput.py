@@ -69,10 +69,8 @@ def main() -> None:
 
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
-    data = (
-        random_images() if args.data is None else cifar10(args.data)[0],
-        {},
-    )  # no test set: memory of training alone
+    images = random_images() if args.data is None else cifar10(args.data)[0]
+    data = images, dict[str, Dataset]()  # no test set, so that the memory is that of training alone
     changes = {"precision": "bf16"} | ({"average": 0.999} if args.average else {})
     methods = args.methods.split(",")
     counts = [int(n) for n in args.runs.split(",")]

@@ -161,15 +161,21 @@ def training_notes(run: StoredRun) -> list[str]:
 def _unlearned(run: StoredRun) -> Iterator[str]:
     if not run.samples:
         return
-    given, predicted = run.samples["given"], run.samples["predicted"]
-    seen, accepted = predicted >= 0, predicted == given
-    if (surveyed := run.samples.get("survey.train.probabilities")) is not None:  # as in an audit
-        seen, accepted = seen | True, likelier_label(surveyed, given, class_confidence(surveyed, given)) == given
-    if classes := unlearned(given[seen], accepted[seen], run.facts["classes"]):
+    given, predicted, rejected = run.samples["given"], run.samples["predicted"], _rejected(run)
+    if rejected is None:
+        seen = predicted >= 0
+        given, rejected = given[seen], (predicted != given)[seen]
+    if classes := unlearned(given, ~rejected, run.facts["classes"]):
         yield (
             f"The network rejects {almost_all(classes)}. Often it has just not learned a rare class, and many of "
             f"these labels are right. Training {for_rare_classes(run.recipe.method, run.recipe.parameters)} may help."
         )
+
+
+def _rejected(run: StoredRun) -> Tensor | None:
+    """Return True for the labels that the surveys reject, as in an audit: (N,) bool. None without surveys."""
+    p, given = run.samples.get("survey.train.probabilities"), run.samples["given"]
+    return None if p is None else likelier_label(p, given, class_confidence(p, given)) != given
 
 
 def _memorised(run: StoredRun, surveys: Sequence[Point]) -> Iterator[str]:
@@ -229,8 +235,8 @@ def class_rows(run: StoredRun) -> Iterator[ClassRow]:
     other = (predicted >= 0) & (predicted != given)
     otherwise = per_class(other)
     suspected = None if mixture is None else per_class(mixture.noise_probability(H) > 0.5)  # NaN is not suspected
-    if (surveyed := run.samples.get("survey.train.probabilities")) is not None:
-        suspected = per_class(likelier_label(surveyed, given, class_confidence(surveyed, given)) != given)
+    if (rejected := _rejected(run)) is not None:
+        suspected = per_class(rejected)
     wrong = per_class(given != run.samples["true"]) if "true" in run.samples else None
     pairs = torch.bincount(given[other] * count + predicted[other], minlength=count * count).view(count, count)
     order = ((otherwise if suspected is None else suspected) / samples.clamp(min=1)).argsort(
