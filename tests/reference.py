@@ -227,6 +227,7 @@ class ReferenceDefault(ReferenceOGC):
         super().__init__(loss, epsilon=0.5, every=every, queue_size=queue_size)
         self.seen = 0
         self.since: list[tuple[int, float]] = []  # label and H of the samples since the last update
+        self.of_class: dict[int, float] = {}  # p0 of the classes that have been lost
         self.cases: set[str] = set()  # of the rule, that have occurred
 
     def step(self, logits: Array, labels: Sequence[int], lr: float) -> tuple[float, list[float]]:
@@ -244,8 +245,10 @@ class ReferenceDefault(ReferenceOGC):
         if self.steps % self.period == 0 and self.seen >= min(256, self.queue_size) and lr > 0:
             self.update(lr)
         losses = []
-        for h in entropies:
-            losses.append(clipped(self.loss.value, self.loss.slope, min(math.exp(-h), 1 - P_MIN), self.p0, self.tau))
+        for label, h in zip(labels, entropies, strict=True):
+            p0 = self.of_class.get(int(label), self.p0)
+            tau = float(self.loss.slope(p0))
+            losses.append(clipped(self.loss.value, self.loss.slope, min(math.exp(-h), 1 - P_MIN), p0, tau))
         return sum(losses) / len(losses), losses
 
     def update(self, lr: float) -> None:
@@ -268,6 +271,14 @@ class ReferenceDefault(ReferenceOGC):
         else:
             self.cases.add("a class is given up")
         alpha = math.exp(-self.period / 16)
+        for c in range(self.num_classes if self.num_classes <= 64 else 0):
+            of_class = [h for label, h in since if label == c]
+            good = sum(h < chance for h in of_class)
+            if of_class and good < 0.05 * len(of_class):
+                self.cases.add("a class is lost")
+            if of_class and (c in self.of_class or good < 0.05 * len(of_class)):
+                aim_of_class = max(aim * min(1, good / len(of_class) / 0.05), P_MIN)
+                self.of_class[c] = alpha * self.of_class.get(c, self.p0) + (1 - alpha) * aim_of_class
         self.p0 = alpha * self.p0 + (1 - alpha) * aim
         self.tau = float(self.loss.slope(self.p0))
 

@@ -64,6 +64,7 @@ def check_state(fast: OGC, slow: OGC) -> None:
     assert_close(fast.queue[:-1].cpu(), slow.queue[:-1], rtol=1e-5, atol=1e-6)
     assert_close(fast.solution.cpu(), slow.solution, rtol=1e-4, atol=1e-6, equal_nan=True)
     assert torch.equal(fast.by_class.cpu(), slow.by_class)
+    assert_close(fast.thresholds.cpu(), slow.thresholds, rtol=1e-4, atol=1e-6)
     assert_close(fast.history.cpu(), slow.history, rtol=1e-4, atol=1e-6, equal_nan=True)
     assert_close(fast.highest_lr.cpu(), slow.highest_lr, rtol=1e-15, atol=0)
 

@@ -8,7 +8,16 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 from ogc import OGC
-from ogc.clipping.default_rule import count_classes, follow, gives_up_a_class, p_star, period, recent
+from ogc.clipping.default_rule import (
+    better_than_guess,
+    count_classes,
+    follow,
+    follow_class,
+    gives_up_a_class,
+    p_star,
+    period,
+    recent,
+)
 from ogc.clipping.loss_queue import newest, push
 from ogc.clipping.mixture import Mixture
 from ogc.given_label import P_MIN
@@ -65,12 +74,24 @@ def test_samples_are_counted_per_class():
     H = torch.tensor([0.1, 0.2, 5.0, 5.0, math.nan, 0.1])
     count_classes(counts, H, torch.tensor([0, 0, 0, 1, 1, -100]), 3)
     assert counts[:, :3].tolist() == [[4, 1, 0], [3, 0, 0]]  # an ignored label is NaN in the queue; here it is class 0
-    assert gives_up_a_class(counts, 3)
-    assert not gives_up_a_class(counts[:, :1], 1)
-    count_classes(counts, torch.tensor([0.1]), torch.tensor([1]), 3)
-    assert not gives_up_a_class(counts, 3)  # one of two is more than a third
-    assert gives_up_a_class(counts, 65)
-    assert gives_up_a_class(torch.zeros(2, 64), 3)
+    assert better_than_guess(counts, 3) == {0: 0.75, 1: 0.0}
+    assert better_than_guess(counts, 65) == {}  # too many classes to tell
+
+
+def test_class_is_given_up_if_fewer_than_a_third_are_better_than_a_guess():
+    assert gives_up_a_class({0: 0.75, 1: 0.0})
+    assert not gives_up_a_class({0: 0.75, 1: 1 / 3})
+    assert gives_up_a_class({})  # no samples to tell from
+
+
+def test_lost_class_is_clipped_less():
+    """Of 20 samples, one is 5 %: from there on p0 of the class moves like that of the others."""
+    shared = follow(0.2, 0.5, steps=4)
+    assert follow_class(0.2, 0.2, 0.5, 1 / 20, steps=4) == shared
+    assert follow_class(0.2, 0.2, 0.5, 1 / 40, steps=4) == follow(0.2, 0.25, steps=4)
+    assert follow_class(0.2, 0.2, 0.5, 0.0, steps=4) == follow(0.2, P_MIN, steps=4)
+    assert follow_class(0.2, 0.2, 0.5, None, steps=4) == shared  # no samples, and not lost before
+    assert follow_class(0.1, 0.2, 0.5, None, steps=4) == 0.1
 
 
 def test_ignored_samples_are_not_counted():

@@ -115,6 +115,7 @@ def test_state_dict_keys():
         "solution",
         "highest_lr",
         "by_class",
+        "thresholds",
         "history",
         "_extra_state",
     }

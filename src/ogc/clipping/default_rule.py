@@ -19,12 +19,21 @@ samples are better than a guess: it has not been learned yet, and p_edge would p
 
 p0 follows p* with a short memory: p0_t = alpha p0_{t-1} + (1 - alpha) p*. For CE, where p0 = 1/tau, this is the EMA
 schedule of the paper with p* in place of 1.
+
+Each class c has a p0 of its own, which follows
+
+    p*_c = p* min(1, g_c / 0.05)
+
+where g_c is the share of its recent samples that are better than a guess. p*_c differs from p* only for a class that is
+lost, that is, hardly ever predicted. To the mixture the samples of such a class look like wrong labels, and if they
+were clipped like those, the network would never learn the class. A lost class without recent samples keeps its p0.
 ``docs/tables.md`` compares the default with the rule of the paper.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from torch import Tensor
 
@@ -44,8 +53,10 @@ EARLY_UPDATES = 8
 """During the first EARLY_STEPS steps, updates are EARLY_UPDATES times as frequent."""
 LEARNED = 1 / 3
 """A class is learned if at least this share of its recent samples is better than a guess."""
+LOST = 0.05
+"""A class is lost if fewer of its recent samples are better than a guess. Its samples are clipped less."""
 MOST_CLASSES = 64
-"""With more classes, the counts of each class are too small to tell, and p_edge is not used."""
+"""With more classes, the counts of each class are too small to tell. p_edge is not used, and all classes share p0."""
 
 
 def recent(seen: int, queue_size: int) -> int:
@@ -66,12 +77,16 @@ def count_classes(counts: Tensor, H: Tensor, labels: Tensor, num_classes: int) -
     counts[1].scatter_add_(0, label, (H.to(widest_float(H.device)) < math.log(num_classes)).to(counts.dtype))
 
 
-def gives_up_a_class(counts: Tensor, num_classes: int) -> bool:
-    """Return True if a class that occurs has not been learned, or if there are too few samples to tell."""
+def better_than_guess(counts: Tensor, num_classes: int) -> dict[int, float]:
+    """Return g_c for each class c with recent samples: (2, MOST_CLASSES). Empty if there are too many classes."""
     if num_classes > MOST_CLASSES:
-        return True
-    seen, good = counts[:, :num_classes].double()
-    return bool(((good < LEARNED * seen) & (seen > 0)).any()) or not bool((seen > 0).any())
+        return {}
+    return {c: good / seen for c, (seen, good) in enumerate(counts[:, :num_classes].T.tolist()) if seen}
+
+
+def gives_up_a_class(shares: Mapping[int, float]) -> bool:
+    """Return True if a class that occurs has not been learned, or if there are too few samples to tell."""
+    return not shares or min(shares.values()) < LEARNED
 
 
 def p_star(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -> float:
@@ -89,6 +104,17 @@ def follow(p0: float, p_star: float, steps: int) -> float:
     """Return p0 after it has moved towards p* for this number of steps."""
     alpha = math.exp(-steps / MEMORY)
     return alpha * p0 + (1 - alpha) * p_star
+
+
+def follow_class(p0_c: float, p0: float, p_star: float, share: float | None, steps: int) -> float:
+    """Return the p0 of a class after it has moved towards p*_c for this number of steps.
+
+    :param p0: of the other classes, before this update.
+    :param share: g_c, the share of the recent samples of the class that are better than a guess; None without samples.
+    """
+    if share is None and p0_c != p0:
+        return p0_c
+    return follow(p0_c, max(p_star * min(1.0, 1.0 if share is None else share / LOST), P_MIN), steps)
 
 
 def period(step: int, every: int) -> int:

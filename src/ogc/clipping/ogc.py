@@ -82,6 +82,7 @@ class OGC(Loss):
     solution: Tensor
     highest_lr: Tensor
     by_class: Tensor
+    thresholds: Tensor
     history: Tensor
     slopes: Slopes
 
@@ -222,11 +223,21 @@ class OGC(Loss):
             state.by_class.zero_()  # counts are of the samples since the last update
 
     def _by_default_rule(self, p_ratio: float, mixture: Mixture, state: State) -> tuple[float, float]:
-        """Return p0, moved towards p* of the default rule, and its tau. ``p_ratio`` solves Eq. 12."""
-        gives_up = default_rule.gives_up_a_class(state.by_class, self._num_classes)
-        p_star = default_rule.p_star(mixture, p_ratio, self._num_classes, gives_up)
-        p0 = default_rule.follow(float(Solution.unpack(state.solution).p0), p_star, self._period(int(state.steps)))
-        return p0, self.slopes.at(p0)
+        """Return p0, moved towards p* of the default rule, and its tau. ``p_ratio`` solves Eq. 12.
+
+        Move the p0 of each class as well.
+        """
+        shares = default_rule.better_than_guess(state.by_class, self._num_classes)
+        p_star = default_rule.p_star(mixture, p_ratio, self._num_classes, default_rule.gives_up_a_class(shares))
+        steps, last = self._period(int(state.steps)), float(Solution.unpack(state.solution).p0)
+        p0 = default_rule.follow(last, p_star, steps)
+        p0s = [
+            default_rule.follow_class(each, last, p_star, shares.get(c), steps)
+            for c, each in enumerate(state.thresholds[0].tolist())
+        ]
+        tau = {each: self.slopes.at(each) for each in {p0, *p0s}}
+        state.thresholds.copy_(torch.tensor([p0s, [tau[each] for each in p0s]], dtype=torch.float64))
+        return p0, tau[p0]
 
     def _follow_schedule(self, state: State) -> None:
         """Move tau by ``threshold``, which takes the place of lines 7 to 12. No host read on CUDA."""
@@ -252,7 +263,7 @@ class OGC(Loss):
 
     @property
     def tau(self) -> Tensor:
-        """The largest gradient with respect to p, slope(p0); 0-dim."""
+        """The largest gradient with respect to p, slope(p0); 0-dim. The default rule clips lost classes less."""
         return Solution.unpack(self.solution).tau.clone()
 
     @property
@@ -294,15 +305,21 @@ class OGC(Loss):
     def per_sample(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the clipped loss at the current tau, without updating the state."""
         H = cross_entropy(logits, labels, self.ignore_index)
-        return clipped(self.base, H, *self.p0_and_tau(H))
+        return clipped(self.base, H, *self.p0_and_tau(H, labels, logits.shape[1]))
 
-    def p0_and_tau(self, H: Tensor) -> Sequence[Tensor] | Sequence[float]:
-        """Return copies of p0 and tau for a loss of H: floats if they can be read, tensors otherwise.
+    def p0_and_tau(self, H: Tensor, labels: Tensor, num_classes: int) -> Sequence[Tensor] | Sequence[float]:
+        """Return copies of p0 and tau for a loss of H: floats if all samples share them and they can be read.
 
-        The next update overwrites the buffer, and backward may still need the old values.
+        Otherwise tensors, with the shape of H if classes may differ. The next update overwrites the buffers, and
+        backward may still need the old values.
         """
-        current = self.solution[:2]
-        return current.tolist() if can_read(current) else current.to(H.dtype, copy=True).to(H.device).unbind()
+        current, may_read = self.solution[:2], can_read(self.solution)
+        if self.rule == "default" and num_classes <= default_rule.MOST_CLASSES:
+            by_class = self.thresholds[:, :num_classes]
+            if not may_read or (by_class[0] != current[0]).any():
+                by_class = by_class.to(H.dtype).to(H.device)
+                return by_class[:, labels.clamp(0, num_classes - 1)].unbind()
+        return current.tolist() if may_read else current.to(H.dtype, copy=True).to(H.device).unbind()
 
     def _state(self) -> State:
         return State(*(cast(Tensor, self._buffers[name]) for name in State._fields))

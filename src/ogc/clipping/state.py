@@ -50,6 +50,7 @@ class State(NamedTuple):
     solution: Tensor  # (7,) float64: a packed Solution
     highest_lr: Tensor  # () float64: highest learning rate so far
     by_class: Tensor  # (2, MOST_CLASSES) int64: samples since the last update, and those better than a guess
+    thresholds: Tensor  # (2, MOST_CLASSES) float64: p0 and tau of each class, by the default rule
     history: Tensor  # (2, OCTAVES) float64: tau and noisy_weight at the last update before each power of two steps
 
     @classmethod
@@ -68,6 +69,7 @@ class State(NamedTuple):
             solution=Solution.pack(P_MIN, steepest),
             highest_lr=torch.zeros((), dtype=torch.float64),
             by_class=torch.zeros(2, MOST_CLASSES, dtype=torch.int64),
+            thresholds=torch.tensor([[P_MIN], [steepest]], dtype=torch.float64).repeat(1, MOST_CLASSES),
             history=torch.full((2, OCTAVES), math.nan, dtype=torch.float64),
         )
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...given_label import H_MAX, H_MIN, P_MIN
 from ...losses import GCE, CrossEntropy, Focal, Pointwise
-from ..default_rule import EARLY_STEPS, EPSILON, LEARNED, MEMORY, MOST_CLASSES, RECENT, period
+from ..default_rule import EARLY_STEPS, EPSILON, LEARNED, LOST, MEMORY, MOST_CLASSES, RECENT, period
 from ..epsilon import MISSING_OPTIMIZER
 from ..mixture import EM_STEPS, LLOYD_STEPS, SAME_MEAN, TINY, TOLERANCE, VARIANCE_ADDED
 from ..ratio import GRID
@@ -79,7 +79,7 @@ if triton is not None:
     _LLOYD_STEPS, _EM_STEPS = tl.constexpr(LLOYD_STEPS), tl.constexpr(EM_STEPS)
     _EARLY_STEPS, _MEMORY = tl.constexpr(EARLY_STEPS), tl.constexpr(MEMORY)
     _RECENT, _OCTAVES = tl.constexpr(RECENT), tl.constexpr(OCTAVES)
-    _LEARNED, _MOST_CLASSES = tl.constexpr(LEARNED), tl.constexpr(MOST_CLASSES)
+    _LEARNED, _LOST, _MOST_CLASSES = tl.constexpr(LEARNED), tl.constexpr(LOST), tl.constexpr(MOST_CLASSES)
     _UNRELIABLE, _LOWEST = tl.constexpr(UNRELIABLE_SEPARATION), tl.constexpr(torch.finfo(torch.float32).min)
 
     # --- Algorithm 1, lines 5 to 12: push and update ---------------------------------------------------------------
@@ -114,6 +114,15 @@ if triton is not None:
         return weight, mean, var, tl.log(weight) - 0.5 * tl.log(var) - mean * mean / (2 * var), mean / var, -0.5 / var
 
     @triton.jit
+    def _slope_at(p, table):
+        """Return the slope at p, as in threshold.Slopes.at."""
+        logit = (_LOGIT_MAX - tl.log(p / (1 - p))) / _LOGIT_STEP
+        left = tl.minimum(tl.maximum(logit.to(tl.int32), 0), _TABLE - 1)
+        below, above = tl.log(tl.load(table + left)), tl.log(tl.load(table + left + 1))
+        part = tl.minimum(tl.maximum(logit - left.to(tl.float64), 0.0), 1.0)
+        return tl.exp(below + (above - below) * part)
+
+    @triton.jit
     def _update(
         queue,
         seen,
@@ -128,6 +137,7 @@ if triton is not None:
         degenerate,
         unreliable,
         by_class,
+        thresholds,
         history,
         DEFAULT: tl.constexpr,
         Q: tl.constexpr,
@@ -174,6 +184,7 @@ if triton is not None:
             wn, mn, vn, an, bn, cn = _normal(s0, s1, s2, samples)
             step = tl.where(tl.abs(likelihood - last) < _TOLERANCE, _EM_STEPS, step + 1)
         is_degenerate = (tl.abs(mn - m) < _SAME_MEAN) | (w < 2.0 / samples) | (wn < 2.0 / samples)
+        good = is_degenerate == 0
         swap = m > mn
         weight = tl.where(swap, w, wn)
         m, mn = tl.where(swap, mn, m), tl.where(swap, m, mn)
@@ -212,8 +223,10 @@ if triton is not None:
             each = tl.arange(0, _MOST_CLASSES)
             of_class = tl.load(by_class + each)
             better = tl.load(by_class + _MOST_CLASSES + each)
-            lost = (of_class > 0) & (better.to(tl.float64) < _LEARNED * of_class.to(tl.float64))
-            gives_up = (tl.sum(lost.to(tl.int32), 0) > 0) | (tl.sum(of_class, 0) == 0)
+            occurs = of_class > 0
+            not_learned = occurs & (better.to(tl.float64) < _LEARNED * of_class.to(tl.float64))
+            gives_up = (tl.sum(not_learned.to(tl.int32), 0) > 0) | (tl.sum(of_class, 0) == 0)
+            share = tl.where(occurs, better.to(tl.float64) / tl.maximum(of_class, 1).to(tl.float64), 1.0)
             tl.debug_barrier()
             tl.store(by_class + each, tl.zeros((_MOST_CLASSES,), tl.int64))
             tl.store(by_class + _MOST_CLASSES + each, tl.zeros((_MOST_CLASSES,), tl.int64))
@@ -222,13 +235,16 @@ if triton is not None:
             aim = tl.where(mn <= log_classes, tl.minimum(p0, tl.exp(-log_classes)), aim)
             alpha = tl.exp(-steps.to(tl.float64) / _MEMORY)
             p0 = alpha * before + (1 - alpha) * aim
-            logit = (_LOGIT_MAX - tl.log(p0 / (1 - p0))) / _LOGIT_STEP
-            left = tl.minimum(tl.maximum(logit.to(tl.int32), 0), _TABLE - 1)
-            below, above = tl.log(tl.load(table + left)), tl.log(tl.load(table + left + 1))
-            part = tl.minimum(tl.maximum(logit - left.to(tl.float64), 0.0), 1.0)
-            tau = tl.exp(below + (above - below) * part)
+            tau = _slope_at(p0, table)
+            of_each = tl.load(thresholds + each)
+            aim_of_each = tl.maximum(aim * tl.minimum(share / _LOST, 1.0), _P_MIN)
+            moved = tl.where(occurs | (of_each == before), alpha * of_each + (1 - alpha) * aim_of_each, of_each)
+            moved = tl.where((of_each == before) & (aim_of_each == aim), p0, moved)  # the same bits
+            tl.debug_barrier()
+            tl.store(thresholds + each, moved, mask=good)
+            tl.store(thresholds + _MOST_CLASSES + each, _slope_at(moved, table), mask=good)
 
-        good = is_degenerate == 0  # the slots of the solution are in the order of state.Solution
+        # the slots of the solution are in the order of state.Solution
         tl.store(solution, p0, mask=good)
         tl.store(solution + 1, tau, mask=good)
         tl.store(solution + 2, m, mask=good)
@@ -346,6 +362,7 @@ if triton is not None:
         solution,
         highest_lr,
         by_class,
+        thresholds,
         history,
         slope,
         width,
@@ -421,6 +438,7 @@ if triton is not None:
                 degenerate,
                 unreliable,
                 by_class,
+                thresholds,
                 history,
                 DEFAULT,
                 Q,
@@ -432,14 +450,20 @@ if triton is not None:
         if LOSS is not None:
             tl.debug_barrier()
             p0, tau = tl.load(solution).to(tl.float32), tl.load(solution + 1).to(tl.float32)
+            if DEFAULT:
+                own = valid & (C <= _MOST_CLASSES)
+                p0 = tl.where(own, tl.load(thresholds + label, mask=own, other=0.0).to(tl.float32), p0)
+                tau = tl.where(
+                    own, tl.load(thresholds + _MOST_CLASSES + label, mask=own, other=0.0).to(tl.float32), tau
+                )
             value, by_H = _clipped(H, p0, tau, parameter, LOSS)
             share = 1.0
             if MEAN:
                 share = 1.0 / tl.maximum(tl.sum(kept.to(tl.int32), 0), 1).to(tl.float32)
             tl.store(pull + row, tl.where(kept, by_H * share, 0.0), mask=inside)
             tl.store(outcome, tl.sum(tl.where(kept, value, 0.0), 0) * share)
-            tl.store(outcome + 1, p0)
-            tl.store(outcome + 2, tau)
+            tl.store(outcome + 1 + row, p0, mask=inside)
+            tl.store(outcome + 1 + N + row, tau, mask=inside)
             tl.debug_barrier()
             _differentiate(logits, of_row, of_class, labels, N, C, top, log_sum, pull, gradient, ROWS, CLASSES)
 
@@ -466,6 +490,7 @@ if triton is not None:
         degenerate,
         unreliable,
         by_class,
+        thresholds,
         history,
         DEFAULT: tl.constexpr,
         Q: tl.constexpr,
@@ -494,6 +519,7 @@ if triton is not None:
                 degenerate,
                 unreliable,
                 by_class,
+                thresholds,
                 history,
                 DEFAULT,
                 Q,
@@ -503,7 +529,7 @@ if triton is not None:
 
 
 def step(criterion: OGC, state: State, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """Run Algorithm 1, lines 4 to 13, in one launch: (N, C), (N,) -> value (), gradient (N, C), p0 and tau.
+    """Run Algorithm 1, lines 4 to 13, in one launch: (N, C), (N,) -> value (), gradient (N, C), p0 (N,), tau (N,).
 
     Return None, and update the state only, if the kernel does not implement the loss or its reduction.
     """
@@ -512,10 +538,10 @@ def step(criterion: OGC, state: State, logits: Tensor, labels: Tensor) -> tuple[
         update_state(criterion, state, logits, labels)
         return None
     gradient = logits.new_empty(logits.shape, dtype=torch.float32)
-    outcome = gradient.new_empty(3)
+    outcome = gradient.new_empty(1 + 2 * len(labels))
     _launch_step(criterion, state, logits, labels, loss, parameter, outcome, gradient)
-    value, p0, tau = outcome.unbind()
-    return value, gradient, p0, tau
+    p0, tau = outcome[1:].view(2, -1).unbind()
+    return outcome[0], gradient, p0, tau
 
 
 def update_state(criterion: OGC, state: State, logits: Tensor, labels: Tensor) -> None:
@@ -616,6 +642,7 @@ def update(criterion: OGC, state: State, epsilon: Tensor | float, by_clock: bool
             state.degenerate,
             state.unreliable,
             state.by_class,
+            state.thresholds,
             state.history,
             Q=size,
             BLOCK=block,

@@ -31,7 +31,7 @@ def clipped_loss(criterion: OGC, logits: Tensor, labels: Tensor, log_p: Tensor, 
     with torch.no_grad():
         num_classes = log_p.shape[1]
         share = criterion.shares(labels, num_classes, H.dtype)
-        p0, tau = criterion.p0_and_tau(H)
+        p0, tau = criterion.p0_and_tau(H, labels, num_classes)
         p = torch.exp(-H)
         value = criterion.combine(clipped(criterion.base, H, p0, tau, p=p), share)
         if not differentiable:
