@@ -5,8 +5,8 @@
     python benchmarks/rare_classes.py --write docs/tables.md     # update its part of that page
 
 Data, noise and networks are those of tables.py, with at most 1,500 rows per set. Balanced accuracy is the mean of the
-accuracies of the two classes, on correct test labels: 50 % if one of them is never predicted. The rule for lost classes
-was chosen on other sets, with seeds 100 and 101 (docs/log.md).
+accuracies of the two classes, on correct test labels: 50 % if one of them is never predicted. The treatment of rare
+classes by the default rule was chosen on other sets, with seeds 100 and 101 (docs/log.md).
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class ReferenceDefault(ReferenceOGC):
         super().__init__(loss, epsilon=0.5, every=every, queue_size=queue_size)
         self.seen = 0
         self.since: list[tuple[int, float]] = []  # label and H of the samples since the last update
-        self.of_class: dict[int, float] = {}  # p0 of the classes that have been lost
+        self.factors: dict[int, float] = {}  # p0 of a class is its factor times p0, 1 if it is not here
         self.cases: set[str] = set()  # of the rule, that have occurred
 
     def step(self, logits: Array, labels: Sequence[int], lr: float) -> tuple[float, list[float]]:
@@ -246,7 +246,7 @@ class ReferenceDefault(ReferenceOGC):
             self.update(lr)
         losses = []
         for label, h in zip(labels, entropies, strict=True):
-            p0 = self.of_class.get(int(label), self.p0)
+            p0 = max(self.factors.get(int(label), 1.0) * self.p0, P_MIN)
             tau = float(self.loss.slope(p0))
             losses.append(clipped(self.loss.value, self.loss.slope, min(math.exp(-h), 1 - P_MIN), p0, tau))
         return sum(losses) / len(losses), losses
@@ -274,11 +274,9 @@ class ReferenceDefault(ReferenceOGC):
         for c in range(self.num_classes if self.num_classes <= 64 else 0):
             of_class = [h for label, h in since if label == c]
             good = sum(h < chance for h in of_class)
-            if of_class and good < 0.05 * len(of_class):
-                self.cases.add("a class is lost")
-            if of_class and (c in self.of_class or good < 0.05 * len(of_class)):
-                aim_of_class = max(aim * min(1, good / len(of_class) / 0.05), P_MIN)
-                self.of_class[c] = alpha * self.of_class.get(c, self.p0) + (1 - alpha) * aim_of_class
+            if of_class:
+                goal = min(1, 3 * good / len(of_class))
+                self.factors[c] = alpha * self.factors.get(c, 1.0) + (1 - alpha) * goal
         self.p0 = alpha * self.p0 + (1 - alpha) * aim
         self.tau = float(self.loss.slope(self.p0))
 

@@ -127,10 +127,11 @@ def test_values_within_rounding_error_count_as_equal():
     assert int(fast.degenerate) == 1
 
 
-def clip(*criteria: OGC) -> None:
+def clip(*criteria: OGC, p0: float = 0.2) -> None:
     for criterion in criteria:
-        p0 = torch.tensor(0.2, dtype=torch.float64)
-        criterion.solution[0], criterion.solution[1] = p0, criterion.base.slope(p0)
+        at = torch.tensor(p0, dtype=torch.float64)
+        criterion.solution[:2] = torch.stack([at, criterion.base.slope(at)])
+        criterion.thresholds[:] = criterion.solution[:2, None]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -204,13 +205,9 @@ def test_double_backward():
     for criterion in (fast, slow):
         x = logits.to(DEVICE if criterion is fast else "cpu").requires_grad_()
         (first,) = torch.autograd.grad(criterion(x, labels.to(x.device)), x, create_graph=True)
-        overwrite_solution(criterion)  # the gradient uses the p0 of the forward pass
+        clip(criterion, p0=0.9)  # the gradient uses the p0 of the forward pass
         second.append(torch.autograd.grad(first.square().sum(), x)[0].cpu())
     assert_close(*second, rtol=1e-4, atol=1e-7)
-
-
-def overwrite_solution(criterion: OGC) -> None:
-    criterion.solution[:2] = 0.9
 
 
 def test_unsupported_batches_are_rejected():

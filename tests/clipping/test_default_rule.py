@@ -12,7 +12,7 @@ from ogc.clipping.default_rule import (
     better_than_guess,
     count_classes,
     follow,
-    follow_class,
+    follow_share,
     gives_up_a_class,
     p_star,
     period,
@@ -84,14 +84,23 @@ def test_class_is_given_up_if_fewer_than_a_third_are_better_than_a_guess():
     assert gives_up_a_class({})  # no samples to tell from
 
 
-def test_lost_class_is_clipped_less():
-    """Of 20 samples, one is 5 %: from there on p0 of the class moves like that of the others."""
-    shared = follow(0.2, 0.5, steps=4)
-    assert follow_class(0.2, 0.2, 0.5, 1 / 20, steps=4) == shared
-    assert follow_class(0.2, 0.2, 0.5, 1 / 40, steps=4) == follow(0.2, 0.25, steps=4)
-    assert follow_class(0.2, 0.2, 0.5, 0.0, steps=4) == follow(0.2, P_MIN, steps=4)
-    assert follow_class(0.2, 0.2, 0.5, None, steps=4) == shared  # no samples, and not lost before
-    assert follow_class(0.1, 0.2, 0.5, None, steps=4) == 0.1
+def test_factor_of_a_class_follows_its_share_of_good_samples():
+    assert follow_share(1.0, 1 / 3, steps=4) == 1
+    assert follow_share(1.0, 0.0, steps=16) == pytest.approx(math.exp(-1))
+    assert follow_share(0.1, 1 / 6, steps=10**6) == 0.5
+    assert follow_share(0.1, None, steps=4) == 0.1  # no samples to tell from
+
+
+def test_class_that_is_given_up_is_clipped_less():
+    """Class 0 is always predicted, and class 1 never. Both halves of the labels have the same H."""
+    criterion = OGC("ce", follow_lr=False, every=8)
+    logits, labels = torch.tensor([[2.0, -2.0]]).repeat(64, 1), torch.arange(64) // 56
+    for _ in range(64):
+        criterion(logits, labels)
+    wrong = torch.tensor([[-4.0, 4.0], [4.0, -4.0]], requires_grad=True)
+    criterion(wrong, torch.tensor([0, 1])).backward()
+    of_0, of_1 = wrong.grad.abs().sum(1)
+    assert of_1 > 10 * of_0
 
 
 def test_ignored_samples_are_not_counted():

@@ -66,7 +66,8 @@ def test_state_of_an_older_version_is_resumed(recorded):
     rule = {"threshold": EMA(0.9)} if recorded["rule"] == "ema" else {}
     criterion = OGC(optimizer=optimizer, every=8, queue_size=128, **recorded["arguments"], **rule)
     extra = recorded["state"]["_extra_state"]
-    tensors = {n: torch.tensor(recorded["state"][n], dtype=b.dtype) for n, b in criterion.named_buffers()}
+    saved = {name: recorded["state"][name] for name, _ in criterion.named_buffers() if name != "thresholds"}
+    tensors = {name: torch.tensor(values, dtype=getattr(criterion, name).dtype) for name, values in saved.items()}
     criterion.load_state_dict({**tensors, "_extra_state": extra})
     values = []
     for step in range(21, 61):

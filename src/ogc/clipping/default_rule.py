@@ -14,19 +14,20 @@ is small even without clipping, and because without a falling learning rate the 
 
 A uniform guess has probability 1/C and H = log C. While the noisy samples are better than a guess, they are as likely
 to be hard as to be wrong, and only samples worse than a guess are clipped. As mu_n rises above log C, p_edge grows
-gradually from 1/C, because of the term 3 log C - 2 mu_n. A class is given up if fewer than a third of its recent
-samples are better than a guess: it has not been learned yet, and p_edge would prevent that.
+gradually from 1/C, because of the term 3 log C - 2 mu_n. A class is given up if g_c, the share of its recent samples
+that are better than a guess, is below 1/3: it has not been learned yet, and p_edge would prevent that.
 
 p0 follows p* with a short memory: p0_t = alpha p0_{t-1} + (1 - alpha) p*. For CE, where p0 = 1/tau, this is the EMA
 schedule of the paper with p* in place of 1.
 
-Each class c has a p0 of its own, which follows
+To the mixture, the samples of a rare class that has not been learned look like wrong labels. p_ratio alone would then
+prevent it from ever being learned. So p0 is lower for a class that is given up: the p0 of class c is f_c p0, where f_c
+starts at 1 and follows
 
-    p*_c = p* min(1, g_c / 0.05)
+    f*_c = min(1, 3 g_c)
 
-where g_c is the share of its recent samples that are better than a guess. p*_c differs from p* only for a class that is
-lost, that is, hardly ever predicted. To the mixture the samples of such a class look like wrong labels, and if they
-were clipped like those, the network would never learn the class. A lost class without recent samples keeps its p0.
+with the same memory. Without recent samples of its class, f_c stays as it is.
+
 ``docs/tables.md`` compares the default with the rule of the paper.
 """
 
@@ -52,9 +53,7 @@ EARLY_STEPS = 1024
 EARLY_UPDATES = 8
 """During the first EARLY_STEPS steps, updates are EARLY_UPDATES times as frequent."""
 LEARNED = 1 / 3
-"""A class is learned if at least this share of its recent samples is better than a guess."""
-LOST = 0.05
-"""A class is lost if fewer of its recent samples are better than a guess. Its samples are clipped less."""
+"""A class is given up if a smaller share of its recent samples is better than a guess."""
 MOST_CLASSES = 64
 """With more classes, the counts of each class are too small to tell. p_edge is not used, and all classes share p0."""
 
@@ -106,15 +105,12 @@ def follow(p0: float, p_star: float, steps: int) -> float:
     return alpha * p0 + (1 - alpha) * p_star
 
 
-def follow_class(p0_c: float, p0: float, p_star: float, share: float | None, steps: int) -> float:
-    """Return the p0 of a class after it has moved towards p*_c for this number of steps.
+def follow_share(factor: float, share: float | None, steps: int) -> float:
+    """Return f_c after it has moved towards f*_c for this number of steps. It stays at exactly 1 if f*_c is 1.
 
-    :param p0: of the other classes, before this update.
-    :param share: g_c, the share of the recent samples of the class that are better than a guess; None without samples.
+    :param share: g_c; ``None`` if the class has no recent samples.
     """
-    if share is None and p0_c != p0:
-        return p0_c
-    return follow(p0_c, max(p_star * min(1.0, 1.0 if share is None else share / LOST), P_MIN), steps)
+    return factor if share is None else factor + (1 - math.exp(-steps / MEMORY)) * (min(1.0, share / LEARNED) - factor)
 
 
 def period(step: int, every: int) -> int:

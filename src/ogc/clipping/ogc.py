@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._require import require
-from ..given_label import can_read, check_input, cross_entropy, pick, widest_float
+from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, widest_float
 from ..losses import CLIPPABLE, Loss, Pointwise, by_name, clipped
 from ..losses.loss import Reduction
 from . import backends, default_rule
@@ -231,12 +231,12 @@ class OGC(Loss):
         p_star = default_rule.p_star(mixture, p_ratio, self._num_classes, default_rule.gives_up_a_class(shares))
         steps, last = self._period(int(state.steps)), float(Solution.unpack(state.solution).p0)
         p0 = default_rule.follow(last, p_star, steps)
-        p0s = [
-            default_rule.follow_class(each, last, p_star, shares.get(c), steps)
+        of_class = [
+            max(p0 * default_rule.follow_share(each / last, shares.get(c), steps), P_MIN)
             for c, each in enumerate(state.thresholds[0].tolist())
         ]
-        tau = {each: self.slopes.at(each) for each in {p0, *p0s}}
-        state.thresholds.copy_(torch.tensor([p0s, [tau[each] for each in p0s]], dtype=torch.float64))
+        tau = {each: self.slopes.at(each) for each in {p0, *of_class}}
+        state.thresholds.copy_(torch.tensor([of_class, [tau[each] for each in of_class]], dtype=torch.float64))
         return p0, tau[p0]
 
     def _follow_schedule(self, state: State) -> None:
@@ -263,7 +263,10 @@ class OGC(Loss):
 
     @property
     def tau(self) -> Tensor:
-        """The largest gradient with respect to p, slope(p0); 0-dim. The default rule clips lost classes less."""
+        """The largest gradient with respect to p, slope(p0); 0-dim.
+
+        With the default rule, classes that have not been learned have a larger one.
+        """
         return Solution.unpack(self.solution).tau.clone()
 
     @property
@@ -389,6 +392,9 @@ class OGC(Loss):
         found, own = state_dict.get(f"{prefix}_extra_state"), self.get_extra_state()
         if found is not None and found != own:
             raise ValueError(f"This state belongs to another OGC: it was saved with {found}; this one has {own}.")
+        solution = state_dict.get(f"{prefix}solution")
+        if solution is not None:  # states of older versions have one p0 for all classes
+            state_dict.setdefault(f"{prefix}thresholds", solution[:2, None].expand_as(self.thresholds))
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._step = int(self.steps)
 

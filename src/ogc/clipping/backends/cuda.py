@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...given_label import H_MAX, H_MIN, P_MIN
 from ...losses import GCE, CrossEntropy, Focal, Pointwise
-from ..default_rule import EARLY_STEPS, EPSILON, LEARNED, LOST, MEMORY, MOST_CLASSES, RECENT, period
+from ..default_rule import EARLY_STEPS, EPSILON, LEARNED, MEMORY, MOST_CLASSES, RECENT, period
 from ..epsilon import MISSING_OPTIMIZER
 from ..mixture import EM_STEPS, LLOYD_STEPS, SAME_MEAN, TINY, TOLERANCE, VARIANCE_ADDED
 from ..ratio import GRID
@@ -79,7 +79,7 @@ if triton is not None:
     _LLOYD_STEPS, _EM_STEPS = tl.constexpr(LLOYD_STEPS), tl.constexpr(EM_STEPS)
     _EARLY_STEPS, _MEMORY = tl.constexpr(EARLY_STEPS), tl.constexpr(MEMORY)
     _RECENT, _OCTAVES = tl.constexpr(RECENT), tl.constexpr(OCTAVES)
-    _LEARNED, _LOST, _MOST_CLASSES = tl.constexpr(LEARNED), tl.constexpr(LOST), tl.constexpr(MOST_CLASSES)
+    _LEARNED, _MOST_CLASSES = tl.constexpr(LEARNED), tl.constexpr(MOST_CLASSES)
     _UNRELIABLE, _LOWEST = tl.constexpr(UNRELIABLE_SEPARATION), tl.constexpr(torch.finfo(torch.float32).min)
 
     # --- Algorithm 1, lines 5 to 12: push and update ---------------------------------------------------------------
@@ -224,9 +224,9 @@ if triton is not None:
             of_class = tl.load(by_class + each)
             better = tl.load(by_class + _MOST_CLASSES + each)
             occurs = of_class > 0
-            not_learned = occurs & (better.to(tl.float64) < _LEARNED * of_class.to(tl.float64))
-            gives_up = (tl.sum(not_learned.to(tl.int32), 0) > 0) | (tl.sum(of_class, 0) == 0)
-            share = tl.where(occurs, better.to(tl.float64) / tl.maximum(of_class, 1).to(tl.float64), 1.0)
+            share = better.to(tl.float64) / tl.maximum(of_class, 1).to(tl.float64)
+            given_up = occurs & (share < _LEARNED)
+            gives_up = (tl.sum(given_up.to(tl.int32), 0) > 0) | (tl.sum(of_class, 0) == 0)
             tl.debug_barrier()
             tl.store(by_class + each, tl.zeros((_MOST_CLASSES,), tl.int64))
             tl.store(by_class + _MOST_CLASSES + each, tl.zeros((_MOST_CLASSES,), tl.int64))
@@ -236,13 +236,13 @@ if triton is not None:
             alpha = tl.exp(-steps.to(tl.float64) / _MEMORY)
             p0 = alpha * before + (1 - alpha) * aim
             tau = _slope_at(p0, table)
-            of_each = tl.load(thresholds + each)
-            aim_of_each = tl.maximum(aim * tl.minimum(share / _LOST, 1.0), _P_MIN)
-            moved = tl.where(occurs | (of_each == before), alpha * of_each + (1 - alpha) * aim_of_each, of_each)
-            moved = tl.where((of_each == before) & (aim_of_each == aim), p0, moved)  # the same bits
+            factor = tl.load(thresholds + each) / before
+            factor = tl.where(occurs, factor + (1 - alpha) * (tl.minimum(share / _LEARNED, 1.0) - factor), factor)
+            of_each = tl.maximum(p0 * factor, _P_MIN)
             tl.debug_barrier()
-            tl.store(thresholds + each, moved, mask=good)
-            tl.store(thresholds + _MOST_CLASSES + each, _slope_at(moved, table), mask=good)
+            if good:
+                tl.store(thresholds + each, of_each)
+                tl.store(thresholds + _MOST_CLASSES + each, _slope_at(of_each, table))
 
         # the slots of the solution are in the order of state.Solution
         tl.store(solution, p0, mask=good)
@@ -451,11 +451,10 @@ if triton is not None:
             tl.debug_barrier()
             p0, tau = tl.load(solution).to(tl.float32), tl.load(solution + 1).to(tl.float32)
             if DEFAULT:
-                own = valid & (C <= _MOST_CLASSES)
-                p0 = tl.where(own, tl.load(thresholds + label, mask=own, other=0.0).to(tl.float32), p0)
-                tau = tl.where(
-                    own, tl.load(thresholds + _MOST_CLASSES + label, mask=own, other=0.0).to(tl.float32), tau
-                )
+                has_own = valid & (label < _MOST_CLASSES)
+                own = thresholds + label
+                p0 = tl.where(has_own, tl.load(own, mask=has_own, other=0.0).to(tl.float32), p0)
+                tau = tl.where(has_own, tl.load(own + _MOST_CLASSES, mask=has_own, other=0.0).to(tl.float32), tau)
             value, by_H = _clipped(H, p0, tau, parameter, LOSS)
             share = 1.0
             if MEAN:
