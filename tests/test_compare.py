@@ -42,9 +42,16 @@ def working_directory(tmp_path, monkeypatch):
 def make_comparison(right, **more):
     """Make a comparison from correct predictions: (M, S, N), or a dictionary of such tensors by column."""
     right = right if isinstance(right, dict) else {GIVEN: right}
-    methods, seeds, _ = next(iter(right.values())).shape
-    values = {"methods": ["ce", "gce", "ce+ogc"][:methods], "seeds": list(range(seeds))}
-    return Comparison(**values, right=right, results=[[]] * methods, folders=[[]] * methods, **more)
+    methods, seeds, samples = next(iter(right.values())).shape
+    values = {
+        "methods": ["ce", "gce", "ce+ogc"][:methods],
+        "seeds": list(range(seeds)),
+        "labels": dict.fromkeys(right, torch.arange(samples) % 2),
+        "classes": ("no", "yes"),
+        "results": [[{"epochs": [{"memorised": 0.1}], "seconds": 1.0}] * seeds] * methods,
+        "folders": [[]] * methods,
+    }
+    return Comparison(right=right, **{**values, **more})
 
 
 def draw_correct(*rates, seeds=3, samples=400):
@@ -105,6 +112,31 @@ def test_methods_are_judged_by_the_most_reliable_labels():
     assert make_comparison({GIVEN: given, TRUE: true, "test": test}).judged_by == "test"
     assert "of the true held-out labels" in make_comparison({GIVEN: given, TRUE: true}).sentence()
     assert "of the test labels" in make_comparison({GIVEN: given, "test": test}).sentence()
+
+
+def test_methods_that_miss_a_rare_class_are_named():
+    """gce has the highest accuracy because it always predicts the frequent class."""
+    labels = (torch.arange(400) % 20 == 0).long()  # 20 of 400
+    right = draw_correct(0.9, 0.9, 0.9)
+    right[1] = labels == 0
+    right[2, 1:, labels == 1] = False  # missed with all seeds but one
+    comparison = make_comparison(right, labels={GIVEN: labels})
+    assert comparison.best == "gce"
+    assert comparison.notes() == ["gce misses almost all labels of the class yes (20)."]
+    assert comparison.balanced(GIVEN)[1].tolist() == [0.5] * 3
+    for method, seed in ((0, 2), (2, 0)):
+        recall = [right[method, seed][labels == c].double().mean() for c in (0, 1)]
+        assert comparison.balanced(GIVEN)[method, seed] == pytest.approx(float(sum(recall)) / 2)
+    assert comparison.to_json()["notes"] == comparison.notes()
+
+
+def test_balanced_accuracy_is_shown_only_if_classes_differ_in_size():
+    right = draw_correct(0.6, 0.7)
+    equal, third = make_comparison(right), make_comparison(right, labels={GIVEN: torch.arange(400) % 4 // 3})
+    assert [len(comparison.table().columns) for comparison in (equal, third)] == [4, 5]
+    assert third.table().columns[2].header == "held-out\ngiven labels\nbalanced"
+    assert [("Balanced: the mean over the classes." in each.caption) for each in (equal, third)] == [False, True]
+    assert equal.notes() == third.notes() == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ print(comparison.sentence())
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from .report.drawing import (
     tidy,
 )
 from .report.table import clock, counted, table_of
+from .rival_label import almost_all, unlearned
 from .training.history import Watch
 from .training.recipe import Recipe, override
 from .training.run import Job
@@ -60,6 +62,7 @@ NUMBERS, PICTURE = "compare.json", "compare.png"
 GIVEN, TRUE = "held-out, given labels", "held-out, true labels"
 COLOURS = (BLUE, RED, GREEN, ORANGE, GREY, INK)
 STANDARD_ERRORS = 2.0  # a larger difference is not put down to chance
+UNEQUAL = 3  # times as many samples in the largest class as in the smallest: show the balanced accuracy as well
 
 
 class Method(NamedTuple):
@@ -185,19 +188,23 @@ def judge(jobs: Sequence[Job], results: Sequence[Mapping[str, Any]], *, device: 
     seeds = list(dict.fromkeys(job.recipe.seed for job in jobs))
     labels = [_label(job) for job in jobs if job.recipe.seed == seeds[0]]
     right: dict[str, list[Tensor]] = {}
+    truths: dict[str, Tensor] = {}
     for job in jobs:
         assert job.out is not None
         predictor = Predictor.load(job.out, device=device)
         for name, part in job.data[1].items():
             predicted = predictor.probabilities(part.inputs).argmax(1)
-            for column, truth in _columns(name, part).items():
-                right.setdefault(column, []).append(predicted == truth)
+            truths |= _columns(name, part)  # the same for all jobs
+            for column in _columns(name, part):
+                right.setdefault(column, []).append(predicted == truths[column])
     shape = (len(seeds), len(labels), -1)  # the jobs are ordered by seed, and those of a seed by method
     folders = [job.out for job in jobs if job.out is not None]
     return Comparison(
         methods=labels,
         seeds=seeds,
         right={column: torch.stack(runs).view(shape).transpose(0, 1) for column, runs in right.items()},
+        labels=truths,
+        classes=jobs[0].data[0].class_names,
         results=[list(results[i :: len(labels)]) for i in range(len(labels))],
         folders=[folders[i :: len(labels)] for i in range(len(labels))],
     )
@@ -233,6 +240,8 @@ class Comparison:
     methods: list[str]
     seeds: list[int]
     right: dict[str, Tensor]  # by column: (M, S, N) bool, where a prediction equals the label
+    labels: dict[str, Tensor]  # by column: (N,) int64
+    classes: Sequence[str]
     results: list[list[Mapping[str, Any]]]  # by method and seed: as ogc.training.train returns them
     folders: list[list[Path]]
 
@@ -245,6 +254,17 @@ class Comparison:
     def accuracy(self, column: str) -> Tensor:
         """Return the share of right predictions: (M, S)."""
         return self.right[column].double().mean(2)
+
+    def balanced(self, column: str) -> Tensor:
+        """Return the mean over the classes of the share of right predictions: (M, S)."""
+        labels, right = self.labels[column], self.right[column].double()
+        return torch.stack([right[:, :, labels == c].mean(2) for c in set(labels.tolist())]).mean(0)
+
+    @property
+    def is_imbalanced(self) -> bool:
+        """Return True if accuracy can be high although a class is never predicted."""
+        sizes = Counter(self.labels[self.judged_by].tolist()).values()
+        return max(sizes) >= UNEQUAL * min(sizes)
 
     @property
     def ranking(self) -> list[int]:
@@ -292,6 +312,12 @@ class Comparison:
             f"{one_seed}"
         )
 
+    def notes(self) -> list[str]:
+        """Name the classes that a method misses with every seed."""
+        labels, right = self.labels[self.judged_by], self.right[self.judged_by].any(1)
+        missed = {self.methods[i]: unlearned(labels, right[i], self.classes) for i in self.ranking}
+        return [f"{name} misses {almost_all(classes)}." for name, classes in missed.items() if classes]
+
     @property
     def title(self) -> str:
         over = f"mean +- standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
@@ -300,16 +326,21 @@ class Comparison:
     @property
     def caption(self) -> str:
         noisy = " Given labels may be wrong: they rank the methods but do not measure accuracy."
-        return f"Averaged weights after the last epoch. One split for all runs.{noisy if GIVEN in self.right else ''}"
+        balanced = " Balanced: the mean over the classes." if self.is_imbalanced else ""
+        given = noisy if GIVEN in self.right else ""
+        return f"Averaged weights after the last epoch. One split for all runs.{balanced}{given}"
 
     def table(self) -> Table:
         """Make a table with one row per method, best first. ``title`` and ``caption`` belong to it."""
-        headings = ["method", *(name.replace(", ", "\n") for name in self.right), "memorised", "time"]
+        balanced = [f"{self.judged_by}, balanced"] if self.is_imbalanced else []
+        headings = ["method", *(name.replace(", ", "\n") for name in (*self.right, *balanced)), "memorised", "time"]
         return table_of(headings, [(self._cells(i), "bold" if i == self.ranking[0] else "") for i in self.ranking])
 
     def _cells(self, method: int) -> list[str]:
         runs = self.results[method]
         shares = [self.accuracy(column)[method].tolist() for column in self.right]
+        if self.is_imbalanced:
+            shares.append(self.balanced(self.judged_by)[method].tolist())
         shares.append([run["epochs"][-1]["memorised"] for run in runs])
         seconds = sum(run["seconds"] for run in runs) / len(runs)
         return [self.methods[method], *map(percent, shares), clock(seconds)]
@@ -361,11 +392,13 @@ class Comparison:
             "judged_by": self.judged_by,
             "samples": {column: right.shape[2] for column, right in self.right.items()},
             "accuracy": {column: self.accuracy(column).tolist() for column in self.right},
+            "balanced_accuracy": {column: self.balanced(column).tolist() for column in self.right},
             "lead_of_best": {
                 self.methods[other]: self.lead(self.ranking[0], other)._asdict() for other in self.ranking[1:]
             },
             "best": self.best,
             "sentence": self.sentence(),
+            "notes": self.notes(),
         }
 
     def write(self, folder: Path) -> None:

@@ -175,7 +175,8 @@ def _show(comparison: Comparison, out: Path, console: Console) -> None:
     say(console, f"\n{comparison.title}")  # not as the table's title, which is wrapped to the width of the table
     console.print(comparison.table())
     say(console, comparison.caption)
-    say(console, comparison.sentence())
+    for text in (comparison.sentence(), *comparison.notes()):
+        say(console, text)
     say(console, f"Picture: {out / PICTURE}")
     folder = shlex.quote(str(comparison.folders[comparison.ranking[0]][0]))
     say(console, f"To predict new samples with it: ogc predict {folder} DATA")
