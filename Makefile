@@ -8,7 +8,7 @@ MINUTES ?= 0
 SEED ?=
 unexport PYTHONDONTWRITEBYTECODE  # pip does not compile: without bytecode every process would compile torch again
 
-.PHONY: demo test test-all check ready fuzz browser lint format bench docs clean help
+.PHONY: demo test test-all check ready fuzz kernels browser lint format bench docs clean help
 
 demo: .venv/cli  ## train on digits with wrong labels and draw what OGC does
 	$(BIN)/ogc demo
@@ -27,6 +27,10 @@ ready: .venv/dev
 
 fuzz: .venv/dev  ## property tests with fresh seeds until Ctrl-C; MINUTES=10 to limit, SEED=7 to reproduce
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(MINUTES) $(SEED)
+
+kernels: .venv/triton  ## the CUDA kernels in Triton's interpreter, without a GPU (1 GB more, several minutes)
+	TRITON_INTERPRET=1 PYTHONPATH=$< $(PYTEST) --dist worksteal tests/clipping/test_cuda_kernels.py \
+		tests/engine/test_graphs.py tests/gpu/test_norm_act_cuda.py
 
 browser: .venv/dev  ## find Chromium for the page tests; as root, install it with apt-get if it is missing
 	@$(BIN)/python tests/browser.py
@@ -67,6 +71,11 @@ help:  ## list the targets
 # timm is kept apart: it needs torchvision, and other libraries change what they do when torchvision is installed.
 .venv/aside: .venv/dev
 	$(PIP) --no-deps --upgrade --target $@ timm torchvision
+	touch $@
+
+# Triton is kept apart because torch.compile uses it if it is installed.
+.venv/triton: .venv/dev
+	$(PIP) --upgrade --target $@ triton
 	touch $@
 
 clean:  ## delete .venv and everything that the other targets made

@@ -44,21 +44,17 @@ def measure(workers: int) -> dict[str, Any]:
     began, origin = time.perf_counter(), provenance()  # first, because files may change during the run
     with ProcessPoolExecutor(workers) as pool:
         found = list(pool.map(train, *zip(*product(SETS, OPTIMIZERS), strict=True)))
-    shares = {name: round(100 * float(tables.keel(name, "imbalanced")[1].mean()), 1) for name in SETS}
-    seconds = round(time.perf_counter() - began)
     return {
         **origin,
-        "seconds": seconds,
+        "seconds": round(time.perf_counter() - began),
         "seeds": tables.SEEDS,
-        "shares": shares,
-        "rows": [r for rs in found for r in rs],
+        "shares": {name: round(100 * float(tables.keel(name, "imbalanced")[1].mean()), 1) for name in SETS},
+        "rows": [row for rows in found for row in rows],
     }
 
 
-def page(result: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     rows = result["rows"]
-    for row in rows:
-        row["share"] = result["shares"][row["set"].removeprefix("imbalanced ")]
     lines = ["Balanced accuracy in percent, mean over all data sets and optimizers, and the accuracy in brackets:", ""]
     lines += [f"| symmetric noise | {' | '.join(METHODS)} |", "|---|" + "---:|" * len(METHODS)]
     for noise in dict.fromkeys(row["noise"] for row in rows):
@@ -72,12 +68,10 @@ def page(result: dict[str, Any]) -> str:
     for name, share in sorted(result["shares"].items(), key=lambda item: item[1]):
         cells = [f"{mean(rows, 'balanced', set=f'imbalanced {name}', method=method):.1f}" for method in METHODS]
         lines.append(f"| {name} | {share:.1f} % | {' | '.join(cells)} |")
-    lost = {method: lost_share(rows, method) for method in METHODS}
+    constant = [f"{method} {100 * constant_share(rows, method):.0f} %" for method in METHODS]
     lines += [
         "",
-        "Share of networks that predict only one class on the test set: "
-        + ", ".join(f"{method} {100 * share:.0f} %" for method, share in lost.items())
-        + ".",
+        f"Share of networks that predict only one class on the test set: {', '.join(constant)}.",
         "",
         f"All numbers are means over {len(result['seeds'])} seeds, from {sum(len(r['accuracy']) for r in rows):,} "
         f"networks in total. Measured on {result['date'][:10]} at commit {result['commit'][:13]}, with torch "
@@ -91,10 +85,10 @@ def mean(rows: list[dict[str, Any]], key: str, **where: Any) -> float:
     return statistics.fmean(number for row in chosen for number in row[key])
 
 
-def lost_share(rows: list[dict[str, Any]], method: str) -> float:
+def constant_share(rows: list[dict[str, Any]], method: str) -> float:
     """Return the share of networks with a balanced accuracy of exactly 50 %, which is that of a constant prediction."""
     return statistics.fmean(number == 50 for row in rows if row["method"] == method for number in row["balanced"])
 
 
 if __name__ == "__main__":
-    command(__doc__, RESULTS, measure, page, (BEGIN, END), dumps=tables.one_line_per_row, workers=2)
+    command(__doc__, RESULTS, measure, table, (BEGIN, END), dumps=tables.one_line_per_row, workers=2)

@@ -66,7 +66,7 @@ def test_the_names_in_the_docs_exist():
 
 @pytest.mark.parametrize(
     ("benchmark", "document"),
-    [("tables", "tables"), ("throughput", "training"), ("classifiers", "integrations")],
+    [("tables", "tables"), ("rare_classes", "tables"), ("throughput", "training"), ("classifiers", "integrations")],
 )
 def test_benchmark_tables_are_up_to_date(benchmark, document):
     from marks import renewed
