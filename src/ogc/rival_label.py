@@ -15,6 +15,7 @@ LEARNED = 0.05
 """Minimum share of accepted labels for a class to count as learned."""
 FEWEST = 10
 """Minimum number of labels of a class for it to be judged."""
+OFTEN_RARE = "Often such a class is rare and was learned late or not at all, and many of these labels are right."
 SHOWN, LONGEST = 3, 40
 """Classes that a sentence names, and characters of a name."""
 
@@ -59,8 +60,7 @@ def likelier_label(p: Tensor, labels: Tensor, confidence: Tensor) -> Tensor:
 def unlearned(labels: Tensor, accepted: Tensor, names: Sequence[str]) -> dict[str, int]:
     """Return the classes that were not learned, and their number of labels, the largest first: (N,), (N,) bool.
 
-    Nearly all of their labels are rejected. All of these may be wrong, but more often the class is rare, and its
-    correct labels look like exceptions to a robust loss.
+    Nearly all of their labels are rejected. All of these may be wrong, but see ``OFTEN_RARE``.
     """
     given, kept = (torch.bincount(each, minlength=len(names)) for each in (labels, labels[accepted]))
     found = torch.nonzero((given >= FEWEST) & (kept < LEARNED * given))[:, 0]

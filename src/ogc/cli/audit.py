@@ -197,7 +197,7 @@ def _train(options: training.TrainOptions, console: Console) -> Path:
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Describe the result of an audit."""
-    from ..rival_label import almost_all
+    from ..rival_label import OFTEN_RARE, almost_all
     from ..training.method import for_rare_classes
 
     issues, samples, true = summary["issues"], summary["samples"], summary["true_noise_rate"]
@@ -212,9 +212,8 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     elif summary["unlearned"]:
         recipe = summary["run"]["recipe"]
         found.append(
-            f"They include {almost_all(summary['unlearned'])}. Often the network has just not learned a rare class, "
-            "and many of these labels are right. Look at them before you apply the suggestions. Training "
-            f"{for_rare_classes(recipe['method'], recipe['parameters'])} may help."
+            f"They include {almost_all(summary['unlearned'])}. {OFTEN_RARE} Look at them before you apply the "
+            f"suggestions. Training {for_rare_classes(recipe['method'], recipe['parameters'])} may help."
         )
     if summary["memorised_from"] is not None:
         found.append(

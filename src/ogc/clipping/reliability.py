@@ -38,7 +38,7 @@ def find_problem(criterion: OGC) -> str | None:
         return (
             f"OGC: nothing has been clipped in {steps:,} steps, although {share:.0%} of the samples look noisy: even "
             f"unclipped, their gradients are less than 1 + epsilon times as large as those of clean samples. Leave out "
-            f"{name} to use the default rule (unless a class is rare), or lower it."
+            f"{name} to use the default rule, or lower it."
         )
     return None
 

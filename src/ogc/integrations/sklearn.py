@@ -26,7 +26,7 @@ from .._require import require
 from ..clipping import OGC
 from ..losses import CLIPPABLE, Pointwise
 from ..models import mlp
-from ..rival_label import almost_all, margin, unlearned
+from ..rival_label import OFTEN_RARE, almost_all, margin, unlearned
 
 with extra("sklearn", "ogc.integrations.sklearn needs safetensors", "safetensors"):
     import safetensors.torch  # noqa: F401, for saving
@@ -152,15 +152,12 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _check_classes(self, labels: np.ndarray, accepted: np.ndarray) -> None:
-        """Warn if a class was not learned by the default rule: (N,), (N,) bool."""
+        """Warn if a class was not learned: (N,), (N,) bool."""
         names = [str(name) for name in self.classes_]
         classes = unlearned(torch.from_numpy(labels), torch.from_numpy(accepted), names)
-        if classes and self.epsilon is None and int(self.criterion_.steps) >= STEPS[0]:
-            warnings.warn(
-                f"OGCClassifier rejects {almost_all(classes)}. Often it has just not learned a rare class, and many of "
-                "these labels are right. Passing epsilon=2 may help.",
-                stacklevel=3,
-            )
+        if classes and int(self.criterion_.steps) >= STEPS[0]:
+            remedy = f"Try max_iter={2 * self.n_iter_}." if self.epsilon is None else "Try it without epsilon."
+            warnings.warn(f"OGCClassifier rejects {almost_all(classes)}. {OFTEN_RARE} {remedy}", stacklevel=3)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Continue training with one pass over these rows: (N, features), (N,), (C,), (N,).

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._files import write_whole
-from ..rival_label import almost_all, class_confidence, likelier_label, unlearned
+from ..rival_label import OFTEN_RARE, almost_all, class_confidence, likelier_label, unlearned
 from ..training.method import for_rare_classes
 from ..training.recipe import Recipe, never_clips, shown
 from ..training.run_folder import REPORT, StoredRun, read
@@ -167,8 +167,8 @@ def _unlearned(run: StoredRun) -> Iterator[str]:
         given, rejected = given[seen], (predicted != given)[seen]
     if classes := unlearned(given, ~rejected, run.facts["classes"]):
         yield (
-            f"The network rejects {almost_all(classes)}. Often it has just not learned a rare class, and many of "
-            f"these labels are right. Training {for_rare_classes(run.recipe.method, run.recipe.parameters)} may help."
+            f"The network rejects {almost_all(classes)}. {OFTEN_RARE} "
+            f"Training {for_rare_classes(run.recipe.method, run.recipe.parameters)} may help."
         )
 
 

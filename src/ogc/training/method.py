@@ -114,9 +114,7 @@ def by_default(method: str, parameters: Mapping[str, Value]) -> bool:
 
 def for_rare_classes(method: str, parameters: Mapping[str, Value]) -> str:
     """Say how to train instead if a rare class was not learned."""
-    if by_default(method, parameters):
-        return "with --set epsilon=2"
-    return "for more epochs" if method == "ce" else "with --method ce"
+    return "for more epochs" if method == "ce" or by_default(method, parameters) else "with --method ce"
 
 
 def build(
