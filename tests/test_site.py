@@ -262,11 +262,10 @@ def test_numbers_for_gce_match_the_recorded_ones():
     assert f"of AdamW at 1e-3, GCE with q = 0.9 is {by_adamw:.1f} points ahead of OGC. With 100 passes of SGD" in text
     assert abs(by_sgd) < 0.05
     by_set = {name: ahead(noisy, "GCE 0.9", "OGC, default", set=name, passes=100) for name in tables.SETS}
-    [first, *others] = sorted(((by, name) for name, by in by_set.items() if by >= 0.05), reverse=True)
-    assert f"GCE is {first[0]:.1f} points ahead on {first[1]}, " in text
-    assert all(f"{by:.1f} on {name}" in text for by, name in others)
-    assert sum(by < -0.05 for by in by_set.values()) == len(tables.SETS) - len(others) - 1 == 10
-    assert "OGC is ahead on the other ten sets" in text
+    [first, second] = sorted(((by, name) for name, by in by_set.items() if by >= 0.05), reverse=True)
+    assert f"GCE is {first[0]:.1f} points ahead on {first[1]} and {second[0]:.1f} on {second[1]}." in text
+    [level] = [name for name, by in by_set.items() if abs(by) < 0.05]
+    assert f"OGC is level with it on {level}, and ahead on the other ten sets." in text
     short = ahead(noisy, "CE", "GCE 0.9", optimizer="SGD 0.1", passes=10)
     slow = ahead(noisy, "CE", "GCE 0.9", optimizer="AdamW 1e-4", passes=100)
     assert f"it is {short:.1f} points behind CE, and with 100 passes of AdamW at 1e-4 it is {slow:.1f}" in text

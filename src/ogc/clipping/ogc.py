@@ -316,13 +316,14 @@ class OGC(Loss):
         Otherwise tensors, with the shape of H if classes may differ. The next update overwrites the buffers, and
         backward may still need the old values.
         """
-        current, may_read = self.solution[:2], can_read(self.solution)
-        if self.rule == "default" and num_classes <= default_rule.MOST_CLASSES:
-            by_class = self.thresholds[:, :num_classes]
-            if not may_read or (by_class[0] != current[0]).any():
-                by_class = by_class.to(H.dtype).to(H.device)
-                return by_class[:, labels.clamp(0, num_classes - 1)].unbind()
-        return current.tolist() if may_read else current.to(H.dtype, copy=True).to(H.device).unbind()
+        shared = self.solution[:2]
+        found = shared.tolist() if can_read(shared) else shared.to(H.dtype, copy=True).to(H.device).unbind()
+        if self.rule != "default" or num_classes > default_rule.MOST_CLASSES:
+            return found
+        if can_read(shared) and set(self.thresholds[0].tolist()[:num_classes]) == {found[0]}:
+            return found
+        of_class = self.thresholds[:, :num_classes].to(H.dtype).to(H.device)
+        return of_class[:, labels.clamp(0, num_classes - 1)].unbind()
 
     def _state(self) -> State:
         return State(*(cast(Tensor, self._buffers[name]) for name in State._fields))
