@@ -39,6 +39,14 @@ def noisy_batch(N: int, *, seed: int, rate: float = 0.4, margin: float = 5.0) ->
     return logits, torch.where(wrong, (true + torch.randint(1, C, (N,), generator=g)) % C, true)
 
 
+def rare_batch(step: int) -> tuple[Tensor, Tensor]:
+    """Two classes. Class 1 has 4 of 64 samples, or none, and is not predicted before step 40."""
+    labels = (torch.arange(64) >= (60 if step % 3 else 64)).long()
+    logits = 0.1 * torch.randn(64, 2, generator=random(step))
+    logits[:, 0] += min(step / 15, 4.0)
+    return torch.where(((labels == 1) & (step >= 40))[:, None], logits.flip(1), logits), labels
+
+
 def queue_of(shape: str, size: int = 512, *, seed: int = 0) -> Tensor:
     """H of a queue of the given shape: (size,)."""
     queues = {

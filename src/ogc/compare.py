@@ -314,9 +314,12 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Name the classes that a method misses with every seed."""
-        labels, right = self.labels[self.judged_by], self.right[self.judged_by].any(1)
-        missed = {self.methods[i]: unlearned(labels, right[i], self.classes) for i in self.ranking}
-        return [f"{name} misses {almost_all(classes)}." for name, classes in missed.items() if classes]
+        labels, found = self.labels[self.judged_by], []
+        for i in self.ranking:
+            missed = [unlearned(labels, right, self.classes) for right in self.right[self.judged_by][i]]
+            if classes := {name: count for name, count in missed[0].items() if all(name in each for each in missed)}:
+                found.append(f"{self.methods[i]} misses {almost_all(classes)}.")
+        return found
 
     @property
     def title(self) -> str:

@@ -15,7 +15,7 @@ LEARNED = 0.05
 """Minimum share of accepted labels for a class to count as learned."""
 FEWEST = 10
 """Minimum number of labels of a class for it to be judged."""
-OFTEN_RARE = "Often such a class is rare and was learned late or not at all, and many of these labels are right."
+OFTEN_RARE = "Such a class is often rare and learned late or not at all, and many of these labels may be right."
 SHOWN, LONGEST = 3, 40
 """Classes that a sentence names, and characters of a name."""
 

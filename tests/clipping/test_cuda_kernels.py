@@ -12,7 +12,7 @@ from asserts import value_and_gradient
 from ogc import OGC, losses
 from ogc.clipping import backends
 from ogc.clipping.backends import compiled, cuda
-from samples import noisy_batch, optimizer_with, random, same_bits, state_of
+from samples import noisy_batch, optimizer_with, random, rare_batch, same_bits, state_of
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -83,6 +83,23 @@ def test_200_steps_equal_torch(base, rule):
         logits[8, (labels[8] + 1) % 10] = -math.inf
         check(fast, slow, logits, labels)
     assert float(slow.p0) > 1e-3
+
+
+@pytest.mark.parametrize("base", ["ce", "fl"])
+def test_rare_class_equals_torch(base):
+    fast, slow, _ = pair(base, every=8, queue_size=256)
+    for step in range(60):
+        check(fast, slow, *rare_batch(step))
+    assert slow.thresholds[0, 1] < 0.8 * slow.p0
+
+
+def test_rule_may_change_between_steps():
+    """The thresholds of the classes follow whichever rule is in force."""
+    fast, slow, _ = pair("ce", every=8, queue_size=256)
+    for step in range(30):
+        for criterion in (fast, slow):
+            criterion.epsilon = 0.5 if 12 <= step < 20 else None
+        check(fast, slow, *rare_batch(step))
 
 
 @pytest.mark.parametrize("base", ["sce", "taylor_ce"])

@@ -57,7 +57,7 @@ def test_ranks_equal_one_process(tmp_path: Path):
     assert single["solution"][0] > 1e-3
     for rank in range(WORLD):
         shared, local = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        for name in ("queue", "seen", "steps", "degenerate", "unreliable", "solution", "highest_lr"):
+        for name in single:
             assert same_bits(shared[name], single[name]), (rank, name)
         alone = state_of(simulate(rank))
         for name in alone:

@@ -52,6 +52,17 @@ def test_double_backward_uses_tau_of_forward_pass():
     assert_close(again.detach(), once)
 
 
+def test_loss_may_be_divided_in_place():
+    """As in gradient accumulation."""
+    logits, labels = batch()
+    one, half = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    clipping_ogc("ce")(one, labels).backward()
+    loss = clipping_ogc("ce")(half, labels)
+    loss /= 2
+    loss.backward()
+    assert_close(half.grad, one.grad / 2)
+
+
 def test_backward_twice():
     criterion = clipping_ogc("ce")
     logits, labels = batch()

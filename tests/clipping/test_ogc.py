@@ -14,7 +14,7 @@ from ogc import OGC, losses
 from ogc.clipping import EMA, Fixed, noisy_to_clean_ratio
 from ogc.given_label import P_MIN, cross_entropy
 from ogc.losses import clipped
-from samples import batch, clipping_ogc, feed, noisy_batch, optimizer_with, queue_of, same_bits, state_of
+from samples import batch, clipping_ogc, feed, noisy_batch, optimizer_with, queue_of, rare_batch, same_bits, state_of
 
 BASES = {
     "ce": (losses.CrossEntropy(), reference.ce()),
@@ -42,6 +42,7 @@ def compare_with_reference(name: str, rule: str, *, every: int, queue_size: int,
         logits, labels = noisy_batch(n, seed=step, rate=rate, margin=2 + 5 * step / steps)
         if step < steps // 4:
             logits[labels < 3] = 0.0  # three classes that are not learned yet
+            logits[torch.arange(n), labels] -= 0.1  # slightly worse than a guess
         value = criterion(logits.requires_grad_(), labels)
         expected, _ = numpy_ogc.step(logits.detach().double().numpy(), labels.tolist(), lr)
         assert criterion.p0.item() == pytest.approx(numpy_ogc.p0, abs=1e-5), step
@@ -62,6 +63,26 @@ def compare_with_reference(name: str, rule: str, *, every: int, queue_size: int,
 @pytest.mark.parametrize("name", BASES)
 def test_100_steps_equal_the_reference(name, rule):
     compare_with_reference(name, rule, every=8, queue_size=512, N=64, steps=100)
+
+
+def test_rare_class_equals_the_reference():
+    """The factor of the class falls, even before anything is clipped, and rises when the class is learned."""
+    optimizer = optimizer_with(0.1)
+    criterion = OGC("ce", optimizer, every=8, queue_size=512)
+    numpy_ogc = reference.ReferenceDefault(reference.ce(), every=8, queue_size=512)
+    factors = []
+    for step in range(64):
+        logits, labels = rare_batch(step)
+        value = criterion(logits, labels)
+        expected, _ = numpy_ogc.step(logits.double().numpy(), labels.tolist(), 0.1)
+        assert value.item() == pytest.approx(expected, rel=1e-5), step
+        factors.append(float(criterion.thresholds[0, 1] / criterion.p0))
+        assert factors[-1] == pytest.approx(numpy_ogc.factors.get(1, 1.0), rel=1e-9), step
+        assert criterion.thresholds[0, 0] == criterion.p0, step
+        if step == 8:
+            assert criterion.p0 == P_MIN
+            assert factors[-1] < 0.8
+    assert min(factors) < 0.3 < 0.7 < factors[-1]
 
 
 @pytest.mark.slow

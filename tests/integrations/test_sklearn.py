@@ -597,18 +597,33 @@ def test_tables_are_inserted_between_markers() -> None:
     assert renewed(text, classifiers.BEGIN, classifiers.END, content) == text
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_iter": 70}, {"epsilon": 2}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"max_iter": 70}, {"epsilon": 2}, {"early_stopping": True, "n_iter_no_change": 99}]
+)
 def test_warns_if_a_class_is_not_learned(settings):
     """The class cannot be learned: its rows are random, and equal to others."""
     draw = np.random.default_rng(0)
     X = draw.integers(2, size=(3000, 3))
     y = np.where(draw.random(3000) < 0.02, "yes", "no")
-    message = rf"rejects almost all labels of the class yes \({(y == 'yes').sum()}\)\. Often "
+    message = rf"rejects almost all labels of the class yes \({(y == 'yes').sum()}\)\. Such "
     with pytest.warns(UserWarning, match=message) as found:
         fitted = OGCClassifier(random_state=0, **settings).fit(X, y)
-    remedy = "Try it without epsilon." if "epsilon" in settings else f"Try max_iter={2 * fitted.n_iter_}."
+    [unhelpful] = {"epsilon", "early_stopping"} & settings.keys() or [""]
+    remedy = f"Try it without {unhelpful}." if unhelpful else f"Try max_iter={2 * fitted.n_iter_}."
     assert str(found[0].message).endswith(remedy)
     assert set(fitted.predict(X)) == {"no"}
+
+
+def test_rule_for_tau_may_change_between_partial_fits():
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(600, 4))
+    y = (X[:, 0] + 0.5 * draw.normal(size=600) > 1.0).astype(int)
+    classifier = OGCClassifier(random_state=0)
+    for epsilon in (None, 2, None):
+        classifier.set_params(epsilon=epsilon)
+        for _ in range(15):
+            classifier.partial_fit(X, y, classes=[0, 1])
+        assert 0 < classifier.criterion_.thresholds[0].max() <= classifier.criterion_.p0 < 1
 
 
 def test_a_rare_class_is_learned():

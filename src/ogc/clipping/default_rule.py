@@ -1,4 +1,4 @@
-"""Default rule for the threshold: the bound of the paper, limited early on, and a second bound under two conditions.
+"""Default rule for the threshold: the paper's bound, limited early on, a second bound, and a factor for each class.
 
 With the two normals of :mod:`ogc.clipping.mixture`, of means mu_c (clean) and mu_n (noisy), and C classes, p0 moves
 towards
@@ -20,9 +20,9 @@ that are better than a guess, is below 1/3: it has not been learned yet, and p_e
 p0 follows p* with a short memory: p0_t = alpha p0_{t-1} + (1 - alpha) p*. For CE, where p0 = 1/tau, this is the EMA
 schedule of the paper with p* in place of 1.
 
-To the mixture, the samples of a rare class that has not been learned look like wrong labels. p_ratio alone would then
-prevent it from ever being learned. So p0 is lower for a class that is given up: the p0 of class c is f_c p0, where f_c
-starts at 1 and follows
+To the mixture, the samples of a rare class that has not been learned look like wrong labels. p_ratio alone could then
+keep it from being learned. So p0 is lower for a class that is given up: the p0 of class c is f_c p0, where f_c starts
+at 1 and follows
 
     f*_c = min(1, 3 g_c)
 
@@ -99,18 +99,14 @@ def p_star(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -
     return max(p_ratio, p_edge)
 
 
-def follow(p0: float, p_star: float, steps: int) -> float:
-    """Return p0 after it has moved towards p* for this number of steps."""
-    alpha = math.exp(-steps / MEMORY)
-    return alpha * p0 + (1 - alpha) * p_star
+def follow(current: float, goal: float, steps: int) -> float:
+    """Return p0 or f_c after it has moved towards its goal for this number of steps. At the goal it stays exactly."""
+    return current + (1 - math.exp(-steps / MEMORY)) * (goal - current)
 
 
-def follow_share(factor: float, share: float | None, steps: int) -> float:
-    """Return f_c after it has moved towards f*_c for this number of steps. It stays at exactly 1 if f*_c is 1.
-
-    :param share: g_c; ``None`` if the class has no recent samples.
-    """
-    return factor if share is None else factor + (1 - math.exp(-steps / MEMORY)) * (min(1.0, share / LEARNED) - factor)
+def f_star(share: float) -> float:
+    """Return f*_c, towards which f_c moves, from g_c."""
+    return min(1.0, share / LEARNED)
 
 
 def period(step: int, every: int) -> int:

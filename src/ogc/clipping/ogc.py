@@ -217,27 +217,25 @@ class OGC(Loss):
         else:
             p0, tau = self.slopes.solve(mixture, 1 + epsilon)  # line 9
             if is_default:
-                p0, tau = self._by_default_rule(p0, mixture, state)
-            state.accept(p0, tau, mixture)
+                self._by_default_rule(p0, mixture, state)
+            else:
+                state.accept(p0, tau, mixture)
         if is_default:
             state.by_class.zero_()  # counts are of the samples since the last update
 
-    def _by_default_rule(self, p_ratio: float, mixture: Mixture, state: State) -> tuple[float, float]:
-        """Return p0, moved towards p* of the default rule, and its tau. ``p_ratio`` solves Eq. 12.
-
-        Move the p0 of each class as well.
-        """
+    def _by_default_rule(self, p_ratio: float, mixture: Mixture, state: State) -> None:
+        """Move p0 and the factor of each class towards the goals of the default rule. ``p_ratio`` solves Eq. 12."""
         shares = default_rule.better_than_guess(state.by_class, self._num_classes)
         p_star = default_rule.p_star(mixture, p_ratio, self._num_classes, default_rule.gives_up_a_class(shares))
         steps, last = self._period(int(state.steps)), float(Solution.unpack(state.solution).p0)
         p0 = default_rule.follow(last, p_star, steps)
-        of_class = [
-            max(p0 * default_rule.follow_share(each / last, shares.get(c), steps), P_MIN)
-            for c, each in enumerate(state.thresholds[0].tolist())
-        ]
-        tau = {each: self.slopes.at(each) for each in {p0, *of_class}}
-        state.thresholds.copy_(torch.tensor([of_class, [tau[each] for each in of_class]], dtype=torch.float64))
-        return p0, tau[p0]
+        factors = [each / last for each in state.thresholds[0].tolist()]
+        for c, share in shares.items():
+            factors[c] = default_rule.follow(factors[c], default_rule.f_star(share), steps)
+        tau = {factor: self.slopes.at(max(factor * p0, P_MIN)) for factor in {1.0, *factors}}
+        state.accept(p0, tau[1.0], mixture)
+        of_class = [[factor * p0 for factor in factors], [tau[factor] for factor in factors]]
+        state.thresholds.copy_(torch.tensor(of_class, dtype=torch.float64))
 
     def _follow_schedule(self, state: State) -> None:
         """Move tau by ``threshold``, which takes the place of lines 7 to 12. No host read on CUDA."""
@@ -246,6 +244,7 @@ class OGC(Loss):
         tau = torch.as_tensor(moved, dtype=last.tau.dtype, device=device).clamp(TAU_MIN, self.slopes.steepest)
         last.p0.copy_(self.slopes.on(device).p0_at(tau))
         last.tau.copy_(tau)
+        state.thresholds.copy_(state.solution[:2, None].expand_as(state.thresholds))
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -258,7 +257,10 @@ class OGC(Loss):
 
     @property
     def p0(self) -> Tensor:
-        """The probability below which the loss is a straight line; 0-dim."""
+        """The probability below which the loss is a straight line; 0-dim.
+
+        With the default rule, classes that have not been learned have a smaller one.
+        """
         return Solution.unpack(self.solution).p0.clone()
 
     @property
@@ -322,8 +324,8 @@ class OGC(Loss):
             return found
         if can_read(shared) and set(self.thresholds[0].tolist()[:num_classes]) == {found[0]}:
             return found
-        of_class = self.thresholds[:, :num_classes].to(H.dtype).to(H.device)
-        return of_class[:, labels.clamp(0, num_classes - 1)].unbind()
+        p0, tau = self.thresholds[:, :num_classes].to(H.dtype).to(H.device)[:, labels.clamp(0, num_classes - 1)]
+        return p0.clamp(min=P_MIN), tau
 
     def _state(self) -> State:
         return State(*(cast(Tensor, self._buffers[name]) for name in State._fields))

@@ -50,7 +50,7 @@ class State(NamedTuple):
     solution: Tensor  # (7,) float64: a packed Solution
     highest_lr: Tensor  # () float64: highest learning rate so far
     by_class: Tensor  # (2, MOST_CLASSES) int64: samples since the last update, and those better than a guess
-    thresholds: Tensor  # (2, MOST_CLASSES) float64: p0 and tau of each class, by the default rule
+    thresholds: Tensor  # (2, MOST_CLASSES) float64: f_c p0, not clamped, and tau of each class; see default_rule
     history: Tensor  # (2, OCTAVES) float64: tau and noisy_weight at the last update before each power of two steps
 
     @classmethod
@@ -84,8 +84,9 @@ class State(NamedTuple):
                 buffer.copy_(updated)
 
     def accept(self, p0: float, tau: float, mixture: Mixture) -> None:
-        """Write a solution, on the CPU."""
+        """Write a solution that all classes share, on the CPU."""
         self.solution.copy_(Solution.pack(p0, tau, mixture))
+        self.thresholds.copy_(self.solution[:2, None].expand_as(self.thresholds))
         if mixture.separation < UNRELIABLE_SEPARATION:
             self.unreliable.add_(1)
         else:

@@ -143,20 +143,23 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             queue_size = min(max(self._different, QUEUE[0]), QUEUE[1])
             self._build(self._widths(self._different), self.base, queue_size=queue_size)
             survey = _Survey(self._standardise(torch.tensor(X)).float(), torch.from_numpy(labels))
-            self._train(rows, held_out, survey)
+            steps = self._train(rows, held_out, survey)
             self.label_quality_ = np.where(self.classes_[labels] == y, survey.quality().numpy(), 0.0)
             accepted = self.label_quality_ >= 0.5
             self.noise_rate_ = float(np.average(~accepted, weights=weight))
         known = (weight > 0) & (self.classes_[labels] == y)
-        self._check_classes(labels[known], accepted[known])
+        if steps >= STEPS[0]:
+            self._check_classes(labels[known], accepted[known])
         return self
 
     def _check_classes(self, labels: np.ndarray, accepted: np.ndarray) -> None:
         """Warn if a class was not learned: (N,), (N,) bool."""
         names = [str(name) for name in self.classes_]
         classes = unlearned(torch.from_numpy(labels), torch.from_numpy(accepted), names)
-        if classes and int(self.criterion_.steps) >= STEPS[0]:
-            remedy = f"Try max_iter={2 * self.n_iter_}." if self.epsilon is None else "Try it without epsilon."
+        if classes:
+            remedy = f"Try max_iter={2 * self.n_iter_}."
+            if self.early_stopping or self.epsilon is not None:
+                remedy = f"Try it without {'early_stopping' if self.early_stopping else 'epsilon'}."
             warnings.warn(f"OGCClassifier rejects {almost_all(classes)}. {OFTEN_RARE} {remedy}", stacklevel=3)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -300,7 +303,8 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.loss_curve_.append(self.loss_)
         self.n_iter_ += 1
 
-    def _train(self, rows: Rows, held_out: Rows | None, survey: _Survey) -> None:
+    def _train(self, rows: Rows, held_out: Rows | None, survey: _Survey) -> int:
+        """Train, and return the number of steps. With ``held_out``, restore the best iteration."""
         inputs = self._standardise(rows.X).float()
         self._reconnect()
         steps_per_pass = math.ceil(len(rows.y) / self.batch_size)
@@ -327,6 +331,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             part.load_state_dict(state)
         if not survey.count:
             survey.take(self.network_)
+        return iteration * passes * steps_per_pass
 
     def _score_held_out(self, held_out: Rows) -> bool:
         """Record the accuracy on held-out rows. Return True if it is the best so far."""

@@ -114,7 +114,8 @@ def by_default(method: str, parameters: Mapping[str, Value]) -> bool:
 
 def for_rare_classes(method: str, parameters: Mapping[str, Value]) -> str:
     """Say how to train instead if a rare class was not learned."""
-    return "for more epochs" if method == "ce" or by_default(method, parameters) else "with --method ce"
+    longer, unclipped = "for more epochs", "with --method ce"
+    return longer if method == "ce" else f"{longer} or {unclipped}" if by_default(method, parameters) else unclipped
 
 
 def build(

@@ -219,8 +219,9 @@ if triton is not None:
         p0 = tl.where(clips, p0, _P_MIN)
         tau = tl.where(clips, tau, tl.load(slope + _GRID - 1))
 
+        each = tl.arange(0, _MOST_CLASSES)
+        factor = tl.full((_MOST_CLASSES,), 1.0, tl.float64)
         if DEFAULT:  # as in default_rule.py
-            each = tl.arange(0, _MOST_CLASSES)
             of_class = tl.load(by_class + each)
             better = tl.load(by_class + _MOST_CLASSES + each)
             occurs = of_class > 0
@@ -233,16 +234,16 @@ if triton is not None:
             edge = tl.minimum(tl.exp(-tl.maximum(m, 3 * log_classes - 2 * mn)), 1 - _P_MIN)
             aim = tl.where(gives_up, p0, tl.maximum(p0, edge))
             aim = tl.where(mn <= log_classes, tl.minimum(p0, tl.exp(-log_classes)), aim)
-            alpha = tl.exp(-steps.to(tl.float64) / _MEMORY)
-            p0 = alpha * before + (1 - alpha) * aim
+            part = 1 - tl.exp(-steps.to(tl.float64) / _MEMORY)
+            p0 = before + part * (aim - before)
             tau = _slope_at(p0, table)
             factor = tl.load(thresholds + each) / before
-            factor = tl.where(occurs, factor + (1 - alpha) * (tl.minimum(share / _LEARNED, 1.0) - factor), factor)
-            of_each = tl.maximum(p0 * factor, _P_MIN)
+            factor = tl.where(occurs, factor + part * (tl.minimum(share / _LEARNED, 1.0) - factor), factor)
             tl.debug_barrier()
-            if good:
-                tl.store(thresholds + each, of_each)
-                tl.store(thresholds + _MOST_CLASSES + each, _slope_at(of_each, table))
+        tau_of_each = tl.where(factor == 1, tau, _slope_at(tl.maximum(factor * p0, _P_MIN), table))
+        if good:
+            tl.store(thresholds + each, factor * p0)
+            tl.store(thresholds + _MOST_CLASSES + each, tau_of_each)
 
         # the slots of the solution are in the order of state.Solution
         tl.store(solution, p0, mask=good)
@@ -373,7 +374,8 @@ if triton is not None:
         log_classes: tl.float64,
         parameter,
         scratch,
-        outcome,
+        loss,
+        clipping,
         gradient,
         RULE: tl.constexpr,
         DEFAULT: tl.constexpr,
@@ -454,15 +456,16 @@ if triton is not None:
                 has_own = valid & (label < _MOST_CLASSES)
                 own = thresholds + label
                 p0 = tl.where(has_own, tl.load(own, mask=has_own, other=0.0).to(tl.float32), p0)
+                p0 = tl.maximum(p0, _P_MIN)
                 tau = tl.where(has_own, tl.load(own + _MOST_CLASSES, mask=has_own, other=0.0).to(tl.float32), tau)
             value, by_H = _clipped(H, p0, tau, parameter, LOSS)
             share = 1.0
             if MEAN:
                 share = 1.0 / tl.maximum(tl.sum(kept.to(tl.int32), 0), 1).to(tl.float32)
             tl.store(pull + row, tl.where(kept, by_H * share, 0.0), mask=inside)
-            tl.store(outcome, tl.sum(tl.where(kept, value, 0.0), 0) * share)
-            tl.store(outcome + 1 + row, p0, mask=inside)
-            tl.store(outcome + 1 + N + row, tau, mask=inside)
+            tl.store(loss, tl.sum(tl.where(kept, value, 0.0), 0) * share)
+            tl.store(clipping + row, p0, mask=inside)
+            tl.store(clipping + N + row, tau, mask=inside)
             tl.debug_barrier()
             _differentiate(logits, of_row, of_class, labels, N, C, top, log_sum, pull, gradient, ROWS, CLASSES)
 
@@ -532,20 +535,19 @@ def step(criterion: OGC, state: State, logits: Tensor, labels: Tensor) -> tuple[
 
     Return None, and update the state only, if the kernel does not implement the loss or its reduction.
     """
-    loss, parameter = formula(criterion)
-    if loss is None:
+    name, parameter = formula(criterion)
+    if name is None:
         update_state(criterion, state, logits, labels)
         return None
     gradient = logits.new_empty(logits.shape, dtype=torch.float32)
-    outcome = gradient.new_empty(1 + 2 * len(labels))
-    _launch_step(criterion, state, logits, labels, loss, parameter, outcome, gradient)
-    p0, tau = outcome[1:].view(2, -1).unbind()
-    return outcome[0], gradient, p0, tau
+    loss, clipping = gradient.new_empty(()), gradient.new_empty(2, len(labels))
+    _launch_step(criterion, state, logits, labels, name, parameter, loss, clipping, gradient)
+    return loss, gradient, clipping[0], clipping[1]
 
 
 def update_state(criterion: OGC, state: State, logits: Tensor, labels: Tensor) -> None:
     """Run Algorithm 1, lines 4 to 12, in one launch, without the loss: (N, C), (N,)."""
-    _launch_step(criterion, state, logits, labels, None, 0.0, None, None)
+    _launch_step(criterion, state, logits, labels, None, 0.0, None, None, None)
 
 
 def _launch_step(
@@ -553,9 +555,10 @@ def _launch_step(
     state: State,
     logits: Tensor,
     labels: Tensor,
-    loss: str | None,
+    name: str | None,
     parameter: float,
-    outcome: Tensor | None,
+    loss: Tensor | None,
+    clipping: Tensor | None,
     gradient: Tensor | None,
 ) -> None:
     N, C = logits.shape
@@ -588,9 +591,10 @@ def _launch_step(
             math.log(C),
             parameter,
             scratch,
-            outcome,
+            loss,
+            clipping,
             gradient,
-            LOSS=loss,
+            LOSS=name,
             MEAN=criterion.reduction == "mean",
             Q=size,
             BLOCK=block,

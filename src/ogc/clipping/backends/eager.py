@@ -58,19 +58,21 @@ def with_gradient(
         H = cross_entropy(checked, checked_labels, criterion.ignore_index)
         return criterion.reduce(clipped(criterion.base, H, p0, tau), checked_labels, checked.shape[1])
 
-    return cast(Tensor, _KnownGradient.apply(logits, value, gradient, recompute))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _KnownGradient.apply(logits, (value, gradient), recompute))  # type: ignore[no-untyped-call]
 
 
 class _KnownGradient(torch.autograd.Function):
     """A loss whose gradient with respect to the logits is known.
 
-    For a second derivative, ``recompute`` computes the loss from the saved logits.
+    The value is in a tuple because an argument that is returned becomes a view, and ``loss /= 2`` an error. For a
+    second derivative, ``recompute`` computes the loss from the saved logits.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, value: Tensor, gradient: Tensor, recompute: Callable[[Tensor], Tensor]
+        ctx: Any, logits: Tensor, known: tuple[Tensor, Tensor], recompute: Callable[[Tensor], Tensor]
     ) -> Tensor:
+        value, gradient = known
         ctx.save_for_backward(logits, gradient)
         ctx.recompute = recompute
         return value
@@ -84,4 +86,4 @@ class _KnownGradient(torch.autograd.Function):
             gradient = gradient * grad.unsqueeze(1)
         elif grad.device.type != "cpu" or grad.item() != 1:
             gradient = gradient * grad
-        return gradient.to(logits.dtype), None, None, None
+        return gradient.to(logits.dtype), None, None
