@@ -273,6 +273,36 @@ def test_numbers_for_gce_match_the_recorded_ones():
     assert "GCE is {:.1f} points behind CE on average, while OGC is {:.1f} points behind".format(*behind) in text
 
 
+def test_numbers_for_rare_classes_match_the_recorded_ones():
+    import rare_classes as benchmark
+
+    rows = json.loads(benchmark.RESULTS.read_text())["rows"]
+
+    def lead(noise, **where):
+        """Return by how many points the default is ahead of CE."""
+        ours, ce = (
+            benchmark.mean(rows, "balanced", noise=noise, method=method, **where) for method in ("OGC, default", "CE")
+        )
+        return ours - ce
+
+    def sets_ahead(noise):
+        return sum(lead(noise, set=f"imbalanced {name}") > 0 for name in benchmark.SETS)
+
+    clean, low, middle, high = (f"symmetric {rate}%" for rate in (0, 5, 10, 20))
+    text = " ".join((DOCS / "tables.md").read_text().split())
+    assert f"the default is ahead of CE by {lead(middle):.1f} and {lead(high):.1f} points on average" in text
+    assert f"It is ahead on {sets_ahead(middle)} and {sets_ahead(high)} of the 14 data sets." in text
+    assert f"the default is {lead(low):.1f} points ahead on average, and ahead on {sets_ahead(low)} data sets." in text
+    by_set = {name: lead(clean, set=f"imbalanced {name}") for name in benchmark.SETS}
+    worst = min(by_set, key=by_set.get)
+    assert max(by_set.values()) < 0.05
+    assert f"it is {-lead(clean):.1f} points behind CE, and level at best. It is furthest behind on `{worst}`" in text
+    assert f"`{worst}` ({-by_set[worst]:.1f} points)" in text
+    guide = " ".join((DOCS / "guide" / "choosing.md").read_text().split())
+    assert f"CE+OGC is ahead of CE by {lead(middle):.1f} and {lead(high):.1f} points with 10 and 20 % wrong" in guide
+    assert guide.count(f"{-lead(clean):.1f} points ") == 2
+
+
 def test_versions_on_the_integrations_page_are_the_tested_ones():
     rows = re.findall(r"^\| \[([^\]]+)\]\(#[^)]*\) \| ([\d.]+) \|", (DOCS / "integrations.md").read_text(), re.M)
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
