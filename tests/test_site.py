@@ -286,7 +286,7 @@ def test_numbers_for_rare_classes_match_the_recorded_ones():
         return ours - ce
 
     def sets_ahead(noise):
-        return sum(lead(noise, set=f"imbalanced {name}") > 0 for name in benchmark.SETS)
+        return sum(lead(noise, set=f"imbalanced {name}") >= 0.05 for name in benchmark.SETS)
 
     clean, low, middle, high = (f"symmetric {rate}%" for rate in (0, 5, 10, 20))
     text = " ".join((DOCS / "tables.md").read_text().split())

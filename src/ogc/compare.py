@@ -194,9 +194,9 @@ def judge(jobs: Sequence[Job], results: Sequence[Mapping[str, Any]], *, device: 
         predictor = Predictor.load(job.out, device=device)
         for name, part in job.data[1].items():
             predicted = predictor.probabilities(part.inputs).argmax(1)
-            truths |= _columns(name, part)  # the same for all jobs
-            for column in _columns(name, part):
-                right.setdefault(column, []).append(predicted == truths[column])
+            for column, truth in _columns(name, part).items():
+                truths[column] = truth  # the same for all jobs
+                right.setdefault(column, []).append(predicted == truth)
     shape = (len(seeds), len(labels), -1)  # the jobs are ordered by seed, and those of a seed by method
     folders = [job.out for job in jobs if job.out is not None]
     return Comparison(
@@ -314,11 +314,12 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Name the classes that a method misses with every seed."""
+        advice = " Accuracy is a poor guide here: compare the balanced accuracy, or train for more epochs."
         labels, found = self.labels[self.judged_by], []
         for i in self.ranking:
             missed = [unlearned(labels, right, self.classes) for right in self.right[self.judged_by][i]]
             if classes := {name: count for name, count in missed[0].items() if all(name in each for each in missed)}:
-                found.append(f"{self.methods[i]} misses {almost_all(classes)}.")
+                found.append(f"{self.methods[i]} misses {almost_all(classes)}.{advice if i == self.ranking[0] else ''}")
         return found
 
     @property

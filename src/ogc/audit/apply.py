@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +35,7 @@ class Applied(NamedTuple):
     kind: str  # of the source; "python" for data from Python
     changed: int
     samples: int
+    emptied: dict[str, int]  # classes without a label left, and how many they had
     copied: int | None = None  # files, if a folder was copied
 
 
@@ -90,7 +92,8 @@ def apply(
         write_whole(out, content)
     else:
         write_labels(out, *class_indices(audit, labels, out))
-    return Applied(target, kind, changed, len(labels), copied)
+    emptied = {name: count for name, count in Counter(audit.given).items() if name not in labels}
+    return Applied(target, kind, changed, len(labels), emptied, copied)
 
 
 def _check_file(audit: Audit, path: Path) -> None:

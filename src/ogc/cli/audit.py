@@ -204,6 +204,11 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     actual = "" if true is None else f" (actual rate: {_percent(true)})"
     rate = "" if not samples else f": an estimated noise rate of {_percent(summary['noise_rate'])}{actual}"
     found = [f"{issues:,} of {samples:,} labels are probably wrong{rate}."]
+    if summary["unlearned"]:
+        found.append(
+            f"They include {almost_all(summary['unlearned'])}. {OFTEN_RARE} Look at them before you apply the "
+            "suggestions."
+        )
     if summary["unsettled"]:
         found.append(
             "The estimated rate is probably too high, because training was too short for the network to learn the "
@@ -211,10 +216,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
         )
     elif summary["unlearned"]:
         recipe = summary["run"]["recipe"]
-        found.append(
-            f"They include {almost_all(summary['unlearned'])}. {OFTEN_RARE} Look at them before you apply the "
-            f"suggestions. Training {for_rare_classes(recipe['method'], recipe['parameters'])} may help."
-        )
+        found.append(f"Training {for_rare_classes(recipe['method'], recipe['parameters'])} may help.")
     if summary["memorised_from"] is not None:
         found.append(
             f"From epoch {summary['memorised_from']} on, the network fits labels that it contradicted before. Most of "
@@ -326,14 +328,24 @@ def apply(options: ApplyOptions) -> None:
       ogc audit apply runs/digits-ce+ogc-pairflip-0.2-0 --out fixed.npy
     """
     from ..audit.apply import apply as write
+    from ..audit.files import PAGE
+    from ..rival_label import OFTEN_RARE, almost_all
+    from ..training.run_folder import AUDIT
 
-    limit = options.accept_above
+    console, limit = make_console(), options.accept_above
     applied = write(options.run, options.out, options.decisions, copy=options.copy, accept_above=limit)
-    if applied.copied is not None:
-        labels = f"{applied.changed:,} of {applied.samples:,} images with a new label"
-        return say(make_console(), f"{applied.path}: {applied.copied:,} files copied, {labels}.")
     what = "files to move" if applied.kind == "folder" else "labels changed"
     message = f"{applied.path}: {applied.changed:,} of {applied.samples:,} {what}."
-    if applied.kind in ("digits", "cifar10", "cifar100", "arrays"):
+    if applied.copied is not None:
+        labels = f"{applied.changed:,} of {applied.samples:,} images with a new label"
+        message = f"{applied.path}: {applied.copied:,} files copied, {labels}."
+    elif applied.kind in ("digits", "cifar10", "cifar100", "arrays"):
         message += f" To train on them, add --labels {shlex.quote(str(applied.path))} to ogc train."
-    say(make_console(), message)
+    say(console, message)
+    if applied.emptied:
+        changed = almost_all(applied.emptied).removeprefix("almost ")
+        say(
+            console,
+            f"Note: This changed {changed}. {OFTEN_RARE} To review them first, open {options.run / AUDIT / PAGE}, and "
+            "apply your --decisions.",
+        )

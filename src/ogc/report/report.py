@@ -152,10 +152,12 @@ def training_notes(run: StoredRun) -> list[str]:
     surveys = points_of(run.samples.get("survey.history"))
     if unsettled(surveys):
         return [
+            *_unlearned(run),
             "The estimated noise is unreliable, because the training was too short for the network to learn the right "
-            "labels. Train for more epochs."
+            "labels. Train for more epochs.",
         ]
-    return [*_unlearned(run), *_memorised(run, surveys)]
+    remedy = f"Training {for_rare_classes(run.recipe.method, run.recipe.parameters)} may help."
+    return [*(f"{text} {remedy}" for text in _unlearned(run)), *_memorised(run, surveys)]
 
 
 def _unlearned(run: StoredRun) -> Iterator[str]:
@@ -166,10 +168,7 @@ def _unlearned(run: StoredRun) -> Iterator[str]:
         seen = predicted >= 0
         given, rejected = given[seen], (predicted != given)[seen]
     if classes := unlearned(given, ~rejected, run.facts["classes"]):
-        yield (
-            f"The network rejects {almost_all(classes)}. {OFTEN_RARE} "
-            f"Training {for_rare_classes(run.recipe.method, run.recipe.parameters)} may help."
-        )
+        yield f"The network rejects {almost_all(classes)}. {OFTEN_RARE}"
 
 
 def _rejected(run: StoredRun) -> Tensor | None:

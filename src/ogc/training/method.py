@@ -114,8 +114,11 @@ def by_default(method: str, parameters: Mapping[str, Value]) -> bool:
 
 def for_rare_classes(method: str, parameters: Mapping[str, Value]) -> str:
     """Say how to train instead if a rare class was not learned."""
-    longer, unclipped = "for more epochs", "with --method ce"
-    return longer if method == "ce" else f"{longer} or {unclipped}" if by_default(method, parameters) else unclipped
+    if method == "ce":
+        return "for more epochs"
+    if by_default(method, parameters):
+        return "for more epochs or with --method ce"
+    return "with --method ce" if split(method)[2] else "with --method ce or ce+ogc"
 
 
 def build(
