@@ -32,8 +32,11 @@ SETS = (
 )
 NOISES = tuple(("symmetric", rate) for rate in (0.0, 0.05, 0.1, 0.2))
 OPTIMIZERS, PASSES, ROWS = ("AdamW 1e-3", "SGD 0.1"), 50, 1500
-METHODS = ("CE", "GCE 0.9", "OGC, epsilon=2", "OGC, default")
-tables.METHODS["OGC, epsilon=2"] = lambda optimizer: OGC("ce", optimizer, epsilon=2)
+METHODS = {
+    **{name: tables.METHODS[name] for name in ("CE", "GCE 0.9")},
+    "OGC, epsilon=2": lambda optimizer: OGC("ce", optimizer, epsilon=2),
+    "OGC, default": tables.METHODS["OGC, default"],
+}
 
 
 def train(name: str, optimizer: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ import json
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from itertools import pairwise, product
@@ -156,7 +156,7 @@ def train(
     optimizer_name: str,
     passes: int,
     seeds: Sequence[int],
-    methods: Sequence[str] = tuple(METHODS),
+    methods: Mapping[str, Callable[[torch.optim.Optimizer], nn.Module]] = METHODS,
     noises: Sequence[tuple[str, float]] = NOISES,
     rows: int = ROWS,
 ) -> list[dict[str, Any]]:
@@ -179,7 +179,7 @@ def train(
 
     networks = Networks([seed for _, _, seed in runs], inputs.shape[2], classes)
     optimizer = OPTIMIZERS[optimizer_name](list(networks.parameters()))
-    criteria = [METHODS[method](optimizer) for method, _, _ in runs]
+    criteria = [methods[method](optimizer) for method, _, _ in runs]
     batch = min(BATCH, N)
     steps = passes * (N // batch)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
