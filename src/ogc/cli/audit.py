@@ -342,7 +342,7 @@ def apply(options: ApplyOptions) -> None:
     elif applied.kind in ("digits", "cifar10", "cifar100", "arrays"):
         message += f" To train on them, add --labels {shlex.quote(str(applied.path))} to ogc train."
     say(console, message)
-    if applied.emptied:
+    if applied.emptied and options.decisions is None:
         changed = almost_all(applied.emptied).removeprefix("almost ")
         say(
             console,
