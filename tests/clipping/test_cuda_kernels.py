@@ -93,6 +93,17 @@ def test_rare_class_equals_torch(base):
     assert slow.thresholds[0, 1] < 0.8 * slow.p0
 
 
+def test_a_third_is_exact():
+    """A class is not given up if exactly a third of its samples are better than a guess."""
+    fast, slow, _ = pair("ce", every=8, queue_size=64)
+    labels = torch.arange(90) // 30
+    margin = torch.where(torch.arange(90) < 70, 6.0, -6.0)  # 10 of class 2 are right
+    logits = margin[:, None] * torch.nn.functional.one_hot(labels) + torch.randn(90, 3, generator=random(0))
+    for _step in range(6):
+        check(fast, slow, logits, labels)
+    assert slow.thresholds[0, 2] == slow.p0
+
+
 def test_rule_may_change_between_steps():
     """The thresholds of the classes follow whichever rule is in force."""
     fast, slow, _ = pair("ce", every=8, queue_size=256)

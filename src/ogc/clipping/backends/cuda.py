@@ -226,7 +226,8 @@ if triton is not None:
             better = tl.load(by_class + _MOST_CLASSES + each)
             occurs = of_class > 0
             share = better.to(tl.float64) / tl.maximum(of_class, 1).to(tl.float64)
-            given_up = occurs & (share < _LEARNED)
+            goal = tl.minimum(share / _LEARNED, 1.0)
+            given_up = occurs & (goal < 1)  # not share < _LEARNED: Triton 3.6 compares with float32(1/3)
             gives_up = (tl.sum(given_up.to(tl.int32), 0) > 0) | (tl.sum(of_class, 0) == 0)
             tl.debug_barrier()
             tl.store(by_class + each, tl.zeros((_MOST_CLASSES,), tl.int64))
@@ -238,7 +239,7 @@ if triton is not None:
             p0 = before + part * (aim - before)
             tau = _slope_at(p0, table)
             factor = tl.load(thresholds + each) / before
-            factor = tl.where(occurs, factor + part * (tl.minimum(share / _LEARNED, 1.0) - factor), factor)
+            factor = tl.where(occurs, factor + part * (goal - factor), factor)
             tl.debug_barrier()
         tau_of_each = tl.where(factor == 1, tau, _slope_at(tl.maximum(factor * p0, _P_MIN), table))
         if good:
