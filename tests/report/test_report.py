@@ -14,7 +14,7 @@ from ogc.data import load_digits
 from ogc.report import report
 from ogc.report.drawing import figure_of, spread, svg
 from ogc.report.pictures import lr_drops
-from ogc.report.report import class_rows, sentences, training_notes, write_report
+from ogc.report.report import class_rows, headline, sentences, training_notes, write_report
 from ogc.report.table import table
 from ogc.training import RECIPES, Epoch, Job, override, train
 from ogc.training.history import summary
@@ -391,15 +391,40 @@ def make_results(tmp_path, *runs):
 
 def test_table_has_one_row_per_run_and_per_group_of_seeds(tmp_path):
     several = make_results(tmp_path, {"seed": 0}, {"seed": 1}, {"method": "ce"})
-    several[1]["summary"] |= {"last": 0.622}
+    for each in several[1]["epochs"]:
+        each["accuracy"]["test"] += 0.02
     text = rendered(several)
     lines = [line.split() for line in text.splitlines()]
     assert ["ce+ogc", "0", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"] in lines
-    assert ["ce+ogc", "n=2", "61.2+-1.4", "62.2+-0.0", "62.0+-0.0", "8.1+-0.0", "46.0/45.0", "1:15"] in lines
+    assert ["ce+ogc", "n=2", "61.2+-1.4", "62.2+-0.0", "63.0+-1.4", "8.1+-0.0", "46.0/45.0", "1:15"] in lines
     assert ["ce", "0", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"] in lines
     assert "digits, mlp, symmetric:0.5" in text
     assert "its accuracy is too optimistic" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_table_has_one_row_per_evaluation_set(tmp_path):
+    """Someone who passes --test wants to see the accuracy on it, not only the one on the validation set."""
+    two = make_results(tmp_path, {"sets": ("val", "test"), "seed": 0}, {"sets": ("val", "test"), "seed": 1})
+    for each in (epoch for result in two for epoch in result["epochs"]):
+        each["accuracy"]["test"] += 0.1
+        del each["averaged"]["test"]
+    lines = [line.split() for line in rendered(two).splitlines()]
+    first = lines.index(["ce+ogc", "0", "val", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"])
+    assert lines[first + 1] == ["test", "70.2", "-", "72.0"]
+    group = lines.index(
+        ["ce+ogc", "n=2", "val", *["60.2+-0.0", "62.2+-0.0", "62.0+-0.0", "8.1+-0.0"], "46.0/45.0", "1:15"]
+    )
+    assert lines[group + 1] == ["test", "70.2+-0.0", "-", "72.0+-0.0"]
+    assert "val" not in rendered([two[0], *make_results(tmp_path / "other", {})])  # the column has two sets
+
+
+def test_report_has_the_accuracy_on_every_evaluation_set(tmp_path):
+    run = read(write_run_folder(tmp_path / "run", sets=("val", "test")))
+    for name in ("val", "test"):
+        assert f"Accuracy on {name} over the last 10 epochs: 60.2 %" in " ".join(sentences(run))
+        assert ("60.2 %", f"{name} accuracy") in headline(run)
+        assert ("62.2 %", f"{name} accuracy, averaged weights") in headline(run)
 
 
 def test_table_omits_columns_that_no_run_has(tmp_path):

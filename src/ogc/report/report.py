@@ -76,11 +76,11 @@ def headline(run: StoredRun) -> list[tuple[str, str]]:
     """Return the main numbers and their names."""
     if not run.epochs:
         return []
-    last, summary, surveys = run.epochs[-1], run.summary, points_of(run.samples.get("survey.history"))
+    last, surveys = run.epochs[-1], points_of(run.samples.get("survey.history"))
     estimate = surveys[-1].noise_rate if surveys else None
     numbers = [
-        (summary.get("averaged_last"), f"{summary['set']} accuracy, averaged weights"),
-        (summary.get("last"), f"{summary['set']} accuracy"),
+        *((of.get("averaged_last"), f"{of['set']} accuracy, averaged weights") for of in run.summaries),
+        *((of["last"], f"{of['set']} accuracy") for of in run.summaries),
         (last.memorised, "wrong labels memorised"),
         (estimate, "of the labels wrong (estimate)"),
     ]
@@ -89,7 +89,7 @@ def headline(run: StoredRun) -> list[tuple[str, str]]:
 
 def sentences(run: StoredRun) -> list[str]:
     """Describe the outcome."""
-    recipe, summary, epochs = run.recipe, run.summary, run.epochs
+    recipe, epochs = run.recipe, run.epochs
     what = f"{run.facts['network']}, trained with {recipe.method}"
     if run.facts["samples"]:
         what += f" on {run.facts['samples']:,} samples of {len(run.facts['classes']):,} classes"
@@ -98,19 +98,10 @@ def sentences(run: StoredRun) -> list[str]:
     lines = [f"{what}, for {len(epochs)} of {recipe.epochs} epochs in {clock(sum(e.seconds for e in epochs))}."]
     n = min(recipe.report_epochs, len(epochs))
     over = f"over the last {n} epochs" if n > 1 else "after the last epoch"
-    if summary["set"] is None:
+    if not run.summaries:
         lines.append("There was no held-out set, so the accuracy on new data is unknown.")
     else:
-        accuracy = f"Accuracy on {summary['set']} {over}: {_mean(summary, '', n)}"
-        if "averaged_last" in summary:
-            accuracy += f"; with the averaged weights {_mean(summary, 'averaged_', n)}"
-        if len(epochs) > 1:
-            best = max(
-                ("averaged_", "") if "averaged_best" in summary else ("",), key=lambda kind: summary[f"{kind}best"]
-            )
-            accuracy += f". The best epoch, {summary[f'{best}best_epoch']}, had {100 * summary[f'{best}best']:.1f} %"
-            accuracy += f"{' (averaged)' if best else ''}, but it was chosen on the same set"
-        lines.append(f"{accuracy}.")
+        lines += [_accuracy(summary, over, n) for summary in run.summaries]
         if run.source is not None and run.source.kind not in NAMED and run.source.true is None and not recipe.noise:
             lines.append(
                 "Accuracy is measured against your labels. If one is wrong, a correct prediction counts as an error."
@@ -194,6 +185,17 @@ def _memorised(run: StoredRun, surveys: Sequence[Point]) -> Iterator[str]:
         f"estimated noise uses only the first {before.epoch} epochs. To avoid memorisation, train for fewer epochs "
         f"or {remedy}."
     )
+
+
+def _accuracy(summary: Mapping[str, Any], over: str, epochs: int) -> str:
+    averaged = "averaged_last" in summary
+    sentence = f"Accuracy on {summary['set']} {over}: {_mean(summary, '', epochs)}"
+    sentence += f"; with the averaged weights {_mean(summary, 'averaged_', epochs)}" if averaged else ""
+    if epochs > 1:
+        best = max(("averaged_", "") if averaged else ("",), key=lambda kind: summary[f"{kind}best"])
+        sentence += f". The best epoch, {summary[f'{best}best_epoch']}, had {100 * summary[f'{best}best']:.1f} %"
+        sentence += f"{' (averaged)' if best else ''}, but it was chosen on the same set"
+    return f"{sentence}."
 
 
 def _mean(summary: Mapping[str, Any], kind: str, epochs: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..training.history import Epoch, summaries
 from .drawing import percent
 
 if TYPE_CHECKING:
@@ -53,8 +55,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     recipes = [result["recipe"] for result in results]
     common = [field for field in ("name", "network", "noise") if len({recipe[field] for recipe in recipes}) == 1]
     fields = [field for field in distinguishing_fields(recipes) if field not in ("seed", "noise_seed")]
-    sets = {result["summary"]["set"] for result in results} - {None}
-    held_out = min(sets) if len(sets) == 1 else "held-out"
+    measured = {tuple(result["epochs"][-1]["accuracy"]) for result in results} - {()}
+    sets = ("held-out",) if len(measured) > 1 else next(iter(measured), ())
     epochs = {min(result["recipe"]["report_epochs"], len(result["epochs"])) for result in results}
     over = "mean over the last epochs" if len(epochs) > 1 else f"mean over the last {max(epochs, default=0)} epochs"
     over = "after the last epoch" if epochs == {1} else over
@@ -67,11 +69,14 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     for runs in groups.values():
         name = " ".join(_named(field, runs[0]["recipe"]) for field in fields)
-        rows += [([name, str(run["recipe"]["seed"]), *_cells([run])], "") for run in runs]
+        for run in runs:
+            rows += [(cells, "") for cells in _rows([name, str(run["recipe"]["seed"])], [run], sets)]
         if len(runs) > 1:
-            rows.append(([name, f"n={len(runs)}", *_cells(runs)], "bold"))
+            rows += [(cells, "bold") for cells in _rows([name, f"n={len(runs)}"], runs, sets)]
+    accuracy = sets[0] if len(sets) == 1 else "accuracy"
     shown = table_of(
-        ("", "seed", f"{held_out}\n%", "averaged\n%", "best\n%", "memorised\n%", "noise, %\nest./true", "time"), rows
+        ("", "seed", "on", f"{accuracy}\n%", "averaged\n%", "best\n%", "memorised\n%", "noise, %\nest./true", "time"),
+        rows,
     )
     shown.title = ", ".join(_named(field, recipes[0]) for field in common)
     shown.caption = what if sets else "No held-out data: the performance on new data is unknown."
@@ -79,32 +84,39 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def table_of(headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]]) -> Table:
-    """Make a table of cells and the style of each row. Columns with nothing but "-" are left out."""
+    """Make a table of cells and the style of each row. Columns with nothing but "-" and "" are left out."""
     from rich import box
     from rich.table import Table
 
     left: Any = {"title_justify": "left", "caption_justify": "left"}
     shown = Table(**left, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    there = [i for i in range(len(headings)) if any(cells[i] != "-" for cells, _ in rows)]
+    there = [i for i in range(len(headings)) if any(cells[i] not in ("-", "") for cells, _ in rows)]
     for i in there:
         shown.add_column(headings[i], justify="right" if i else "left", no_wrap=i > 0, min_width=6 if i == 0 else None)
-    for cells, style in rows:
-        shown.add_row(*(cells[i] for i in there), style=style, end_section=bool(style))
+    next_styles = [*(style for _, style in rows[1:]), ""]
+    for (cells, style), next_style in zip(rows, next_styles, strict=True):
+        shown.add_row(*(cells[i] for i in there), style=style, end_section=style != next_style == "")
     return shown
 
 
-def _cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Format the numbers of a row in ASCII, "-" for unknown ones."""
+def _rows(named: Sequence[str], runs: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> list[list[str]]:
+    """Format the numbers in ASCII, "-" for unknown ones: a row per evaluation set, the other columns in the first."""
     ends = [run["epochs"][-1] for run in runs]
     estimates = (run.get("noise_rate") for run in runs)  # None without surveys, and in results of older versions
     true = ((run["facts"]["noise"] or {}).get("rate_got") for run in runs)
     noise = "/".join(percent(values).split("+")[0] for values in (estimates, true))
-    return [
-        *(percent(run["summary"].get(name) for run in runs) for name in ("last", "averaged_last", "best")),
+    others = [
         percent(end["memorised"] for end in ends),
         "-" if noise == "-/-" else noise,
         clock(sum(run["seconds"] for run in runs) / len(runs)),
     ]
+    found = (summaries([Epoch(**each) for each in run["epochs"]], run["recipe"]["report_epochs"]) for run in runs)
+    rows = []
+    for i, of_set in enumerate(itertools.zip_longest(*(each[: len(sets)] for each in found), fillvalue={})):
+        accuracy = [percent(each.get(name) for each in of_set) for name in ("last", "averaged_last", "best")]
+        on = sets[i] if len(sets) > 1 else "-"
+        rows.append([*named, on, *accuracy, *others] if i == 0 else ["", "", on, *accuracy, "", "", ""])
+    return rows or [[*named, "-", "-", "-", "-", *others]]
 
 
 def counted(number: int, noun: str) -> str:

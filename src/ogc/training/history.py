@@ -57,10 +57,12 @@ class SilentWatch:
 
 
 def summary(epochs: list[Epoch], report_epochs: int) -> dict[str, Any]:
-    """Summarise a run for tables: mean and standard deviation of the last epochs, and the best epoch."""
-    if not epochs or not epochs[-1].accuracy:
-        return {"set": None}
-    name = next(iter(epochs[-1].accuracy))
+    """Summarise a run for tables by its first evaluation set."""
+    return next(iter(summaries(epochs, report_epochs)), {"set": None})
+
+
+def summaries(epochs: list[Epoch], report_epochs: int) -> list[dict[str, Any]]:
+    """Summarise each evaluation set: mean and standard deviation of the last epochs, and the best epoch."""
 
     def measures(values: list[float], prefix: str) -> dict[str, float | int]:
         last = values[-report_epochs:]
@@ -74,9 +76,9 @@ def summary(epochs: list[Epoch], report_epochs: int) -> dict[str, Any]:
             f"{prefix}best_epoch": epochs[best].epoch,
         }
 
-    averaged = [epoch.averaged[name] for epoch in epochs if name in epoch.averaged]
-    return {
-        "set": name,
-        **measures([epoch.accuracy[name] for epoch in epochs], ""),
-        **(measures(averaged, "averaged_") if averaged else {}),
-    }
+    found = []
+    for name in epochs[-1].accuracy if epochs else ():
+        averaged = [epoch.averaged[name] for epoch in epochs if name in epoch.averaged]
+        raw = measures([epoch.accuracy[name] for epoch in epochs], "")
+        found.append({"set": name, **raw, **(measures(averaged, "averaged_") if averaged else {})})
+    return found

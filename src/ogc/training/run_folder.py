@@ -20,7 +20,7 @@ from torch import Tensor
 from .. import _tensors
 from .._files import checked_fields, read_json, remove_leftovers, write_json, write_whole
 from .._require import require
-from .history import Epoch, summary
+from .history import Epoch, summaries
 from .method import own_loss
 from .recipe import Recipe
 from .source import Source
@@ -120,7 +120,7 @@ class StoredRun(Description):
     epochs: list[Epoch]
     samples: dict[str, Tensor]
     digests: dict[str, str]  # of the data that it was trained on
-    summary: dict[str, Any]
+    summaries: list[dict[str, Any]]  # one per evaluation set
     finished: bool
     broken: dict[str, Any] | None  # the batch at which training failed, if it did
 
@@ -194,7 +194,7 @@ def read(folder: Path) -> StoredRun:
     with checked(path):
         epochs = [Epoch(**epoch) for epoch in content[key]]
     facts = NOT_STARTED | (described.facts or {"from_python": described.from_python})
-    totals = summary(epochs, described.recipe.report_epochs)
+    totals = summaries(epochs, described.recipe.report_epochs)
     who = described.id, described.recipe, described.source
     return StoredRun(*who, facts, folder, epochs, samples, digests, totals, finished, broken)
 
