@@ -116,9 +116,10 @@ def draw_accuracy(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str])
             label = "averaged" if len(last.accuracy) == 1 else f"{name}, averaged"
             curves.append(Curve(label, in_percent(epoch.averaged.get(name) for epoch in epochs), colour, "--"))
     draw_curves(axes, curves, ylabel="accuracy, %", drops=drops)
-    name = curves[0].label
-    averaged = f", averaged {100 * last.averaged[name]:.1f} %" if name in last.averaged else ""
-    return f"Accuracy at the end: {name} {100 * last.accuracy[name]:.1f} %{averaged}"
+    ends = dict(last.accuracy)
+    if len(ends) == 1:  # more would be too long for a title
+        ends |= {"averaged": share for share in last.averaged.values()}
+    return "Accuracy at the end: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in ends.items())
 
 
 def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
@@ -156,7 +157,7 @@ def draw_noise(axes: Axes, surveys: Sequence[Point], epochs: int, true: float | 
     if (since := memorised_from(surveys)) is not None:
         axes.axvline(since, color=RED, linewidth=0.8)
     axes.set_ylabel("share of labels, %")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * axes.get_ylim()[1])  # the margin is small if the values are similar
     axes.legend(frameon=False, fontsize=9)
     rate = f"Estimated noise rate: {100 * surveys[-1].noise_rate:.1f} %"
     return rate if true is None else f"{rate}, true {100 * true:.1f} %"
