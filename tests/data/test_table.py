@@ -58,8 +58,22 @@ def test_encoder_is_fitted_on_training_rows_only(tmp_path):
     assert list(others) == ["test"]
 
 
+def test_warns_if_most_rows_of_a_file_are_training_rows(tmp_path):
+    train = write(tmp_path / "train.csv", ["row,x,y", *(f"{i},{i}.25,{'pq'[i % 2]}" for i in range(30))])
+    others = [f"{i},{i}.75,p" for i in range(10)]
+    few, many = (
+        write(tmp_path / f"{count}.csv", ["row,x,y", *others, *(f"{i + 500},{i}.25,p" for i in range(count))])
+        for count in (10, 11)
+    )
+    table(train, "y", id="row", test=few)
+    message = r"11 of 21 rows of `.*11\.csv` have the same features as a row of `.*train\.csv`\. If they are the same"
+    with pytest.warns(UserWarning, match=message):
+        table(train, "y", id="row", test=many)
+
+
 def test_val_may_be_a_file(iris):
-    train, others = table(iris, "kind", val=iris, test=iris)
+    with pytest.warns(UserWarning, match="same features"):
+        train, others = table(iris, "kind", val=iris, test=iris)
     assert len(train) == 20
     assert torch.equal(others["val"].inputs, train.inputs)
     assert list(others) == ["val", "test"]
@@ -372,7 +386,7 @@ def test_rows_without_label_raise_unless_skip_bad(tmp_path):
         assert all(int(name) % 5 != 2 for name in part.ids)  # row numbers in the file
         assert [part.class_names[label] for label in part.given] == ["ab"[(int(name) - 1) % 2] for name in part.ids]
         assert torch.equal(part.true, part.given)
-    clean = write(tmp_path / "clean.csv", ["x,y,t", *(f"{i},{'ab'[i % 2]},a" for i in range(20))])
+    clean = write(tmp_path / "clean.csv", ["x,y,t", *(f"{i}.5,{'ab'[i % 2]},a" for i in range(20))])
     with pytest.raises(ValueError, match=r"4 of 20 rows of `.*x\.csv`"):
         table(clean, "y", test=path)
     with pytest.warns(UserWarning, match="Skipped 4 of 20"):

@@ -86,6 +86,7 @@ def table(
         if absent := [name for name in (label, *encoder.columns) if name not in part]:
             raise ValueError(f"`{file}` has no column {few(absent)}, which `{path}` has.")
         part, numbers = _labelled(part, label, file, skip_bad)
+        _warn_of_same_rows(part, file, rows, path, list(encoder.columns))
         given, ids = indices(part, label, numbers, file), _ids(part, id, numbers)
         known = None if true is None or true not in part else indices(part, true, numbers, file)
         return Dataset(encoder.features(part), given, class_names, ids, known)
@@ -108,6 +109,18 @@ def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, l
     if missing:
         warnings.warn(f"Skipped {missing:,} of {total:,} rows of `{path}` without a label.", stacklevel=3)
     return {name: [cells[number - 1] for number in numbers] for name, cells in rows.items()}, numbers
+
+
+def _warn_of_same_rows(part: Table, file: Path, rows: Table, path: Path, columns: Sequence[str]) -> None:
+    """Warn if most rows of a held-out file have the same features as a row of the training file."""
+    known = {hash(cells) for cells in zip(*(rows[name] for name in columns), strict=True)}
+    found = [hash(cells) in known for cells in zip(*(part[name] for name in columns), strict=True)]
+    if 2 * sum(found) > len(found):
+        warnings.warn(
+            f"{sum(found):,} of {len(found):,} rows of `{file}` have the same features as a row of `{path}`. "
+            "If they are the same samples, the accuracy on them is too high.",
+            stacklevel=3,
+        )
 
 
 def _class_names(cells: Sequence[Cell], label: str, path: Path) -> tuple[str, ...]:

@@ -116,10 +116,10 @@ def draw_accuracy(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str])
             label = "averaged" if len(last.accuracy) == 1 else f"{name}, averaged"
             curves.append(Curve(label, in_percent(epoch.averaged.get(name) for epoch in epochs), colour, "--"))
     draw_curves(axes, curves, ylabel="accuracy, %", drops=drops)
-    ends = dict(last.accuracy)
+    ends = [f"{name} {100 * share:.1f} %" for name, share in last.accuracy.items()]
     if len(ends) == 1:  # more would be too long for a title
-        ends |= {"averaged": share for share in last.averaged.values()}
-    return "Accuracy at the end: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in ends.items())
+        ends += [f"averaged {100 * share:.1f} %" for share in last.averaged.values()]
+    return f"Accuracy at the end: {', '.join(ends)}"
 
 
 def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
