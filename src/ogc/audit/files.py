@@ -64,10 +64,10 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
     write_whole(folder / FIXED, fixed)
     columns = {name: [cells[i] for i in worst] for name, cells in columns.items()}
     write_whole(folder / ISSUES_CSV, csv(columns, zip(*columns.values(), strict=True)))
-    notes = write_parquet(columns, folder / ISSUES) + formula_notes([*findings.ids, *findings.class_names])
+    write_parquet(columns, folder / ISSUES)
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
     write_whole(folder / SUMMARY, json_lines(with_checksum(facts), ("pairs", "surveys")))
-    return facts, notes
+    return facts, formula_notes([*findings.ids, *findings.class_names])
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
@@ -93,16 +93,13 @@ def columns_of(findings: Findings) -> dict[str, list[Any]]:
     return columns if findings.true is None else columns | {"true_label": named(findings.true)}
 
 
-def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
-    """Write a Parquet file. Return a note if pyarrow is missing."""
+def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> None:
+    """Write a Parquet file, if pyarrow is installed."""
     path.unlink(missing_ok=True)  # an older file would belong to another audit
     try:
         pyarrow, parquet = import_pyarrow()
     except ImportError:
-        return [
-            f'{path.name} was not written, because pyarrow is missing: pip install "torch-ogc[parquet]". '
-            f"{ISSUES_CSV} has the same data."
-        ]
+        return
 
     def readable(value: Any) -> Any:  # Parquet's text is UTF-8; names of files and classes may be any bytes
         return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
@@ -110,7 +107,6 @@ def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> list[str]:
     buffer = io.BytesIO()
     parquet.write_table(pyarrow.table({name: list(map(readable, cells)) for name, cells in columns.items()}), buffer)
     write_whole(path, buffer.getvalue())
-    return []
 
 
 def formula_notes(names: Sequence[str]) -> list[str]:
