@@ -173,8 +173,8 @@ class Recipe(Checked):
 def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     """Return the recipe with some fields changed. Parameters of the method are given like fields.
 
-    Unless given, milestones move in proportion to the epochs and are removed with another schedule, and parameters
-    return to their defaults with another method.
+    Unless given, milestones move in proportion to the epochs and are removed with another schedule, report_epochs
+    shrinks to a third of a new number of epochs, and parameters return to their defaults with another method.
     """
     values: dict[str, Any] = {name: value for name, value in recipe if name not in ("parameters", "milestones")}
     fields = {name: value for name, value in changes.items() if name in Recipe.model_fields}
@@ -199,6 +199,9 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
         if one in given:
             kept.pop(other, None)
     changed = Recipe(**{**values, **fields, "parameters": kept | given})
+    if changed.epochs != recipe.epochs and "report_epochs" not in fields:
+        last = min(recipe.report_epochs, max(1, changed.epochs // 3))
+        changed = changed.model_copy(update={"report_epochs": last})
     if "milestones" in fields or changed.schedule != "steps":
         return changed
     moved = (round(milestone * changed.epochs / recipe.epochs) for milestone in recipe.milestones)
@@ -294,6 +297,7 @@ _FOLDER = Recipe(  # small images
     clip_norm=5.0,
     augment="cifar",
     size=32,
+    report_epochs=6,
 )
 _TABLE = Recipe(
     name="table",
