@@ -48,7 +48,10 @@ def make_comparison(right, **more):
         "seeds": list(range(seeds)),
         "labels": dict.fromkeys(right, torch.arange(samples) % 2),
         "classes": ("no", "yes"),
-        "results": [[{"epochs": [{"memorised": 0.1}], "seconds": 1.0}] * seeds] * methods,
+        "results": [
+            [{"epochs": [{"memorised": 0.1, "accuracy": {"val": 0.5}, "averaged": {}}], "seconds": 1.0}] * seeds
+        ]
+        * methods,
         "folders": [[]] * methods,
     }
     return Comparison(right=right, **{**values, **more})
@@ -122,15 +125,34 @@ def test_methods_that_miss_a_rare_class_are_named():
     right[2, 1:, labels == 1] = False  # missed with all seeds but one
     comparison = make_comparison(right, labels={GIVEN: labels})
     assert comparison.best == "gce"
-    [note] = comparison.notes()
+    note, balanced = comparison.notes()
     assert note.startswith("gce misses almost all labels of the class yes (20). Accuracy is a poor guide here: ")
+    assert balanced.startswith("By balanced accuracy ce is best, ")
     behind = make_comparison(torch.stack([torch.ones_like(right[1]), right[1]]), labels={GIVEN: labels})
     assert behind.notes() == ["gce misses almost all labels of the class yes (20)."]
-    assert comparison.balanced(GIVEN)[1].tolist() == [0.5] * 3
+    assert comparison.balanced(GIVEN)[1].tolist() == pytest.approx([0.5] * 3)
     for method, seed in ((0, 2), (2, 0)):
         recall = [right[method, seed][labels == c].double().mean() for c in (0, 1)]
         assert comparison.balanced(GIVEN)[method, seed] == pytest.approx(float(sum(recall)) / 2)
-    assert comparison.to_json()["notes"] == [note]
+    assert comparison.to_json()["notes"] == [note, balanced]
+
+
+def test_another_method_may_be_best_by_balanced_accuracy():
+    labels = (torch.arange(400) % 4 == 0).long()
+    right = (torch.arange(400) % 50 != 1).expand(2, 3, 400).clone()
+    right[0, :, labels == 1] = torch.arange(100) % 10 < 8  # 80 % of the rare class
+    right[1, :, labels == 0] = torch.arange(300) % 10 < 9
+    comparison = make_comparison(right, labels={GIVEN: labels})
+    means = [accuracy.mean(1).tolist() for accuracy in (comparison.accuracy(GIVEN), comparison.balanced(GIVEN))]
+    assert comparison.best == "ce"
+    assert (means[0][0] > means[0][1], means[1][0] < means[1][1]) == (True, True)
+    lead = comparison.lead(1, 0, balanced=True)
+    assert lead.mean == pytest.approx(means[1][1] - means[1][0])
+    by_class = [(right[1, 0].double() - right[0, 0].double())[labels == c] for c in (0, 1)]
+    weighted = torch.cat([difference * 400 / (2 * len(difference)) for difference in by_class])
+    assert lead.spread == pytest.approx(2 * float((weighted.var() / 400).sqrt()))
+    [note] = comparison.notes()
+    assert note == f"By balanced accuracy gce is best, {100 * lead.mean:.1f} points ahead of ce."
 
 
 def test_balanced_accuracy_is_shown_only_if_classes_differ_in_size():
@@ -140,6 +162,11 @@ def test_balanced_accuracy_is_shown_only_if_classes_differ_in_size():
     assert third.table().columns[2].header == "held-out\ngiven labels\nbalanced"
     assert [("Balanced: the mean over the classes." in each.caption) for each in (equal, third)] == [False, True]
     assert equal.notes() == third.notes() == []
+    assert len(equal.picture().axes) == 2
+    strips = third.picture().axes[:2]
+    for axes, accuracy in zip(strips, (third.accuracy(GIVEN), third.balanced(GIVEN)), strict=True):
+        assert [text.get_text() for text in axes.texts] == [f"{100 * float(accuracy[m].mean()):.1f}" for m in (0, 1)]
+    assert strips[1].get_xlabel() == "right predictions, mean over the classes, %; one dot per seed"
 
 
 @pytest.mark.parametrize(

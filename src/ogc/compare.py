@@ -257,8 +257,21 @@ class Comparison:
 
     def balanced(self, column: str) -> Tensor:
         """Return the mean over the classes of the share of right predictions: (M, S)."""
-        labels, right = self.labels[column], self.right[column].double()
-        return torch.stack([right[:, :, labels == c].mean(2) for c in set(labels.tolist())]).mean(0)
+        return (self.right[column] * self._balance(column)).mean(2)
+
+    def _balance(self, column: str) -> Tensor:
+        """Return weights of mean 1 that give each class the same total: (N,)."""
+        labels = self.labels[column]
+        counts = torch.bincount(labels).double()
+        return len(labels) / (counts.count_nonzero() * counts[labels])
+
+    @property
+    def measures(self) -> dict[str, Tensor]:
+        """Accuracy by column, then the balanced accuracy if classes differ in size: (M, S)."""
+        found = {column: self.accuracy(column) for column in self.right}
+        if self.is_imbalanced:
+            found[f"{self.judged_by}, balanced"] = self.balanced(self.judged_by)
+        return found
 
     @property
     def is_imbalanced(self) -> bool:
@@ -275,7 +288,7 @@ class Comparison:
     def best(self) -> str:
         return self.methods[self.ranking[0]]
 
-    def lead(self, one: int, other: int) -> Lead:
+    def lead(self, one: int, other: int, *, balanced: bool = False) -> Lead:
         """Compare two methods on the same seeds and samples.
 
         The variances of the difference over seeds and over samples are added. With one seed, the first is unknown and
@@ -283,6 +296,8 @@ class Comparison:
         """
         right = self.right[self.judged_by].double()
         difference = right[one] - right[other]  # (S, N)
+        if balanced:
+            difference = difference * self._balance(self.judged_by)
         groups = [means for means in (difference.mean(1), difference.mean(0)) if len(means) > 1]
         variance = sum(float(means.var()) / len(means) for means in groups)
         return Lead(float(difference.mean()), STANDARD_ERRORS * math.sqrt(variance))
@@ -313,14 +328,23 @@ class Comparison:
         )
 
     def notes(self) -> list[str]:
-        """Name the classes that a method misses with every seed."""
+        """Name classes that a method misses with every seed, and another method that is best by balanced accuracy."""
         advice = " Accuracy is a poor guide here: compare the balanced accuracy, or train for more epochs."
         labels, found = self.labels[self.judged_by], []
         for i in self.ranking:
             missed = [unlearned(labels, right, self.classes) for right in self.right[self.judged_by][i]]
             if classes := {name: count for name, count in missed[0].items() if all(name in each for each in missed)}:
                 found.append(f"{self.methods[i]} misses {almost_all(classes)}.{advice if i == self.ranking[0] else ''}")
-        return found
+        return found + self._best_balanced()
+
+    def _best_balanced(self) -> list[str]:
+        first, best = self.ranking[0], int(self.balanced(self.judged_by).mean(1).argmax())
+        lead = self.lead(best, first, balanced=True)
+        if not self.is_imbalanced or lead.mean < 0.0005:
+            return []
+        chance = "" if lead.is_clear else f", which is within two standard errors ({100 * lead.spread:.1f} points)"
+        names = self.methods[best], self.methods[first]
+        return [f"By balanced accuracy {names[0]} is best, {_points(lead)} ahead of {names[1]}{chance}."]
 
     @property
     def title(self) -> str:
@@ -336,31 +360,27 @@ class Comparison:
 
     def table(self) -> Table:
         """Make a table with one row per method, best first. ``title`` and ``caption`` belong to it."""
-        balanced = [f"{self.judged_by}, balanced"] if self.is_imbalanced else []
-        headings = ["method", *(name.replace(", ", "\n") for name in (*self.right, *balanced)), "memorised", "time"]
+        headings = ["method", *(name.replace(", ", "\n") for name in self.measures), "memorised", "time"]
         return table_of(headings, [(self._cells(i), "bold" if i == self.ranking[0] else "") for i in self.ranking])
 
     def _cells(self, method: int) -> list[str]:
         runs = self.results[method]
-        shares = [self.accuracy(column)[method].tolist() for column in self.right]
-        if self.is_imbalanced:
-            shares.append(self.balanced(self.judged_by)[method].tolist())
+        shares = [measure[method].tolist() for measure in self.measures.values()]
         shares.append([run["epochs"][-1]["memorised"] for run in runs])
         seconds = sum(run["seconds"] for run in runs) / len(runs)
         return [self.methods[method], *map(percent, shares), clock(seconds)]
 
     def picture(self) -> Figure:
-        """Draw one panel per column of labels, and one of the accuracy over the epochs."""
-        panels = [self._strip(column) for column in self.right]
+        """Draw one panel per measure, and one of the accuracy over the epochs."""
+        panels = [self._strip(name, shares) for name, shares in self.measures.items()]
         return figure_of_several([*panels, self._draw_epochs])
 
-    def _strip(self, column: str) -> Callable[[Axes], str]:
+    def _strip(self, name: str, shares: Tensor) -> Callable[[Axes], str]:
         def draw(axes: Axes) -> str:
-            """Draw one dot per seed, and a bar at the mean. The best method is at the top."""
-            accuracy = 100 * self.accuracy(column)
+            """Draw one dot per seed, and a bar at the mean. The best method by accuracy is at the top."""
             for place, method in enumerate(reversed(self.ranking)):
                 colour = COLOURS[method % len(COLOURS)]
-                values = accuracy[method].tolist()
+                values = (100 * shares[method]).tolist()
                 heights = [place + 0.1 * (seed - (len(values) - 1) / 2) for seed in range(len(values))]
                 axes.plot(values, heights, "o", color=colour, alpha=0.6, markersize=7)
                 mean = sum(values) / len(values)
@@ -368,12 +388,13 @@ class Comparison:
                 axes.annotate(f"{mean:.1f}", (mean, place + 0.28), ha="center", fontsize=9.5, color=colour)
             names = [self.methods[method] for method in reversed(self.ranking)]
             axes.set(yticks=range(len(names)), yticklabels=names, ylim=(-0.6, len(names) - 0.3))
-            axes.set_xlabel(f"right predictions, % of {self.right[column].shape[2]:,} samples; one dot per seed")
+            what = f"% of {self.right[name].shape[2]:,} samples" if name in self.right else "mean over the classes, %"
+            axes.set_xlabel(f"right predictions, {what}; one dot per seed")
             axes.margins(x=0.15)
             tidy(axes)
             axes.grid(axis="y", visible=False)
             axes.grid(axis="x", color=GRID, linewidth=0.6)
-            return column[0].upper() + column[1:]
+            return name[0].upper() + name[1:]
 
         return draw
 
