@@ -71,6 +71,17 @@ def test_warns_if_most_rows_of_a_file_are_training_rows(tmp_path):
         table(train, "y", id="row", test=many)
 
 
+def test_warns_if_the_id_does_not_identify_rows(tmp_path):
+    def load(ids):
+        rows = (f"{i * i},{'pq'[i % 2]},r{i % ids}" for i in range(30))
+        return table(write(tmp_path / "x.csv", ["x,y,region", *rows]), "y", id="region")
+
+    load(15)
+    message = r"The column `region` has only 14 different values in 30 rows, so it does not identify rows\."
+    with pytest.warns(UserWarning, match=message):
+        load(14)
+
+
 def test_val_may_be_a_file(iris):
     with pytest.warns(UserWarning, match="same features"):
         train, others = table(iris, "kind", val=iris, test=iris)

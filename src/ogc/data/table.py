@@ -62,6 +62,12 @@ def table(
             )
     rows, numbers = _labelled(rows, label, path, skip_bad)
     ids = _ids(rows, id, numbers)
+    if id is not None and 2 * len(set(ids)) < len(ids):
+        warnings.warn(
+            f"The column `{id}` has only {len(set(ids)):,} different values in {len(ids):,} rows, so it does not "
+            "identify rows. As the id, it is not used as a feature.",
+            stacklevel=2,
+        )
     class_names = _class_names(rows[label], label, path)
 
     def indices(part: Table, column: str, numbers: Sequence[int], file: Path) -> Tensor:
