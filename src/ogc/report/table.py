@@ -11,6 +11,7 @@ from ..training.history import Epoch, summaries
 from .drawing import percent
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
 BEST = "The best epoch is chosen on the set it is measured on, so its accuracy is too optimistic."
@@ -50,8 +51,14 @@ def _key(recipe: Mapping[str, Any], fields: Sequence[str]) -> str:
     return json.dumps([recipe.get(field) for field in fields])
 
 
-def table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """Make a table with one row per run, and one with mean and standard deviation per group of seeds."""
+def table(results: Sequence[Mapping[str, Any]]) -> Group:
+    """Make a table with one row per run, and one with mean and standard deviation per group of seeds.
+
+    Title and caption are separate paragraphs, because those of a table are wrapped to its width.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
     recipes = [result["recipe"] for result in results]
     common = [field for field in ("name", "network", "noise") if len({recipe[field] for recipe in recipes}) == 1]
     fields = [field for field in distinguishing_fields(recipes) if field not in ("seed", "noise_seed")]
@@ -78,9 +85,9 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
         ("", "seed", "on", f"{accuracy}\n%", "averaged\n%", "best\n%", "memorised\n%", "noise, %\nest./true", "time"),
         rows,
     )
-    shown.title = ", ".join(_named(field, recipes[0]) for field in common)
-    shown.caption = what if sets else "No held-out data: the performance on new data is unknown."
-    return shown
+    title = ", ".join(_named(field, recipes[0]) for field in common)
+    caption = what if sets else "No held-out data: the performance on new data is unknown."
+    return Group(Text(title), shown, Text(caption))
 
 
 def table_of(headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]]) -> Table:
@@ -88,8 +95,7 @@ def table_of(headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]])
     from rich import box
     from rich.table import Table
 
-    left: Any = {"title_justify": "left", "caption_justify": "left"}
-    shown = Table(**left, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     there = [i for i in range(len(headings)) if any(cells[i] not in ("-", "") for cells, _ in rows)]
     for i in there:
         shown.add_column(headings[i], justify="right" if i else "left", no_wrap=i > 0, min_width=6 if i == 0 else None)
