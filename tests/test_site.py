@@ -192,7 +192,8 @@ def test_numbers_in_the_choosing_guide_match_the_recorded_ones():
     sym20, sym50, sym80, asymmetric, _, human = range(6)
     _, gce, *_, ce_ogc, fl_ogc = accuracy.values()
     assert f"under human noise by {fl_ogc[human] - ce_ogc[human]:.1f} points" in text
-    assert f"under asymmetric noise by {fl_ogc[asymmetric] - ce_ogc[asymmetric]:.1f}, on one seed" in text
+    same_draw = fl_ogc[asymmetric] - last("other-draws/cifar10-ce_ogc-asymmetric-0.4")
+    assert f"under asymmetric noise by {same_draw:.1f}, on one seed and on the same labels" in text
     assert f"Under symmetric 20 % noise, FL+OGC is {ce_ogc[sym20] - fl_ogc[sym20]:.1f} points behind CE+OGC" in text
     assert max(abs(gce[noise] - ce_ogc[noise]) for noise in (sym20, sym50, human)) < 1
     assert f"it is {ce_ogc[asymmetric] - gce[asymmetric]:.1f} points behind" in text
@@ -208,7 +209,8 @@ def test_numbers_in_the_choosing_guide_match_the_recorded_ones():
     assert max(map(abs, near)) < 1
     behind = f"{-instance:.1f} points behind under instance-dependent noise, and {-slow:.1f} under symmetric 80 %"
     assert f"It is {behind}" in text
-    assert max(method[sym80] for method in accuracy.values()) < 43
+    under_80 = [method[sym80] for method in accuracy.values()]
+    assert f"the methods in the table reach {min(under_80):.0f} to {max(under_80):.0f} %" in text
     draws = (
         last(f"{folder}/cifar10-{name}-symmetric-0.8")
         for name in ("ce", "gce", "phuber_ce")

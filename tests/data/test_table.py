@@ -3,6 +3,7 @@ import json
 import math
 import sys
 import types
+from random import Random
 
 import pytest
 import torch
@@ -59,16 +60,27 @@ def test_encoder_is_fitted_on_training_rows_only(tmp_path):
 
 
 def test_warns_if_most_rows_of_a_file_are_training_rows(tmp_path):
-    train = write(tmp_path / "train.csv", ["row,x,y", *(f"{i},{i}.25,{'pq'[i % 2]}" for i in range(30))])
+    train = write(tmp_path / "train.csv", ["row,x,y", *(f"{i},{i}.50,{'pq'[i % 2]}" for i in range(30))])
     others = [f"{i},{i}.75,p" for i in range(10)]
-    few, many = (
-        write(tmp_path / f"{count}.csv", ["row,x,y", *others, *(f"{i + 500},{i}.25,p" for i in range(count))])
+    few, many = (  # in another format
+        write(tmp_path / f"{count}.csv", ["row,x,y", *others, *(f"{i + 500},{i}.5,p" for i in range(count))])
         for count in (10, 11)
     )
     table(train, "y", id="row", test=few)
     message = r"11 of 21 rows of `.*11\.csv` have the same features as a row of `.*train\.csv`\. If they are the same"
     with pytest.warns(UserWarning, match=message):
         table(train, "y", id="row", test=many)
+
+
+def test_independent_rows_that_are_often_the_same_cause_no_warning(tmp_path):
+    draw = Random(0).choice
+    files = [
+        write(tmp_path / name, ["x,z,y", *(f"{draw('abcd')},{draw('efg')},p" for _ in range(40)), end])
+        for name, end in (("train.csv", "a,e,q"), ("test.csv", "b,f,q"))
+    ]
+    train, sets = table(files[0], "y", val=0.0, test=files[1])
+    seen = {row.tobytes() for row in train.inputs.numpy()}
+    assert all(row.tobytes() in seen for row in sets["test"].inputs.numpy())
 
 
 def test_warns_if_the_id_does_not_identify_rows(tmp_path):

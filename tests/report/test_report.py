@@ -2,7 +2,7 @@ import io
 import itertools
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
@@ -13,11 +13,11 @@ from edited import edited
 from ogc.data import load_digits
 from ogc.report import report
 from ogc.report.drawing import figure_of, spread, svg
-from ogc.report.pictures import lr_drops
+from ogc.report.pictures import lr_drops, pictures
 from ogc.report.report import class_rows, headline, sentences, training_notes, write_report
 from ogc.report.table import table
 from ogc.training import RECIPES, Epoch, Job, override, train
-from ogc.training.history import summary
+from ogc.training.history import summaries, summary
 from ogc.training.run_folder import read, write_part, write_run, write_tensors
 
 pytestmark = pytest.mark.pictures
@@ -103,6 +103,7 @@ def write_run_folder(
         return folder
     content = {
         "summary": summary(history, 10),
+        "summaries": summaries(history, 10),
         "epochs": [asdict(each) for each in history],
         "seconds": 75.0,
         "noise_rate": 0.46,
@@ -391,8 +392,7 @@ def make_results(tmp_path, *runs):
 
 def test_table_has_one_row_per_run_and_per_group_of_seeds(tmp_path):
     several = make_results(tmp_path, {"seed": 0}, {"seed": 1}, {"method": "ce"})
-    for each in several[1]["epochs"]:
-        each["accuracy"]["test"] += 0.02
+    several[1]["summaries"][0] |= {"last": 0.622, "best": 0.64}
     text = rendered(several)
     lines = [line.split() for line in text.splitlines()]
     assert ["ce+ogc", "0", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"] in lines
@@ -406,9 +406,8 @@ def test_table_has_one_row_per_run_and_per_group_of_seeds(tmp_path):
 def test_table_has_one_row_per_evaluation_set(tmp_path):
     """Someone who passes --test wants to see the accuracy on it, not only the one on the validation set."""
     two = make_results(tmp_path, {"sets": ("val", "test"), "seed": 0}, {"sets": ("val", "test"), "seed": 1})
-    for each in (epoch for result in two for epoch in result["epochs"]):
-        each["accuracy"]["test"] += 0.1
-        del each["averaged"]["test"]
+    for result in two:
+        result["summaries"][1] = {"set": "test", "last": 0.702, "best": 0.72}
     lines = [line.split() for line in rendered(two).splitlines()]
     first = lines.index(["ce+ogc", "0", "val", "60.2", "62.2", "62.0", "8.1", "46.0/45.0", "1:15"])
     assert lines[first + 1] == ["test", "70.2", "-", "72.0"]
@@ -416,7 +415,14 @@ def test_table_has_one_row_per_evaluation_set(tmp_path):
         ["ce+ogc", "n=2", "val", *["60.2+-0.0", "62.2+-0.0", "62.0+-0.0", "8.1+-0.0"], "46.0/45.0", "1:15"]
     )
     assert lines[group + 1] == ["test", "70.2+-0.0", "-", "72.0+-0.0"]
-    assert "val" not in rendered([two[0], *make_results(tmp_path / "other", {})])  # the column has two sets
+    [other] = make_results(tmp_path / "other", {"sets": ("test", "more"), "method": "ce"})
+    lines = [line.split() for line in rendered([two[0], other]).splitlines()]
+    assert [line[:4] for line in lines if line and line[0] in ("ce+ogc", "ce", "test", "more")] == [
+        ["ce+ogc", "0", "val", "60.2"],
+        ["test", "70.2", "-", "72.0"],
+        ["ce", "0", "test", "60.2"],
+        ["more", "60.2", "62.2", "62.0"],
+    ]
 
 
 def test_report_has_the_accuracy_on_every_evaluation_set(tmp_path):
@@ -425,6 +431,27 @@ def test_report_has_the_accuracy_on_every_evaluation_set(tmp_path):
         assert f"Accuracy on {name} over the last 10 epochs: 60.2 %" in " ".join(sentences(run))
         assert ("60.2 %", f"{name} accuracy") in headline(run)
         assert ("62.2 %", f"{name} accuracy, averaged weights") in headline(run)
+
+
+def test_best_epoch_is_reported_if_the_accuracy_is_that_of_the_last_epoch(tmp_path):
+    run = read(write_run_folder(tmp_path / "run"))
+    run = replace(run, recipe=override(run.recipe, {"report_epochs": 1}))
+    assert "Accuracy on test after the last epoch: 60.2 %" in " ".join(sentences(run))
+    assert " The best epoch, " in " ".join(sentences(run))
+    one = " ".join(sentences(read(write_run_folder(tmp_path / "one", epochs=1))))
+    assert "The best epoch" not in one
+
+
+@pytest.mark.parametrize(
+    ("sets", "title"),
+    [
+        (("test",), "Accuracy at the end: test 62.0 %, averaged 64.0 %"),
+        (("val", "test"), "Accuracy at the end: val 62.0 %, test 62.0 %"),
+    ],
+)
+def test_title_of_the_accuracy_names_every_set(tmp_path, sets, title):
+    run = read(write_run_folder(tmp_path / "run", sets=sets))
+    assert pictures(run.epochs, run.samples)[0].title == title
 
 
 def test_table_omits_columns_that_no_run_has(tmp_path):

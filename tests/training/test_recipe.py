@@ -192,6 +192,19 @@ def test_override_parses_command_line_values(change, expected):
     assert changed(change) == expected
 
 
+def test_report_epochs_follow_the_epochs_unless_given():
+    assert {name: recipe.report_epochs for name, recipe in RECIPES.items() if recipe.report_epochs != 10} == {
+        "webvision": 1,
+        "folder": 6,
+    }
+    short = override(PAPER, {"epochs": "2"})
+    assert (short.report_epochs, override(short, {"epochs": 150}).report_epochs) == (1, 10)
+    chosen = override(PAPER, {"epochs": 20, "report_epochs": 15})
+    assert override(chosen, {"seed": 1}).report_epochs == override(chosen, {"epochs": 30}).report_epochs == 15
+    with pytest.raises(ValueError, match=r"Parameter `epochs` should be a valid integer"):
+        override(PAPER, {"epochs": "many"})
+
+
 def test_epsilon_and_epsilon0_replace_each_other():
     rest = {"follow_lr": True, "every": 32, "queue_size": 4096}
     assert PAPER.parameters == {"epsilon0": 20.0, **rest}

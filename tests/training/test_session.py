@@ -31,7 +31,7 @@ from ogc.training.evaluate import EvaluationSet
 from ogc.training.history import SilentWatch
 from ogc.training.ranks import Ranks
 from ogc.training.run import NonFinite
-from ogc.training.run_folder import BEST, LAST, NONFINITE, RESULT, RUN, SAMPLES, read_part, read_tensors
+from ogc.training.run_folder import BEST, LAST, NONFINITE, RESULT, RUN, SAMPLES, read, read_part, read_tensors
 from ogc.training.session import jobs_of, pick_device
 from small_runs import StopAt, feed, job, metrics, network, train_with_stops
 
@@ -422,10 +422,27 @@ def test_resumed_run_without_evaluation_sets(tmp_path):
 
     result, positions = train_with_stops(bare, [(2, 2)])
     assert positions == [(1, 2)]
-    assert result["summary"] == {"set": None}
+    assert (result["summary"], result["summaries"]) == ({"set": None}, [])
     assert result["epochs"][0]["accuracy"] == {}
     assert not (tmp_path / BEST).exists()
     assert (tmp_path / LAST).exists()
+
+
+def test_evaluation_set_may_be_added_on_resuming(tmp_path):
+    """Its numbers are those of the epochs that have it."""
+    jobs = [job(tmp_path, epochs=4) for _ in range(2)]
+    train_set, sets = jobs[0].data
+    jobs[0] = jobs[0]._replace(data=(train_set, {"test": sets["test"]}))
+
+    result, positions = train_with_stops(iter(jobs).__next__, [(3, 2)])
+    assert positions == [(2, 2)]
+    assert [list(epoch["accuracy"]) for epoch in result["epochs"]] == [["test"]] * 2 + [["test", "again"]] * 2
+    first, added = result["summaries"]
+    assert first == result["summary"]
+    shares = {epoch["epoch"]: epoch["accuracy"]["again"] for epoch in result["epochs"][2:]}
+    assert (added["set"], added["best"], added["last"]) == ("again", max(shares.values()), shares[4])
+    assert shares[added["best_epoch"]] == added["best"]
+    assert read(tmp_path).summaries == result["summaries"]
 
 
 def test_commit_is_that_of_this_code(monkeypatch, tmp_path):

@@ -87,17 +87,20 @@ def table(
             f"Found {encoder.use or 'no other column'}."
         )
 
+    features = encoder.features(rows)
+
     def other(file: Path) -> Dataset:
         part = read(file, as_found=aside)
         if absent := [name for name in (label, *encoder.columns) if name not in part]:
             raise ValueError(f"`{file}` has no column {few(absent)}, which `{path}` has.")
         part, numbers = _labelled(part, label, file, skip_bad)
-        _warn_of_same_rows(part, file, rows, path, list(encoder.columns))
+        encoded = encoder.features(part)
+        _warn_of_same_rows(encoded, file, features, path)
         given, ids = indices(part, label, numbers, file), _ids(part, id, numbers)
         known = None if true is None or true not in part else indices(part, true, numbers, file)
-        return Dataset(encoder.features(part), given, class_names, ids, known)
+        return Dataset(encoded, given, class_names, ids, known)
 
-    whole = Dataset(encoder.features(rows), given, class_names, ids, truth)
+    whole = Dataset(features, given, class_names, ids, truth)
     sets = {"val": whole.subset(held_out)} if share else {}
     sets |= {name: other(Path(file)) for name, file in (("val", val_file), ("test", test)) if file is not None}
     return replace(whole.subset(keep), encoder=encoder), sets
@@ -117,13 +120,16 @@ def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, l
     return {name: [cells[number - 1] for number in numbers] for name, cells in rows.items()}, numbers
 
 
-def _warn_of_same_rows(part: Table, file: Path, rows: Table, path: Path, columns: Sequence[str]) -> None:
-    """Warn if most rows of a held-out file have the same features as a row of the training file."""
-    known = {hash(cells) for cells in zip(*(rows[name] for name in columns), strict=True)}
-    found = [hash(cells) in known for cells in zip(*(part[name] for name in columns), strict=True)]
-    if 2 * sum(found) > len(found):
+def _warn_of_same_rows(part: Tensor, file: Path, rows: Tensor, path: Path) -> None:
+    """Warn if most rows of a held-out file, (n, F), are also rows of the training file, (N, F).
+
+    If more than a tenth of the training rows repeat another one, independent rows may well be the same.
+    """
+    known = {row.tobytes() for row in rows.numpy()}
+    same = sum(row.tobytes() in known for row in part.numpy())
+    if 2 * same > len(part) and len(known) >= 0.9 * len(rows):
         warnings.warn(
-            f"{sum(found):,} of {len(found):,} rows of `{file}` have the same features as a row of `{path}`. "
+            f"{same:,} of {len(part):,} rows of `{file}` have the same features as a row of `{path}`. "
             "If they are the same samples, the accuracy on them is too high.",
             stacklevel=3,
         )

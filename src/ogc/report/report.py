@@ -101,7 +101,7 @@ def sentences(run: StoredRun) -> list[str]:
     if not run.summaries:
         lines.append("There was no held-out set, so the accuracy on new data is unknown.")
     else:
-        lines += [_accuracy(summary, over, n) for summary in run.summaries]
+        lines += [_accuracy(summary, over, n) + _best(summary, len(epochs)) for summary in run.summaries]
         if run.source is not None and run.source.kind not in NAMED and run.source.true is None and not recipe.noise:
             lines.append(
                 "Accuracy is measured against your labels. If one is wrong, a correct prediction counts as an error."
@@ -187,15 +187,19 @@ def _memorised(run: StoredRun, surveys: Sequence[Point]) -> Iterator[str]:
     )
 
 
-def _accuracy(summary: Mapping[str, Any], over: str, epochs: int) -> str:
-    averaged = "averaged_last" in summary
-    sentence = f"Accuracy on {summary['set']} {over}: {_mean(summary, '', epochs)}"
-    sentence += f"; with the averaged weights {_mean(summary, 'averaged_', epochs)}" if averaged else ""
-    if epochs > 1:
-        best = max(("averaged_", "") if averaged else ("",), key=lambda kind: summary[f"{kind}best"])
-        sentence += f". The best epoch, {summary[f'{best}best_epoch']}, had {100 * summary[f'{best}best']:.1f} %"
-        sentence += f"{' (averaged)' if best else ''}, but it was chosen on the same set"
+def _accuracy(summary: Mapping[str, Any], over: str, averaged_over: int) -> str:
+    sentence = f"Accuracy on {summary['set']} {over}: {_mean(summary, '', averaged_over)}"
+    if "averaged_last" in summary:
+        sentence += f"; with the averaged weights {_mean(summary, 'averaged_', averaged_over)}"
     return f"{sentence}."
+
+
+def _best(summary: Mapping[str, Any], epochs: int) -> str:
+    if epochs == 1:
+        return ""
+    kind = "averaged_" if summary.get("averaged_best", -1.0) >= summary["best"] else ""
+    share = f"{100 * summary[f'{kind}best']:.1f} %{' (averaged)' if kind else ''}"
+    return f" The best epoch, {summary[f'{kind}best_epoch']}, had {share}, but it was chosen on the same set."
 
 
 def _mean(summary: Mapping[str, Any], kind: str, epochs: int) -> str:

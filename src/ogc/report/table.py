@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..training.history import Epoch, summaries
 from .drawing import percent
 
 if TYPE_CHECKING:
@@ -62,12 +60,12 @@ def table(results: Sequence[Mapping[str, Any]]) -> Group:
     recipes = [result["recipe"] for result in results]
     common = [field for field in ("name", "network", "noise") if len({recipe[field] for recipe in recipes}) == 1]
     fields = [field for field in distinguishing_fields(recipes) if field not in ("seed", "noise_seed")]
-    measured = {tuple(result["epochs"][-1]["accuracy"]) for result in results} - {()}
-    sets = ("held-out",) if len(measured) > 1 else next(iter(measured), ())
+    summaries = [summary for result in results for summary in result["summaries"]]
+    sets = list(dict.fromkeys(summary["set"] for summary in summaries))
     epochs = {min(result["recipe"]["report_epochs"], len(result["epochs"])) for result in results}
     over = "mean over the last epochs" if len(epochs) > 1 else f"mean over the last {max(epochs, default=0)} epochs"
     over = "after the last epoch" if epochs == {1} else over
-    averaged = any(result["summary"].get("averaged_last") is not None for result in results)
+    averaged = any("averaged_last" in summary for summary in summaries)
     what = f"Accuracy{' of the weights, and of their running average' if averaged else ''}: {over}. {BEST}"
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
@@ -101,7 +99,7 @@ def table_of(headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]])
         shown.add_column(headings[i], justify="right" if i else "left", no_wrap=i > 0, min_width=6 if i == 0 else None)
     next_styles = [*(style for _, style in rows[1:]), ""]
     for (cells, style), next_style in zip(rows, next_styles, strict=True):
-        shown.add_row(*(cells[i] for i in there), style=style, end_section=style != next_style == "")
+        shown.add_row(*(cells[i] for i in there), style=style, end_section=bool(style) and not next_style)
     return shown
 
 
@@ -116,13 +114,14 @@ def _rows(named: Sequence[str], runs: Sequence[Mapping[str, Any]], sets: Sequenc
         "-" if noise == "-/-" else noise,
         clock(sum(run["seconds"] for run in runs) / len(runs)),
     ]
-    found = (summaries([Epoch(**each) for each in run["epochs"]], run["recipe"]["report_epochs"]) for run in runs)
-    rows = []
-    for i, of_set in enumerate(itertools.zip_longest(*(each[: len(sets)] for each in found), fillvalue={})):
-        accuracy = [percent(each.get(name) for each in of_set) for name in ("last", "averaged_last", "best")]
-        on = sets[i] if len(sets) > 1 else "-"
-        rows.append([*named, on, *accuracy, *others] if i == 0 else ["", "", on, *accuracy, "", "", ""])
-    return rows or [[*named, "-", "-", "-", "-", *others]]
+    of_runs = [{summary["set"]: summary for summary in run["summaries"]} for run in runs]
+    rows: list[list[str]] = []
+    for name in [name for name in sets if any(name in each for each in of_runs)] or [""]:
+        found = [each.get(name, {}) for each in of_runs]
+        on = name if len(sets) > 1 else "-"
+        accuracy = [on, *(percent(each.get(key) for each in found) for key in ("last", "averaged_last", "best"))]
+        rows.append(["", "", *accuracy, "", "", ""] if rows else [*named, *accuracy, *others])
+    return rows
 
 
 def counted(number: int, noun: str) -> str:

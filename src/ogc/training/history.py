@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -56,29 +57,31 @@ class SilentWatch:
     moved = ended_epoch = said = began
 
 
-def summary(epochs: list[Epoch], report_epochs: int) -> dict[str, Any]:
+def summary(epochs: Sequence[Epoch], report_epochs: int) -> dict[str, Any]:
     """Summarise a run for tables by its first evaluation set."""
     return next(iter(summaries(epochs, report_epochs)), {"set": None})
 
 
-def summaries(epochs: list[Epoch], report_epochs: int) -> list[dict[str, Any]]:
-    """Summarise each evaluation set: mean and standard deviation of the last epochs, and the best epoch."""
-
-    def measures(values: list[float], prefix: str) -> dict[str, float | int]:
-        last = values[-report_epochs:]
-        mean = sum(last) / len(last)
-        std = (sum((value - mean) ** 2 for value in last) / len(last)) ** 0.5
-        best = max(range(len(values)), key=values.__getitem__)
-        return {
-            f"{prefix}last": mean,
-            f"{prefix}std": std,
-            f"{prefix}best": values[best],
-            f"{prefix}best_epoch": epochs[best].epoch,
-        }
-
+def summaries(epochs: Sequence[Epoch], report_epochs: int) -> list[dict[str, Any]]:
+    """Summarise each evaluation set of the last epoch. Sets that were added on resuming lack the first epochs."""
     found = []
     for name in epochs[-1].accuracy if epochs else ():
-        averaged = [epoch.averaged[name] for epoch in epochs if name in epoch.averaged]
-        raw = measures([epoch.accuracy[name] for epoch in epochs], "")
-        found.append({"set": name, **raw, **(measures(averaged, "averaged_") if averaged else {})})
+        raw = {each.epoch: each.accuracy[name] for each in epochs if name in each.accuracy}
+        averaged = {each.epoch: each.averaged[name] for each in epochs if name in each.averaged}
+        found.append({"set": name, **_measures(raw, report_epochs)})
+        if averaged:
+            found[-1] |= {f"averaged_{key}": value for key, value in _measures(averaged, report_epochs).items()}
     return found
+
+
+def _measures(shares: Mapping[int, float], report_epochs: int) -> dict[str, float | int]:
+    """Return mean and standard deviation of the last epochs, and the best epoch. ``shares`` is by epoch."""
+    last = list(shares.values())[-report_epochs:]
+    mean = sum(last) / len(last)
+    best = max(shares, key=shares.__getitem__)
+    return {
+        "last": mean,
+        "std": (sum((value - mean) ** 2 for value in last) / len(last)) ** 0.5,
+        "best": shares[best],
+        "best_epoch": best,
+    }

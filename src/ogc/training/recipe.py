@@ -106,16 +106,18 @@ class Recipe(Checked):
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on CUDA devices that support it
     augment: Literal["none", "cifar", "large"] = "none"
     size: Annotated[Count | None, ParseNone] = None  # side of the images; None keeps theirs
-    report_epochs: Count = 10  # last epochs whose mean accuracy is reported
+    report_epochs: Count = 10  # last epochs whose mean accuracy is reported; by default at most a third of all
     report: Literal["raw", "averaged"] = "raw"  # the weights whose accuracy is reported in tables of results
     surveys: Annotated[int, Field(ge=0)] = 10  # number of surveys of the training samples, for an audit
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Fill in all parameters of the method, so that they are recorded."""
+        """Fill in all parameters of the method, and report_epochs, so that they are recorded."""
         if not isinstance(values, Mapping):
             return values
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):  # reported with the other fields
+            values = {"report_epochs": _last_epochs(int(values["epochs"])), **values}
         method, given = values.get("method", "ce+ogc"), values.get("parameters", {})
         require(isinstance(method, str), "method", "a name", method)
         require(isinstance(given, Mapping), "parameters", "numbers by name", given)
@@ -173,10 +175,12 @@ class Recipe(Checked):
 def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     """Return the recipe with some fields changed. Parameters of the method are given like fields.
 
-    Unless given, milestones move in proportion to the epochs and are removed with another schedule, report_epochs
-    shrinks to a third of a new number of epochs, and parameters return to their defaults with another method.
+    Unless given, milestones move in proportion to the epochs and are removed with another schedule, and parameters
+    return to their defaults with another method.
     """
     values: dict[str, Any] = {name: value for name, value in recipe if name not in ("parameters", "milestones")}
+    if recipe.report_epochs == _last_epochs(recipe.epochs):
+        del values["report_epochs"]
     fields = {name: value for name, value in changes.items() if name in Recipe.model_fields}
     method = methods.with_absolute_path(str(fields.get("method", recipe.method)))
     if method != recipe.method:
@@ -199,14 +203,16 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
         if one in given:
             kept.pop(other, None)
     changed = Recipe(**{**values, **fields, "parameters": kept | given})
-    if changed.epochs != recipe.epochs and "report_epochs" not in fields:
-        last = min(recipe.report_epochs, max(1, changed.epochs // 3))
-        changed = changed.model_copy(update={"report_epochs": last})
     if "milestones" in fields or changed.schedule != "steps":
         return changed
     moved = (round(milestone * changed.epochs / recipe.epochs) for milestone in recipe.milestones)
     inner = dict.fromkeys(milestone for milestone in moved if 0 < milestone < changed.epochs)  # no duplicates
     return changed.model_copy(update={"milestones": tuple(inner)})
+
+
+def _last_epochs(epochs: int) -> int:
+    """Return the default of report_epochs: ten as in the paper, but not the first two thirds of a short run."""
+    return min(10, max(1, epochs // 3))
 
 
 def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str | None:
@@ -297,7 +303,6 @@ _FOLDER = Recipe(  # small images
     clip_norm=5.0,
     augment="cifar",
     size=32,
-    report_epochs=6,
 )
 _TABLE = Recipe(
     name="table",

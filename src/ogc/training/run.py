@@ -26,7 +26,7 @@ from .digests import digests
 from .evaluate import EvaluationSet, clipping_facts, training_shares
 from .feed import Feed
 from .feed import check as check_data
-from .history import Epoch, summary
+from .history import Epoch, summaries
 from .method import criterion as make_criterion
 from .run_folder import NONFINITE
 from .survey import LARGEST, Survey, Surveys, points_of
@@ -337,11 +337,13 @@ class Run:
         """Return the content of ``result.json``."""
         seconds = sum(epoch.seconds for epoch in self.history)
         images = len(self.history) * self.feed.steps * self.feed.batch
+        of_sets = summaries(self.history, self.recipe.report_epochs)
         return {
             **described(self.job),
             "facts": self.facts(),
             "epochs": [asdict(epoch) for epoch in self.history],
-            "summary": summary(self.history, self.recipe.report_epochs),
+            "summary": of_sets[0] if of_sets else {"set": None},
+            "summaries": of_sets,
             "noise_rate": self.surveys.noise_rate(),
             "surveys": [point._asdict() for point in points_of(self.surveys.history)],
             "seconds": seconds,
