@@ -37,6 +37,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(spelt[other] for other in close)}?" if close else ""
 
 
+def printable(text: str, longest: int = 40) -> str:
+    """Shorten a name from a file, and replace control characters, which could change what a terminal shows.
+
+    >>> printable("tab\\t" + 50 * "a", longest=10)
+    'tab�aaa...'
+    """
+    kept = "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text[: longest + 1])
+    return kept if len(text) <= longest else f"{kept[: longest - 3]}..."
+
+
 def few(names: Sequence[object], most: int = 5) -> str:
     """List the first names, and the number of the others.
 

@@ -10,7 +10,6 @@ print(comparison.sentence())
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from .report.drawing import (
 )
 from .report.table import clock, counted, table_of
 from .rival_label import almost_all, unlearned
+from .training.evaluate import differ_in_size
 from .training.history import Watch
 from .training.recipe import Recipe, override
 from .training.run import Job
@@ -62,7 +62,6 @@ NUMBERS, PICTURE = "compare.json", "compare.png"
 GIVEN, TRUE = "held-out, given labels", "held-out, true labels"
 COLOURS = (BLUE, RED, GREEN, ORANGE, GREY, INK)
 STANDARD_ERRORS = 2.0  # a larger difference is not put down to chance
-UNEQUAL = 3  # times as many samples in the largest class as in the smallest: show the balanced accuracy as well
 
 
 class Method(NamedTuple):
@@ -276,8 +275,7 @@ class Comparison:
     @property
     def is_imbalanced(self) -> bool:
         """Return True if accuracy can be high although a class is never predicted."""
-        sizes = Counter(self.labels[self.judged_by].tolist()).values()
-        return max(sizes) >= UNEQUAL * min(sizes)
+        return differ_in_size(self.labels[self.judged_by])
 
     @property
     def ranking(self) -> list[int]:

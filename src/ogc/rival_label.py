@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ._require import printable
+
 PRIOR = 5
 """Number of samples with the mean confidence of all classes that are added to each class."""
 LEAD = 0.03
@@ -16,8 +18,8 @@ LEARNED = 0.05
 FEWEST = 10
 """Minimum number of labels of a class for it to be judged."""
 OFTEN_RARE = "Such a class is often rare and learned late or not at all, and many of these labels may be right."
-SHOWN, LONGEST = 3, 40
-"""Classes that a sentence names, and characters of a name."""
+SHOWN = 3
+"""Classes that a sentence names."""
 
 
 def contradicted(p: Tensor, labels: Tensor) -> Tensor:
@@ -70,12 +72,7 @@ def unlearned(labels: Tensor, accepted: Tensor, names: Sequence[str]) -> dict[st
 
 def almost_all(classes: Mapping[str, int]) -> str:
     """Name the labels of classes that were not learned, without control characters."""
-
-    def shown(name: str) -> str:
-        text = "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in name[: LONGEST + 1])
-        return text if len(name) <= LONGEST else text[: LONGEST - 3] + "..."
-
-    first = [f"{shown(name)} ({count:,})" for name, count in list(classes.items())[:SHOWN]]
+    first = [f"{printable(name)} ({count:,})" for name, count in list(classes.items())[:SHOWN]]
     more = f" and {len(classes) - SHOWN:,} more" if len(classes) > SHOWN else ""
     which = "the class" if len(classes) == 1 else f"{len(classes):,} classes:"
     return f"almost all labels of {which} {', '.join(first)}{more}"

@@ -14,7 +14,7 @@ from ogc.data import load_digits
 from ogc.report import report
 from ogc.report.drawing import figure_of, spread, svg
 from ogc.report.pictures import lr_drops, pictures
-from ogc.report.report import class_rows, headline, sentences, training_notes, write_report
+from ogc.report.report import balanced_sentences, class_rows, headline, sentences, training_notes, write_report
 from ogc.report.table import table
 from ogc.training import RECIPES, Epoch, Job, override, train
 from ogc.training.history import summaries, summary
@@ -431,6 +431,20 @@ def test_report_has_the_accuracy_on_every_evaluation_set(tmp_path):
         assert f"Accuracy on {name} over the last 10 epochs: 60.2 %" in " ".join(sentences(run))
         assert ("60.2 %", f"{name} accuracy") in headline(run)
         assert ("62.2 %", f"{name} accuracy, averaged weights") in headline(run)
+
+
+def test_balanced_accuracy_and_the_worst_class(tmp_path):
+    run = read(write_run_folder(tmp_path / "run"))
+    assert "Balanced" not in " ".join(sentences(run))
+    run = replace(run, recall={"val": {"a": 0.9, "b" * 50: 0.2}, "test": {"a": 0.4, "b": 0.5}})
+    assert [sentence.partition(", with the averaged weights: ")[::2] for sentence in balanced_sentences(run)] == [
+        (f"Balanced accuracy (the mean over the classes) on {name} after the last epoch", numbers)
+        for name, numbers in (
+            ("val", f"55.0 %. Worst class: {37 * 'b'}..., 20.0 %."),
+            ("test", "45.0 %. Worst class: a, 40.0 %."),
+        )
+    ]
+    assert set(balanced_sentences(run)) <= set(sentences(run))
 
 
 def test_best_epoch_is_reported_if_the_accuracy_is_that_of_the_last_epoch(tmp_path):

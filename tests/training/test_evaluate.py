@@ -10,7 +10,13 @@ from torch import nn
 from ogc.given_label import P_MIN
 from ogc.losses import LOSSES
 from ogc.training import evaluate
-from ogc.training.evaluate import EVALUATION_BATCH, EvaluationSet, clipping_facts, training_shares
+from ogc.training.evaluate import (
+    EVALUATION_BATCH,
+    EvaluationSet,
+    clipping_facts,
+    differ_in_size,
+    training_shares,
+)
 from small_runs import CLASSES, features, feed, images, network, on_disk
 
 
@@ -68,6 +74,25 @@ def test_given_labels_are_used_if_true_ones_are_unknown():
     net = nn.Linear(192, CLASSES)
     hits = int(EvaluationSet(data, feed(data)).hits(net, {}, "float32"))
     assert hits == int((net(data.inputs).argmax(1) == data.given).sum())
+
+
+def test_recall_is_by_true_label_of_the_classes_with_samples(monkeypatch):
+    monkeypatch.setattr(evaluate, "EVALUATION_BATCH", 7)
+    data = features(40, seed=5, flipped=0.5)
+    data = data.subset(torch.nonzero(data.true != 1)[:, 0])
+    net = nn.Linear(192, CLASSES)
+    recall = EvaluationSet(data, feed(features(20))).recall(net, {}, "float32")
+    predicted = net(data.inputs).argmax(1)
+    of_class = {c: [bool(p == c) for p, t in zip(predicted, data.true, strict=True) if t == c] for c in (0, 2)}
+    assert recall == pytest.approx({c: sum(right) / len(right) for c, right in of_class.items()})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "differ"), [((5, 14, 0), False), ((5, 15, 0), True), ((7,), False), ((0, 1, 3), True)]
+)
+def test_classes_differ_in_size(sizes, differ):
+    labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    assert differ_in_size(labels) == differ
 
 
 def test_training_shares():

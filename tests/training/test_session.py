@@ -445,6 +445,24 @@ def test_evaluation_set_may_be_added_on_resuming(tmp_path):
     assert read(tmp_path).summaries == result["summaries"]
 
 
+@pytest.mark.parametrize(("average", "which"), [(0.9, "averaged"), (None, "last")])
+def test_recall_of_sets_whose_classes_differ_in_size(tmp_path, average, which):
+    one = job(tmp_path, average=average)
+    train_set, sets = one.data
+    test = sets["test"]
+    rare = test.subset(
+        torch.nonzero((test.true != 1) | (torch.arange(len(test)) == int((test.true == 1).nonzero()[0])))[:, 0]
+    )
+    [result] = train([one._replace(data=(train_set, {**sets, "rare": rare}))])
+    predicted = load_network(tmp_path, which)(rare.inputs).argmax(1)
+    right = {name: (predicted == rare.true)[rare.true == label] for label, name in enumerate("abc")}
+    assert [len(shares) for shares in right.values()][1] == 1
+    assert result["recall"] == {
+        "rare": {name: pytest.approx(float(hit.double().mean())) for name, hit in right.items()}
+    }
+    assert read(tmp_path).recall == result["recall"]
+
+
 def test_commit_is_that_of_this_code(monkeypatch, tmp_path):
     _provenance.commit.cache_clear()
     monkeypatch.setenv("OGC_COMMIT", "abc")

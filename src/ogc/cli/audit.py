@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .._require import require
+from .._require import printable, require
 from . import options as shared
 from . import train as training
 from .command import command, given
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 ITSELF = "audit"  # the name of the group's own command, which users do not type
 PAIRS, WORST = 5, 5  # rows to print
-LONGEST = 40  # characters of an id or a class name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,11 +271,10 @@ def _table(title: str, caption: str | None = None) -> Table:
 
 
 def _cell(text: str) -> Any:
-    """Return a table cell without markup or control characters, shortened to ``LONGEST``."""
+    """Return a table cell without markup."""
     from rich.text import Text
 
-    shown = "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text[: LONGEST + 1])
-    return Text(shown if len(text) <= LONGEST else shown[: LONGEST - 3] + "...")
+    return Text(printable(text))
 
 
 def _percent(share: float) -> str:

@@ -230,14 +230,15 @@ def _try_report(jobs: list[Job], console: Console) -> None:
 
 def _report(jobs: list[Job], console: Console) -> None:
     """Write a report for every run that has started. Print where it is, and notes on the training."""
-    from ..report.report import training_notes, write_report
+    from ..report.report import balanced_sentences, training_notes, write_report
     from ..training.run_folder import METRICS, REPORT, read
 
     folders = [job.out for job in jobs if job.out is not None and (job.out / METRICS).exists()]
     for folder in folders:
         write_report(folder)
         say(console, f"Report: {folder / REPORT}")
-        for note in training_notes(read(folder)):
+        run = read(folder)
+        for note in (*balanced_sentences(run), *training_notes(run)):
             say(console, f"Note: {note}")
     if folders:
         console.print("The report shows the results and the next steps, as commands and code.")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._files import write_whole
+from .._require import printable
 from ..rival_label import OFTEN_RARE, almost_all, class_confidence, likelier_label, unlearned
 from ..training.method import for_rare_classes
 from ..training.recipe import Recipe, never_clips, shown
@@ -23,7 +25,6 @@ from .pictures import Picture, mixture_of, pictures
 from .table import clock
 
 TEMPLATE = Path(__file__).with_name("report.html")
-LONGEST_NAME = 40  # characters of a class name
 FEW = 0.02  # share of labels. If fewer are memorised, they may be hard samples that the network learns late.
 FIRST_CLASSES = 20  # rows of the table of classes that are not folded
 LOAD = """\
@@ -102,6 +103,7 @@ def sentences(run: StoredRun) -> list[str]:
         lines.append("There was no held-out set, so the accuracy on new data is unknown.")
     else:
         lines += [_accuracy(summary, over, n) + _best(summary, len(epochs)) for summary in run.summaries]
+        lines += balanced_sentences(run)
         if run.source is not None and run.source.kind not in NAMED and run.source.true is None and not recipe.noise:
             lines.append(
                 "Accuracy is measured against your labels. If one is wrong, a correct prediction counts as an error."
@@ -122,6 +124,19 @@ def sentences(run: StoredRun) -> list[str]:
             f"label{recovered}."
         )
     return lines + noise_sentences(run)
+
+
+def balanced_sentences(run: StoredRun) -> list[str]:
+    """State the balanced accuracy on evaluation sets whose classes differ in size."""
+    averaged = ", with the averaged weights" if run.recipe.average else ""
+    found = []
+    for name, recall in run.recall.items():
+        worst = min(recall, key=recall.__getitem__)
+        found.append(
+            f"Balanced accuracy (the mean over the classes) on {name} after the last epoch{averaged}: "
+            f"{100 * fmean(recall.values()):.1f} %. Worst class: {printable(worst)}, {100 * recall[worst]:.1f} %."
+        )
+    return found
 
 
 def noise_sentences(run: StoredRun) -> list[str]:
@@ -250,17 +265,13 @@ def class_rows(run: StoredRun) -> Iterator[ClassRow]:
     for i in order.tolist():
         instead = int(pairs[i].argmax())
         yield ClassRow(
-            name=_short(names[i]),
+            name=printable(names[i]),
             samples=int(samples[i]),
             suspected=None if suspected is None else int(suspected[i]),
             wrong=None if wrong is None else int(wrong[i]),
             otherwise=int(otherwise[i]),
-            instead=f"{_short(names[instead])} ({int(pairs[i, instead]):,})" if otherwise[i] else "",
+            instead=f"{printable(names[instead])} ({int(pairs[i, instead]):,})" if otherwise[i] else "",
         )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."
 
 
 def class_notes(run: StoredRun) -> list[str]:

@@ -20,6 +20,7 @@ from .feed import Feed, on_device, shape_of
 
 EVALUATION_BATCH = 2000
 EVALUATION_NUMBERS = 2**24  # maximum number of values in a batch, for large images
+UNEQUAL = 3  # times as many samples in the largest class as in the smallest: accuracy alone may mislead
 
 
 def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
@@ -30,6 +31,12 @@ def precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
 def batch_for(shape: tuple[int, ...]) -> int:
     """Return how many samples of this shape to evaluate at once."""
     return min(EVALUATION_BATCH, max(1, EVALUATION_NUMBERS // math.prod(shape)))
+
+
+def differ_in_size(labels: Tensor) -> bool:
+    """Return True if accuracy can be high although a class is never predicted."""
+    counts = torch.bincount(labels)
+    return bool(counts.max() >= UNEQUAL * counts[counts > 0].min())
 
 
 class EvaluationSet:
@@ -69,6 +76,13 @@ class EvaluationSet:
         for where, logits in self.logits(network, weights, bits):
             hits += (logits.argmax(1) == self.labels[where]).sum()
         return hits
+
+    def recall(self, network: nn.Module, weights: Mapping[str, Tensor], bits: str) -> dict[int, float]:
+        """Return the share of correct predictions by class, for classes with samples."""
+        right = torch.cat([logits.argmax(1) == self.labels[at] for at, logits in self.logits(network, weights, bits)])
+        counts = torch.bincount(self.labels)
+        shares = torch.bincount(self.labels[right], minlength=len(counts)).double() / counts
+        return {label: share for label, share in enumerate(shares.tolist()) if not math.isnan(share)}
 
 
 def training_shares(predicted: Tensor, given: Tensor, true: Tensor | None) -> dict[str, float | None]:

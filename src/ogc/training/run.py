@@ -23,7 +23,7 @@ from ..data.dataset import Loaded
 from ..models import build
 from ..noise import LabelInfo
 from .digests import digests
-from .evaluate import EvaluationSet, clipping_facts, training_shares
+from .evaluate import EvaluationSet, clipping_facts, differ_in_size, training_shares
 from .feed import Feed
 from .feed import check as check_data
 from .history import Epoch, summaries
@@ -246,6 +246,19 @@ class Run:
         found = {"H": self.H, "predicted": self.predicted, "losses": self.losses}
         return found | {f"survey.{name}": value for name, value in self.surveys.state()}
 
+    def recall(self) -> dict[str, dict[str, float]]:
+        """Return the share of correct predictions by class, with the averaged weights if there are any.
+
+        Only of evaluation sets whose classes differ in size.
+        """
+        weights, names = self.average or self.state(), self.train_set.class_names
+        found = {}
+        for name, part in self.sets.items():
+            if differ_in_size(part.labels):
+                of_set = part.recall(self.network, weights, self.recipe.precision)
+                found[name] = {names[label]: share for label, share in of_set.items()}
+        return found
+
     def record(self, snapshot: Snapshot, seconds: float) -> Epoch:
         """Record an epoch from a snapshot on the CPU. Raises ``NonFinite`` if losses or weights are not finite."""
         weights = snapshot.weights()
@@ -344,6 +357,7 @@ class Run:
             "epochs": [asdict(epoch) for epoch in self.history],
             "summary": of_sets[0] if of_sets else {"set": None},
             "summaries": of_sets,
+            "recall": self.recall() if self.finished else {},
             "noise_rate": self.surveys.noise_rate(),
             "surveys": [point._asdict() for point in points_of(self.surveys.history)],
             "seconds": seconds,

@@ -121,6 +121,7 @@ class StoredRun(Description):
     samples: dict[str, Tensor]
     digests: dict[str, str]  # of the data that it was trained on
     summaries: list[dict[str, Any]]  # one per evaluation set
+    recall: dict[str, dict[str, float]]  # by evaluation set and class, if classes differ in size
     finished: bool
     broken: dict[str, Any] | None  # the batch at which training failed, if it did
 
@@ -193,10 +194,11 @@ def read(folder: Path) -> StoredRun:
         content = read_tensors(path)[1] if is_saved(folder) else {"history": []}
     with checked(path):
         epochs = [Epoch(**epoch) for epoch in content[key]]
+        recall = dict(content.get("recall", {}))  # not recorded by earlier versions, nor before the end
     facts = NOT_STARTED | (described.facts or {"from_python": described.from_python})
     totals = summaries(epochs, described.recipe.report_epochs)
     who = described.id, described.recipe, described.source
-    return StoredRun(*who, facts, folder, epochs, samples, digests, totals, finished, broken)
+    return StoredRun(*who, facts, folder, epochs, samples, digests, totals, recall, finished, broken)
 
 
 def checked(path: Path) -> AbstractContextManager[None]:
