@@ -424,6 +424,8 @@ def test_good_fit_resets_the_unreliable_count():
         ({"epsilon0": 0.0}, "epsilon0", "above 0"),
         ({"epsilon0": 20, "follow_lr": False}, "follow_lr", "True with epsilon0, which is multiplied by lr"),
         ({"threshold": 2.0}, "threshold", "Fixed, Linear, EMA or a function"),
+        ({"threshold": Fixed(2.0), "epsilon": 2}, "epsilon", "omitted with threshold, which sets tau"),
+        ({"threshold": Fixed(2.0), "epsilon0": 20}, "epsilon0", "omitted with threshold, which sets tau"),
         ({"every": 0}, "every", "an integer of at least 1"),
         ({"every": 1.5}, "every", "an integer of at least 1"),
         ({"queue_size": 3}, "queue_size", "an integer of at least 4"),

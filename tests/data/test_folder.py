@@ -156,3 +156,6 @@ def test_missing_and_empty_folders(tmp_path):
         folder(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="one sub-folder of images for each class"):
         folder(tmp_path)
+    write(tmp_path, cat=2)
+    with pytest.raises(ValueError, match=r"one sub-folder of images for each class\. Found only `cat`\."):
+        folder(tmp_path)

@@ -83,6 +83,24 @@ def test_independent_rows_that_are_often_the_same_cause_no_warning(tmp_path):
     assert all(row.tobytes() in seen for row in sets["test"].inputs.numpy())
 
 
+def test_a_column_whose_values_hardly_repeat_is_no_label(tmp_path):
+    path = write(tmp_path / "x.csv", ["x,y", *(f"{i * i},{i % 21}" for i in range(41))])
+    with pytest.raises(ValueError, match=r"`y` of `.*x\.csv` should be .* Found 21 different values in 41 rows\."):
+        table(path, "y")
+    assert table(write(path, ["x,y", *(f"{i * i},{i % 21}" for i in range(42))]), "y", val=0)[0].num_classes == 21
+
+
+@pytest.mark.parametrize("name", ["id", "true"])
+def test_label_column_has_no_other_role(iris, name):
+    with pytest.raises(ValueError, match=f"Parameter `{name}` should be another column than the labels, `kind`"):
+        table(iris, "kind", **{name: "kind"})
+
+
+def test_folder_is_no_table(iris):
+    with pytest.raises(FileNotFoundError, match=r"The table `.*` is a folder\."):
+        table(iris, "kind", test=iris.parent)
+
+
 def test_warns_if_the_id_does_not_identify_rows(tmp_path):
     def load(ids):
         rows = (f"{i * i},{'pq'[i % 2]},r{i % ids}" for i in range(30))
@@ -95,7 +113,7 @@ def test_warns_if_the_id_does_not_identify_rows(tmp_path):
 
 
 def test_val_may_be_a_file(iris):
-    with pytest.warns(UserWarning, match="same features"):
+    with pytest.warns(UserWarning, match=r"iris\.csv` is also the training file, so the accuracy on it is too high\."):
         train, others = table(iris, "kind", val=iris, test=iris)
     assert len(train) == 20
     assert torch.equal(others["val"].inputs, train.inputs)

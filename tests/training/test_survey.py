@@ -1,13 +1,15 @@
 """Surveys of the training samples: when, with which weights, and without an effect on training."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
+from ogc.noise import LabelInfo
 from ogc.training import Interrupted, load_network, run, train
 from ogc.training.evaluate import EvaluationSet
-from ogc.training.run_folder import LAST, SAMPLES, read_tensors
+from ogc.training.run_folder import LAST, SAMPLES, read, read_tensors
 from ogc.training.survey import EARLY, KEPT, Point, Survey, Surveys, memorised_from, moments, points_of, unsettled
 from small_runs import CLASSES, StopAt, features, feed, images, job, network, recipe
 
@@ -191,6 +193,24 @@ def test_run_resumes_with_another_number_of_surveys(tmp_path):
     assert torch.equal(found["H"], uninterrupted["H"])
     assert not torch.equal(found["survey.train.margin"], uninterrupted["survey.train.margin"])
     assert found["survey.train.probabilities"].sum(1).sub(1).abs().max() < 1e-5
+
+
+NOISE = LabelInfo("symmetric", 0.5, 0.4498, 0, CLASSES, None, "")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_true_noise_rate_is_that_of_the_surveyed_labels(tmp_path, known):
+    one = job(tmp_path, epochs=1)
+    train_set, sets = one.data
+    val = sets["again"] if known else replace(sets["again"], true=None)
+    [result] = train([one._replace(data=(train_set, {"val": val, "test": sets["test"]}))], device="cpu")
+    total = len(train_set) + len(val)
+    wrong = sum(int((part.given != part.true).sum()) for part in (train_set, sets["again"]))
+    expected = wrong / total if known else None
+    assert result["true_noise_rate"] == read(tmp_path).true_noise_rate == expected
+    [added] = train([one._replace(data=(train_set, {"val": val}), info=NOISE, out=None)], device="cpu")
+    without = int((train_set.given != train_set.true).sum()) / total
+    assert added["true_noise_rate"] == (expected if known else without)
 
 
 def test_surveys_above_the_size_limit_are_not_kept(tmp_path, monkeypatch):

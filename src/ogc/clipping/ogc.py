@@ -107,6 +107,8 @@ class OGC(Loss):
         require(epsilon0 is None or 0 < epsilon0 < math.inf, "epsilon0", "above 0", epsilon0)
         require(epsilon is None or epsilon0 is None, "epsilon", "omitted with epsilon0: they are two rules", epsilon)
         require(epsilon0 is None or follow_lr, "follow_lr", "True with epsilon0, which is multiplied by lr", follow_lr)
+        for name, value in (("epsilon", epsilon), ("epsilon0", epsilon0)):
+            require(threshold is None or value is None, name, "omitted with threshold, which sets tau", value)
         require(threshold is None or callable(threshold), "threshold", "Fixed, Linear, EMA or a function", threshold)
         require(isinstance(every, int) and every >= 1, "every", "an integer of at least 1", every)
         require(isinstance(queue_size, int) and queue_size >= 4, "queue_size", "an integer of at least 4", queue_size)

@@ -38,6 +38,10 @@ def folder(
         raise FileNotFoundError(f"The folder `{root}` is missing.")
     train_folder = training_folder(root)
     class_names, samples = _samples(root, train_folder)
+    if len(class_names) < 2:
+        raise ValueError(
+            f"`{train_folder}` should have one sub-folder of images for each class. Found only `{class_names[0]}`."
+        )
     parts = {"train": samples}
     for name in ("val", "test"):
         if train_folder != root and (root / name).is_dir():

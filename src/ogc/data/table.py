@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from torch import Tensor
 
 from .._extras import extra
-from .._require import did_you_mean, few
+from .._require import did_you_mean, few, require
 from .columns import Cell, Encoder, finite, is_missing
 from .dataset import Dataset, Loaded, class_indices
 from .split import stratified_split
@@ -25,6 +25,7 @@ from .split import stratified_split
 Table = dict[str, list[Cell]]  # by column
 PARQUET = (".parquet", ".pq")
 DELIMITERS = (",", ";", "\t", "|")
+FEW_CLASSES = 20  # even in a very small table
 SAMPLED = 50  # rows read to find the delimiter
 COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+")
 
@@ -53,6 +54,8 @@ def table(
     :param skip_bad: skip rows without a label.
     """
     path = Path(path)
+    for name, column in (("id", id), ("true", true)):
+        require(column != label, name, f"another column than the labels, `{label}`", column)
     aside = tuple(name for name in (label, true, id) if name is not None)
     rows = read(path, as_found=aside)
     for column in aside:
@@ -121,10 +124,13 @@ def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, l
 
 
 def _warn_of_same_rows(part: Tensor, file: Path, rows: Tensor, path: Path) -> None:
-    """Warn if most rows of a held-out file, (n, F), are also rows of the training file, (N, F).
+    """Warn if most rows of a held-out file, (n, F), are also rows of the training file, (N, F), or if it is that file.
 
     If more than a tenth of the training rows repeat another one, independent rows may well be the same.
     """
+    if file.samefile(path):
+        warnings.warn(f"`{file}` is also the training file, so the accuracy on it is too high.", stacklevel=3)
+        return
     known = {row.tobytes() for row in rows.numpy()}
     same = sum(row.tobytes() in known for row in part.numpy())
     if 2 * same > len(part) and len(known) >= 0.9 * len(rows):
@@ -140,6 +146,11 @@ def _class_names(cells: Sequence[Cell], label: str, path: Path) -> tuple[str, ..
     names = {cell for cell in cells if cell is not None}
     if len(names) < 2:
         raise ValueError(f"The column `{label}` of `{path}` should have two classes or more. Found {len(names)}.")
+    if len(names) > max(FEW_CLASSES, len(cells) / 2):
+        raise ValueError(
+            f"The column `{label}` of `{path}` should be one of labels, which repeat. Found {len(names):,} different "
+            f"values in {len(cells):,} rows."
+        )
     numbers = {name: finite(name) for name in sorted(names)}
     return tuple(sorted(numbers, key=lambda name: numbers[name]) if not any(map(isnan, numbers.values())) else numbers)
 
@@ -164,7 +175,7 @@ def read(path: Path, *, as_found: Collection[str | None] = ()) -> Table:
 def read_as_found(path: Path) -> Table:
     """Read the cells by column, as stripped text, ``None`` where a cell is empty."""
     if not path.is_file():
-        raise FileNotFoundError(f"The table `{path}` is missing.")
+        raise FileNotFoundError(f"The table `{path}` is {'a folder' if path.is_dir() else 'missing'}.")
     found = read_parquet(path).to_pydict() if path.suffix.lower() in PARQUET else _read_csv(path, delimiter_of(path))
     if not found or not next(iter(found.values())):
         raise ValueError(f"The table `{path}` has no rows.")

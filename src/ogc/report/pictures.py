@@ -43,8 +43,12 @@ class Picture(NamedTuple):
     figure: Figure
 
 
-def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Picture]:
-    """Draw the pictures that apply to the run. ``samples`` is the content of samples.safetensors, or empty."""
+def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor], true_rate: float | None = None) -> list[Picture]:
+    """Draw the pictures that apply to the run.
+
+    :param samples: the content of samples.safetensors, or empty.
+    :param true_rate: share of wrong labels among the surveyed ones, if it is known.
+    """
     if not epochs:
         return []
     drops = lr_drops(epochs)
@@ -68,11 +72,13 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor]) -> list[Pic
     )
     add("labels", words, lambda axes: draw_labels(axes, epochs, drops))
     if surveys := points_of(samples.get("survey.history")):
-        words = "Share of labels that the network contradicts at each survey, and the noise rate estimated so far."
+        words = (
+            "Share of training labels that the network contradicts at each survey, and the noise rate estimated so far"
+        )
+        words += " (of training and validation labels)." if "survey.val.margin" in samples else "."
         if memorised_from(surveys) is not None:
             words += " From the vertical line on, the network memorises labels, and surveys do not count."
-        true = None if wrong is None else float(wrong.double().mean())
-        add("noise", words, lambda axes: draw_noise(axes, surveys, len(epochs), true))
+        add("noise", words, lambda axes: draw_noise(axes, surveys, len(epochs), true_rate))
     if any(epoch.tau for epoch in epochs):
         words = "tau, the largest slope of a sample's loss. The lower it is, the less a wrong label contributes."
         add("tau", words, lambda axes: draw_tau(axes, [[epoch.tau for epoch in epochs]], drops=drops))

@@ -41,7 +41,7 @@ audit_run({folder!r}, (train, sets))  # the data of the job"""
 def write_report(folder: Path) -> list[Path]:
     """Write the pictures and ``report.html``, which embeds them. Return the paths."""
     run = read(folder)
-    drawn = pictures(run.epochs, run.samples)
+    drawn = pictures(run.epochs, run.samples, run.true_noise_rate)
     files = {folder / f"{picture.name}.png": png(picture.figure) for picture in drawn}
     files[folder / REPORT] = page(run, drawn).encode("utf-8", "replace")  # folder names may be invalid UTF-8
     for path, content in files.items():
@@ -144,11 +144,12 @@ def noise_sentences(run: StoredRun) -> list[str]:
     surveys = points_of(run.samples.get("survey.history"))
     if not surveys:
         return []
-    true = _true_rate(run)
+    true = run.true_noise_rate
     known = "" if true is None else f" (true rate: {100 * true:.1f} %)"
+    which = "training and validation labels" if "survey.val.margin" in run.samples else "labels"
     estimate = (
-        f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the labels are wrong{known}. The estimate is the share "
-        "of labels for which the network preferred another one while it trained."
+        f"An estimated {100 * surveys[-1].noise_rate:.1f} % of the {which} are wrong{known}. The estimate is the share "
+        "for which the network preferred another label while it trained."
     )
     return [estimate, *training_notes(run)]
 
@@ -222,13 +223,6 @@ def _mean(summary: Mapping[str, Any], kind: str, epochs: int) -> str:
     return f"{100 * summary[f'{kind}last']:.1f} %{deviation}"
 
 
-def _true_rate(run: StoredRun) -> float | None:
-    if "true" in run.samples:
-        return float((run.samples["given"] != run.samples["true"]).double().mean())
-    noise = run.facts["noise"]
-    return None if noise is None else noise["rate_got"]
-
-
 class ClassRow(NamedTuple):
     """Counts of the samples with a given label; ``None`` if unknown."""
 
@@ -292,7 +286,7 @@ def recipe_rows(recipe: Recipe) -> list[tuple[str, str]]:
 def noise_rows(run: StoredRun) -> list[tuple[str, str]]:
     noise = run.facts["noise"]
     if noise is None:
-        true = _true_rate(run)
+        true = run.true_noise_rate
         known = "the true labels are unknown" if true is None else f"{100 * true:.2f} % of the labels are wrong"
         return [("kind", f"none added; {known}")]
     rates = ((name, noise[key]) for name, key in (("requested rate", "rate_asked"), ("actual rate", "rate_got")))

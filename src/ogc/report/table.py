@@ -107,7 +107,7 @@ def _rows(named: Sequence[str], runs: Sequence[Mapping[str, Any]], sets: Sequenc
     """Format the numbers in ASCII, "-" for unknown ones: a row per evaluation set, the other columns in the first."""
     ends = [run["epochs"][-1] for run in runs]
     estimates = (run.get("noise_rate") for run in runs)  # None without surveys, and in results of older versions
-    true = ((run["facts"]["noise"] or {}).get("rate_got") for run in runs)
+    true = (run["true_noise_rate"] for run in runs)
     noise = "/".join(percent(values).split("+")[0] for values in (estimates, true))
     others = [
         percent(end["memorised"] for end in ends),

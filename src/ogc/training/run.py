@@ -246,6 +246,17 @@ class Run:
         found = {"H": self.H, "predicted": self.predicted, "losses": self.losses}
         return found | {f"survey.{name}": value for name, value in self.surveys.state()}
 
+    def true_noise_rate(self) -> float | None:
+        """Return the share of wrong labels among those that the noise rate is estimated from; None if unknown.
+
+        If noise was added, the labels found are the true ones.
+        """
+        surveyed = [self.train_set, *(part for name, part in self.job.data[1].items() if name in self.surveys.parts)]
+        added = self.job.info is not None
+        known = [part.given if part.true is None and added else part.true for part in surveyed]
+        wrong = [part.given != true for part, true in zip(surveyed, known, strict=True) if true is not None]
+        return float(torch.cat(wrong).double().mean()) if len(wrong) == len(surveyed) else None
+
     def recall(self) -> dict[str, dict[str, float]]:
         """Return the share of correct predictions by class, with the averaged weights if there are any.
 
@@ -359,6 +370,7 @@ class Run:
             "summaries": of_sets,
             "recall": self.recall() if self.finished else {},
             "noise_rate": self.surveys.noise_rate(),
+            "true_noise_rate": self.true_noise_rate(),
             "surveys": [point._asdict() for point in points_of(self.surveys.history)],
             "seconds": seconds,
             "images_per_second": images / max(seconds, 1e-9),

@@ -121,6 +121,7 @@ class StoredRun(Description):
     samples: dict[str, Tensor]
     digests: dict[str, str]  # of the data that it was trained on
     summaries: list[dict[str, Any]]  # one per evaluation set
+    true_noise_rate: float | None  # share of wrong labels among the surveyed ones
     recall: dict[str, dict[str, float]]  # by evaluation set and class, if classes differ in size
     finished: bool
     broken: dict[str, Any] | None  # the batch at which training failed, if it did
@@ -128,6 +129,8 @@ class StoredRun(Description):
 
 def read_description(folder: Path) -> Description:
     path = folder / RUN
+    if not folder.exists():
+        raise FileNotFoundError(f"There is no folder {folder}. Create a run with ogc train.")
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is not a run folder: it has no {RUN}. Create one with ogc train.")
     found = read_json(path, error=CheckpointError, again=_again(path))
@@ -195,10 +198,11 @@ def read(folder: Path) -> StoredRun:
     with checked(path):
         epochs = [Epoch(**epoch) for epoch in content[key]]
         recall = dict(content.get("recall", {}))  # not recorded by earlier versions, nor before the end
+        true_rate = content.get("true_noise_rate")
     facts = NOT_STARTED | (described.facts or {"from_python": described.from_python})
     totals = summaries(epochs, described.recipe.report_epochs)
     who = described.id, described.recipe, described.source
-    return StoredRun(*who, facts, folder, epochs, samples, digests, totals, recall, finished, broken)
+    return StoredRun(*who, facts, folder, epochs, samples, digests, totals, true_rate, recall, finished, broken)
 
 
 def checked(path: Path) -> AbstractContextManager[None]:
