@@ -562,6 +562,19 @@ def test_unusual_cells_are_marked_in_card_and_details(visit):
 
 
 @pytest.mark.slow
+def test_cards_do_not_repeat_the_id_and_the_labels(visit):
+    findings = make_findings()
+    cells = dict.fromkeys(["customer", "age", "truth", "city", "status", "<b>"], ["1"] * 100)
+    source = {"kind": "table", "id": "customer", "label": "status", "true": "truth"}
+    tab = visit(page(dataclasses.replace(findings, columns=cells, run=findings.run | {"source": source})))
+    card = tab.locator(".card.current")
+    assert card.locator("dt").all_text_contents() == ["age", "city", "<b>"]
+    card.focus()
+    tab.keyboard.press("Enter")
+    assert tab.locator("#detail-fields th").all_text_contents() == list(cells)  # the details have all columns
+
+
+@pytest.mark.slow
 def test_works_without_local_storage(visit, tmp_path):
     forbid = (
         "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError'); }});"

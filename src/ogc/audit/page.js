@@ -154,7 +154,7 @@ function fillCard(card, i) {
   one(".id").title = cutMiddle(data.ids[i]);
   const fields = one(".fields");
   fields.textContent = "";
-  if (data.cells) data.fields.slice(0, FIELDS_ON_CARD).forEach((name, c) => fields.append(element("dt", name), fieldOf("dd", i, c)));
+  if (data.cells) for (const c of data.on_card.slice(0, FIELDS_ON_CARD)) fields.append(element("dt", data.fields[c]), fieldOf("dd", i, c));
 }
 
 function fieldOf(tag, i, c) {

@@ -87,11 +87,19 @@ def columns(findings: Findings, worst: list[int]) -> dict[str, Any]:
         "wrong": shares(issues.wrong_probability),
         "probability": shares(issues.predicted_probability),
         "fields": [shortened(name) for name in cells],
+        "on_card": on_card(findings),
         # by sample: the cells, and the indices of those that are unusual; null without columns
         "cells": [[shortened(cell, LONGEST_CELL) for cell in row] for row in zip(*cells.values(), strict=True)] or None,
         "unusual": [[c for c, marked in enumerate(row) if marked] for row in zip(*marks, strict=True)] or None,
         "thumbnails": [thumbnail(findings.image(i)) for i in worst[:THUMBNAILS]],
     }
+
+
+def on_card(findings: Findings) -> list[int]:
+    """Return the indices of the columns for the cards: all except the id and the labels, which a card shows anyway."""
+    source = findings.run.get("source") or {}
+    repeated = [source.get(option) for option in ("id", "label", "true")]
+    return [c for c, name in enumerate(findings.columns) if name not in repeated]
 
 
 def thumbnail(pixels: Tensor | None) -> str:
