@@ -17,7 +17,7 @@ LEARNED = 0.05
 """Minimum share of accepted labels for a class to count as learned."""
 FEWEST = 10
 """Minimum number of labels of a class for it to be judged."""
-OFTEN_RARE = "Such a class is often rare and learned late or not at all, and many of these labels may be right."
+OFTEN_RARE = "The network may not have learned such a class yet, and many of these labels may be right."
 SHOWN = 3
 """Classes that a sentence names."""
 
