@@ -232,12 +232,20 @@ def test_invalid_decision_error_names_the_line(audited, index):
     good = (IDS[index], "keep", audit.given[index], NAMES[3])  # spans several lines
     lines = 1 + 1 + sum(text.count("\n") + text.count("\r") - text.count("\r\n") for text in good)
     other = next(name for name in NAMES if name != audit.given[1])
-    expected = "there should be a sample of "
     for bad, reason in (
-        (("nobody", "keep", NAMES[0], NAMES[0]), expected),
-        ((IDS[1], "keep", other, NAMES[0]), expected),
-        ((IDS[1], "Accept", audit.given[1], NAMES[0]), expected),
-        ((IDS[1], "accept", audit.given[1], "unheard of"), expected),
+        (("nobody", "keep", NAMES[0], NAMES[0]), "`id` should be the id of an audited sample. Found 'nobody'. Correct"),
+        (
+            (IDS[1], "keep", other, NAMES[0]),
+            f"`given_label` should be {audit.given[1]!r}, the given label of {IDS[1]!r}. Found {other!r}. Correct",
+        ),
+        (
+            (IDS[1], "Accept", audit.given[1], NAMES[0]),
+            "`decision` should be accept, keep or skip. Found 'Accept'. Correct",
+        ),
+        (
+            (IDS[1], "accept", audit.given[1], "unheard of"),
+            "`suggested_label` should be one of the classes `plain`, `a ",
+        ),
         (good, "already has a decision in line 2"),
         ((IDS[1], "keep", audit.given[1]), "there should be 4 cells, found 3"),
     ):

@@ -746,7 +746,7 @@ def test_decisions_of_another_audit_are_rejected(table):
     Path("d.csv").write_text(f'id,decision,given_label,suggested_label\n{row["id"]},accept,"{other}","{other}"\n')
     fails(
         1,
-        "d.csv, line 2: there should be a sample of ",
+        "d.csv, line 2: `given_label` should be ",
         "audit",
         "apply",
         table,

@@ -21,6 +21,7 @@ from .. import __version__
 from .._csv import csv
 from .._files import checked_fields, json_lines, read_json, remove_leftovers, with_checksum, write_whole
 from .._provenance import commit
+from .._require import few, printable
 from ..data.columns import finite
 from ..data.table import import_pyarrow
 from ..noise.files import labels_sha256
@@ -225,15 +226,24 @@ def decided(audit: Audit, path: Path | None, accept_above: float | None = None) 
     labels = [fixed if wrong >= least else given for given, fixed, wrong in rows]
     if path is None:
         return labels
+
+    def wrong(line: int, column: str, expected: str, found: str) -> AuditError:
+        fix = f"Correct this cell, or export the decisions again from {audit.folder / PAGE}."
+        return AuditError(f"{path}, line {line}: `{column}` should be {expected}. Found {_short(found)}. {fix}")
+
     at, classes, seen = {name: i for i, name in enumerate(audit.ids)}, set(audit.summary["classes"]), dict[int, int]()
     for line, cells in read_rows(path, COLUMNS):
         name, decision, given, suggested = cells
         i = at.get(name)
-        if i is None or given != audit.given[i] or suggested not in classes or decision not in DECISIONS:
-            raise AuditError(
-                f"{path}, line {line}: there should be a sample of {audit.folder}, a decision (accept, keep or skip), "
-                f"the given label of the sample, and a class. Found {', '.join(map(_short, cells))}."
-            )
+        if i is None:
+            raise wrong(line, "id", "the id of an audited sample", name)
+        if decision not in DECISIONS:
+            raise wrong(line, "decision", "accept, keep or skip", decision)
+        if given != audit.given[i]:
+            raise wrong(line, "given_label", f"{_short(audit.given[i])}, the given label of {_short(name)}", given)
+        if suggested not in classes:
+            known = few([printable(label) for label in audit.summary["classes"]])
+            raise wrong(line, "suggested_label", f"one of the classes {known}", suggested)
         if i in seen:
             raise AuditError(f"{path}, line {line}: {_short(name)} already has a decision in line {seen[i]}.")
         seen[i] = line

@@ -16,6 +16,7 @@ from ..data.arrays import LABELS, single
 from ..data.folder import class_folders, images_in, training_folder
 from ..data.images import ImageFiles
 from ..data.split import stratified_split
+from ..report.table import counted
 from ..rival_label import class_confidence
 from ..training.digests import digests, ids_sha256
 from ..training.run_folder import AUDIT, SAMPLES, StoredRun, how_to_resume, read
@@ -160,7 +161,8 @@ def _unique(ids: Sequence[str], numbers: Sequence[int]) -> list[str]:
         return list(ids)
     repeated = [name for name, times in counts.items() if times > 1]
     warnings.warn(
-        f"{len(repeated):,} ids occur more than once, for example {repeated[0][:40]!r}. Their row numbers are added.",
+        f"{counted(len(repeated), 'id')} {'occurs' if len(repeated) == 1 else 'occur'} more than once, for example "
+        f"{repeated[0][:40]!r}. The row numbers are added.",
         stacklevel=3,
     )
     taken, found = set(ids), []
