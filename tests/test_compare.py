@@ -166,7 +166,7 @@ def test_balanced_accuracy_is_shown_only_if_classes_differ_in_size():
     strips = third.picture().axes[:2]
     for axes, accuracy in zip(strips, (third.accuracy(GIVEN), third.balanced(GIVEN)), strict=True):
         assert [text.get_text() for text in axes.texts] == [f"{100 * float(accuracy[m].mean()):.1f}" for m in (0, 1)]
-    assert strips[1].get_xlabel() == "right predictions, mean over the classes, %; one dot per seed"
+    assert strips[1].get_xlabel() == "correct predictions, mean over the classes, %; one dot per seed"
 
 
 @pytest.mark.parametrize(

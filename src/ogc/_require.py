@@ -34,7 +34,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     spelt = {other.lower(): other for other in known}
     close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
     close = close or [other for other in spelt if len(name) > 2 and other.startswith(name.lower())][:3]
-    return f" Did you mean {' or '.join(spelt[other] for other in close)}?" if close else ""
+    return f" Did you mean {either([spelt[other] for other in close])}?" if close else ""
+
+
+def either(names: Sequence[str]) -> str:
+    """Join names: "a", "a or b", "a, b or c"."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def printable(text: str, longest: int = 40) -> str:

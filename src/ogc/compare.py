@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ._files import write_json, write_whole
-from ._require import require
+from ._require import either, require
 from .data.dataset import Dataset, Loaded
 from .predict import Predictor
 from .report.drawing import (
@@ -320,7 +320,7 @@ class Comparison:
         lead = max(close.values(), key=lambda lead: lead.mean)
         difference = "the difference of" if len(close) == 1 else "a difference of up to"
         return (
-            f"Use {self.best}, which predicts {accuracy} {what}, but {_either(list(close))} may do as well: "
+            f"Use {self.best}, which predicts {accuracy} {what}, but {either(list(close))} may do as well: "
             f"{difference} {_points(lead)} is within two standard errors over {over} ({100 * lead.spread:.1f} points)."
             f"{one_seed}"
         )
@@ -387,7 +387,7 @@ class Comparison:
             names = [self.methods[method] for method in reversed(self.ranking)]
             axes.set(yticks=range(len(names)), yticklabels=names, ylim=(-0.6, len(names) - 0.3))
             what = f"% of {self.right[name].shape[2]:,} samples" if name in self.right else "mean over the classes, %"
-            axes.set_xlabel(f"right predictions, {what}; one dot per seed")
+            axes.set_xlabel(f"correct predictions, {what}; one dot per seed")
             axes.margins(x=0.15)
             tidy(axes)
             axes.grid(axis="y", visible=False)
@@ -405,7 +405,7 @@ class Comparison:
             shares = ([(epoch["averaged"] or epoch["accuracy"])[name] for epoch in same] for same in epochs)
             values = [100 * sum(share) / len(share) for share in shares]
             curves.append(Curve(method, values, COLOURS[number % len(COLOURS)]))
-        draw_curves(axes, curves, ylabel="right predictions, %", drops={})
+        draw_curves(axes, curves, ylabel="correct predictions, %", drops={})
         return f"{self.judged_by[0].upper()}{self.judged_by[1:]}, over the epochs"
 
     def to_json(self) -> dict[str, Any]:
@@ -432,7 +432,3 @@ class Comparison:
 
 def _points(lead: Lead) -> str:
     return f"{100 * lead.mean:.1f} points"
-
-
-def _either(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

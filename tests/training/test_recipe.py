@@ -317,7 +317,7 @@ def test_toml_file_without_a_base(tmp_path):
     ("text", "message"),
     [
         ('base = "cifar10"\nepoch = 3', "There is no parameter 'epoch'. Did you mean epochs?"),
-        ('base = "cifar1"', "There is no recipe named 'cifar1'. Did you mean cifar10 or cifar100 or cifar10-plus?"),
+        ('base = "cifar1"', "There is no recipe named 'cifar1'. Did you mean cifar10, cifar100 or cifar10-plus?"),
         ('base = "cifar10"\n[parameters]\nqueue = 3', "has no parameter 'queue'"),
         ('base = "cifar10"\nlr = [1]', "Parameter `lr` should be a valid number. Found `lr = [1]`."),
         ("epochs = 3", "Parameter `name` should be given."),

@@ -114,7 +114,7 @@ class Progress:
         self.line_epochs[run] = {epoch + max(1, round(left * i / LINES)) for i in range(LINES + 1)}
         if self.live is None:
             after = f", {epoch} of them done" if epoch else ""
-            self.said(f"{row.title}  {counted(epochs, 'epoch')} of {steps} steps{after}")
+            self.said(f"{row.title}  {counted(epochs, 'epoch')} of {counted(steps, 'step')}{after}")
 
     def moved(self, run: int, *, epoch: int, step: int, images_per_second: float | None) -> None:
         row = self.rows[run]
