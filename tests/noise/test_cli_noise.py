@@ -81,6 +81,7 @@ IMAGES = torch.randint(0, 256, (1000, 3, 4, 4), generator=torch.Generator().manu
     ("arguments", "expected"),
     [
         ("digits symmetric 0.5", lambda: symmetric(TRUE, 0.5, num_classes=10)),
+        ("digits symmetric:0.5", lambda: symmetric(TRUE, 0.5, num_classes=10)),
         ("digits pairflip 0.2 --seed 3", lambda: pair_flip(TRUE, 0.2, num_classes=10, seed=3)),
         (
             "digits instance 0.4",
@@ -93,7 +94,7 @@ IMAGES = torch.randint(0, 256, (1000, 3, 4, 4), generator=torch.Generator().manu
     ],
 )
 def test_every_kind_equals_its_function(tmp_path, arguments, expected):
-    source, kind, rate, *_ = arguments.split()
+    source, kind, rate, *_ = arguments.replace(":", " ").split()
     seed = 3 if "--seed" in arguments else 0
     result = noise(*arguments.split())
     assert result.exit_code == 0, result.output
@@ -213,6 +214,11 @@ def test_human_labels(monkeypatch):
         ("digits symmetric 1.5", "`rate` should be in [0, 1]. Found `rate = 1.5`"),
         ("digits symmetric nan", "`rate` should be in [0, 1]. Found `rate = nan`"),
         ("digits symmetric", "`rate` should be given with symmetric"),
+        ("digits symmetric: 0.5", "`kind` should be one of symmetric"),
+        ("digits symmetric:1.5", "`rate` should be in [0, 1]. Found `rate = 1.5`"),
+        ("digits symmetric:half", "KIND:RATE, as in symmetric:0.5. Found `noise = 'symmetric:half'`"),
+        ("digits symmetric:0.3 0.4", "`rate` should be given once: symmetric:0.3 includes it. Found `rate = 0.4`"),
+        ("cifar10 file:0.3 --labels x.npy", "`rate` should be omitted with file"),
         ("digits symmetric 0.5 --seed -1", "`seed` should be in [0, 2**32)"),
         (
             "digits symmetry 0.5",
@@ -280,6 +286,18 @@ def test_confusion_picture(classes, numbers):
     assert "50 % requested" in figure.get_suptitle()
     assert axes.get_xlabel() == "given label"
     assert len(axes.get_xticks()) <= 20
+    counted = "numbers: count of labels; " if numbers else ""
+    assert figure.axes[1].get_ylabel() == f"{counted}colour: share of the true class (power scale)"
+
+
+@pytest.mark.parametrize("names", [(), ["class"] * 100, ["a class with a long name"] * 100])
+@pytest.mark.parametrize("classes", [2, 10, 100])
+def test_no_text_of_the_confusion_picture_is_cut_off(classes, names):
+    true = np.arange(classes).repeat(500)
+    figure = draw_confusion(LabelInfo.measure(true, true, kind="none", num_classes=classes), "some", names)
+    figure.draw_without_rendering()
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0, width - box.x1, height - box.y1) > 0
 
 
 def test_confusion_picture_needs_a_matrix():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..noise import LabelInfo
-    from ..noise.by_kind import Truth
+    from ..noise.by_kind import Kind, Truth
 
 NAMED = ("digits", "cifar10", "cifar100")
 SUFFIXES = (".npy", ".csv")
@@ -34,7 +34,8 @@ class NoiseOptions:
         str | None,
         typer.Argument(
             metavar="KIND",
-            help="symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file. Without it, describe SOURCE.",
+            help="symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file. May include the rate, as in "
+            "symmetric:0.5. Without it, describe SOURCE.",
         ),
     ] = None
     rate: Annotated[float | None, typer.Argument(metavar="RATE", help="Fraction of the labels to flip, in [0, 1].")] = (
@@ -57,20 +58,18 @@ class NoiseOptions:
 
     def check(self) -> None:
         """Check the arguments without reading data."""
-        from ..noise.by_kind import Kind
-
         if self.kind is None:
             require(self.is_file, "source", "a .npy or .csv file if KIND is missing", self.source)
             for name, value in (("--out", self.out), ("--labels", self.labels), ("rate", self.rate)):
                 require(value is None, name, "omitted without KIND, where the file is only read", str(value))
             return
-        kind = Kind(self.kind, self.rate)
+        kind = self.kind_of_noise
         rule = f"one of {', '.join(NAMED)}, or a .npy or .csv file of labels"
         require(self.is_file or self.source in NAMED, "source", rule, self.source)
         require(0 <= self.seed < 2**32, "seed", "in [0, 2**32)", self.seed)
-        kind.checked().check_source(self.source, with_images=NAMED)
+        kind.check_source(self.source, with_images=NAMED)
         if kind.in_file:
-            require(self.labels is not None, "--labels", f"the file of labels, with {self.kind}", None)
+            require(self.labels is not None, "--labels", f"the file of labels, with {kind.name}", None)
         else:
             require(self.labels is None, "--labels", "omitted: only human:KIND and file use it", str(self.labels))
         require(self.target.suffix in SUFFIXES, "--out", "a .npy or .csv file", str(self.target))
@@ -82,14 +81,27 @@ class NoiseOptions:
         return Path(self.source).suffix in SUFFIXES
 
     @property
+    def kind_of_noise(self) -> Kind:
+        """The kind of noise with its rate, which is an argument of its own (``symmetric 0.5``) or part of the kind."""
+        from ..noise.by_kind import Kind
+
+        assert self.kind is not None
+        name, _, rate = self.kind.partition(":")
+        if name == "human" or not rate:
+            return Kind(self.kind, self.rate).checked()
+        require(self.rate is None, "rate", f"given once: {self.kind} includes it", self.rate)
+        return Kind.parse(self.kind)
+
+    @property
     def target(self) -> Path:
         """Path of the labels to write."""
         from ..noise.by_kind import GENERATORS
 
         if self.out is not None:
             return self.out
-        parts = [Path(self.source).stem if self.is_file else self.source, (self.kind or "").replace(":", "-")]
-        parts += [str(self.rate), str(self.seed)] if self.kind in GENERATORS else []
+        kind = self.kind_of_noise
+        parts = [Path(self.source).stem if self.is_file else self.source, kind.name.replace(":", "-")]
+        parts += [str(kind.rate), str(self.seed)] if kind.name in GENERATORS else []
         return Path("runs/noise") / ("-".join(parts) + ".npy")
 
 
@@ -100,6 +112,7 @@ def noise(options: NoiseOptions) -> None:
     \b
     Examples:
       ogc noise digits symmetric 0.5
+      ogc noise digits symmetric:0.5
       ogc noise cifar10 symmetric 0.5 --data ~/cifar --download --plot
       ogc noise cifar10 asymmetric 0.4 --data ~/cifar
       ogc noise cifar100 blocks 0.4 --data ~/cifar --seed 3
@@ -112,7 +125,6 @@ def noise(options: NoiseOptions) -> None:
     """
     from .._files import write_whole
     from ..noise import read_info, read_labels, write_labels
-    from ..noise.by_kind import Kind
     from ..noise.files import info_path
 
     options.check()
@@ -122,7 +134,7 @@ def noise(options: NoiseOptions) -> None:
         info, name, class_names = read_info(path), path.stem, tuple[str, ...]()
     else:
         path, truth = options.target, _truth(options)
-        kind = Kind(options.kind, options.rate)
+        kind = options.kind_of_noise
         given, info = kind.make(truth, seed=options.seed, file=options.labels, column=options.column)
         write_labels(path, given, info)
         name, class_names = truth.name, truth.class_names

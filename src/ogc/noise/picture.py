@@ -25,7 +25,9 @@ def draw_confusion(info: LabelInfo, name: str, class_names: Sequence[str] = ()) 
     counts = np.array(info.confusion)
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     few = len(counts) <= MOST_WITH_NUMBERS
-    figure = Figure(figsize=(8, 7) if few else (9, 8), dpi=120, layout="constrained")
+    figure = Figure(
+        figsize=(8, 7) if few else (9, 8), dpi=120, layout="compressed"
+    )  # "constrained" can cut off the label of square axes
     axes = figure.subplots()
     image = axes.imshow(share, cmap="Blues", norm=PowerNorm(0.4, 0, 1), interpolation="nearest")
     if few:
@@ -40,7 +42,8 @@ def draw_confusion(info: LabelInfo, name: str, class_names: Sequence[str] = ()) 
     axes.set(xlabel="given label", ylabel="true label")
     bar = figure.colorbar(image, ax=axes, shrink=0.8, ticks=[0, 0.01, 0.05, 0.1, 0.2, 0.5, 1])
     bar.ax.set_yticklabels([f"{100 * tick:g} %" for tick in (0, 0.01, 0.05, 0.1, 0.2, 0.5, 1)])
-    bar.set_label("share of the true class (power scale)")
+    numbers = "numbers: count of labels; " if few else ""
+    bar.set_label(f"{numbers}colour: share of the true class (power scale)")
     figure.suptitle(title(info, name), fontsize=11, weight="bold")
     return figure
 
