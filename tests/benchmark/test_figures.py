@@ -357,6 +357,7 @@ def test_error_without_results_names_the_command_to_run(name, tmp_path):
     assert result.stderr.count("\n") == 1
     sentence, command = result.stderr.strip().split(". To run them: ")
     assert sentence == f"{name}: {results} has no runs for it"
+    assert command.endswith(f" --out {results}")
 
     ran = CliRunner().invoke(
         build(), [*shlex.split(command)[1:], "--noises", "symmetric:0.8", "--dry-run"], env={"COLUMNS": "200"}
@@ -367,7 +368,8 @@ def test_error_without_results_names_the_command_to_run(name, tmp_path):
 def test_missing_results_folder(tmp_path):
     result = ogc_figures("tau", "--results", tmp_path / "none")
     assert result.exit_code == 1
-    assert result.stderr == f"There is no folder {tmp_path / 'none'}. Create results with ogc bench run.\n"
+    none = tmp_path / "none"
+    assert result.stderr == f"There is no folder {none}. Create results with ogc bench run TABLE --out {none}.\n"
 
 
 @pytest.mark.parametrize(

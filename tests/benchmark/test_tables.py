@@ -580,6 +580,9 @@ def test_invalid_files_are_reported(folder):
     assert "The tables leave out 1 run on cifar10 with symmetric:0.5: trained on other labels" in shown.stderr
 
 
+LEFT_OUT = ", except trial runs (other settings, such as --epochs or --set), which tables leave out. To make them:"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -590,7 +593,9 @@ def test_invalid_files_are_reported(folder):
         ((), 1, "benchmarks/results/runs has no runs of any table. To make them: ogc bench run cifar10. To read"),
         (("--results", "."), 1, ". has no runs of any table."),
         (("--results", ".", "--write", "page.md"), 1, ". has no runs of any table."),
-        (("--results", "trials"), 1, "Tables leave out trial runs (with --epochs or --set)."),
+        (("--results", "trials"), 1, f"trials has no runs of any table{LEFT_OUT} ogc bench run cifar10 --out trials."),
+        (("digits", "--results", "trials"), 1, f"has no runs of digits{LEFT_OUT} ogc bench run digits --out trials."),
+        (("gce", "--results", "trials"), 1, "trials has no runs of gce. To make them: ogc bench run gce --out trials."),
         (("gce", "--all", "--format", "html", "--out", "no/where.html"), 1, "Cannot use no/where.html: No such file"),
         (
             ("gce", "--out", "x.pdf"),

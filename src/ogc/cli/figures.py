@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,7 +83,9 @@ def draw_recorded(names: list[str], options: FiguresOptions, formats: list[str],
 
     folder = options.results or FOLDER
     if options.results is not None and not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}. Create results with ogc bench run.")
+        to_create = f"ogc bench run TABLE --out {shlex.quote(str(folder))}"
+        raise FileNotFoundError(f"There is no folder {folder}. Create results with {to_create}.")
+    to_folder = [] if folder == FOLDER else ["--out", str(folder)]
     found, errors = read_all(folder)
     for sentence in (*errors, *disagreements(found)):
         say(console, f"Note: {sentence}")
@@ -92,8 +95,9 @@ def draw_recorded(names: list[str], options: FiguresOptions, formats: list[str],
         for picture, figure in drawn.items():
             write(options.out, picture, {each: encode(figure, each) for each in formats}, console)
         if not drawn:
-            runs = name if name in SWEPT else "cifar10 --methods ce+ogc,fl+ogc"
-            missing.append(f"{name}: {folder} has no runs for it. To run them: ogc bench run {runs} --data DIR")
+            runs = [name] if name in SWEPT else ["cifar10", "--methods", "ce+ogc,fl+ogc"]
+            to_run = shlex.join(["ogc", "bench", "run", *runs, "--data", "DIR", *to_folder])
+            missing.append(f"{name}: {folder} has no runs for it. To run them: {to_run}")
     return missing
 
 

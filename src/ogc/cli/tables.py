@@ -68,7 +68,7 @@ def tables(options: TablesOptions) -> None:
     from .._files import write_whole
     from ..benchmark.plan import TABLES, by_table
     from ..benchmark.result import FOLDER, OTHER_DRAWS, disagreements, read_all
-    from ..benchmark.table import fill
+    from ..benchmark.table import fill, is_shown
     from ..benchmark.table_formats import page
     from ..report.table import counted
 
@@ -82,10 +82,12 @@ def tables(options: TablesOptions) -> None:
     filled = [fill(table, found, averaged=options.averaged) for table in wanted or TABLES.values()]
     empty = [each.table.name for each in filled if not each.has_runs]
     to_folder = [] if folder == FOLDER else ["--out", str(folder)]
-    trials = " Tables leave out trial runs (with --epochs or --set)." if found and not wanted else ""
+    datasets = {cell.dataset for each in filled if not each.has_runs for cell in each.table.cells}
+    trials = any(run.dataset in datasets and not is_shown(run.recipe, alone=run.alone) for run in found)
+    left_out = ", except trial runs (other settings, such as --epochs or --set), which tables leave out"
     missing = (
-        f"{folder} has no runs of {', '.join(empty) if wanted else 'any table'}. To make them: "
-        f"{shlex.join(['ogc', 'bench', 'run', *empty[:1], *to_folder])}. To read another folder: --results.{trials}"
+        f"{folder} has no runs of {', '.join(empty) if wanted else 'any table'}{left_out if trials else ''}. To make "
+        f"them: {shlex.join(['ogc', 'bench', 'run', *empty[:1], *to_folder])}. To read another folder: --results."
     )
     if options.write is not None and found:
         draws = read_all(folder.parent / OTHER_DRAWS)[0]
