@@ -13,6 +13,7 @@ from commands import ogc, works
 from ogc.predict import Predictor
 from tickets import write_tickets
 
+EXISTS = "exists, and is not overwritten. Choose another file with"
 SMALL = ("--epochs", "6", "--set", "hidden=16", "--set", "batch_size=16", "--device", "cpu")
 
 
@@ -69,6 +70,7 @@ def test_predict_writes_predictions():
     for name in expected.predicted:
         counts[name] += 1
     assert all(f"{count} {name}" in output for name, count in counts.items())
+    assert ogc("predict", "run", "new.csv").stderr == f"predictions.csv {EXISTS} --out FILE.csv.\n"
 
 
 def test_predict_options():
@@ -99,9 +101,14 @@ def write_without(column):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["nowhere", "new.csv"], 1, "nowhere is not a run folder: it has no run.json."),
+        (["nowhere", "new.csv"], 1, "There is no folder nowhere. Create a run with ogc train."),
+        (["new.csv", "new.csv"], 1, "new.csv is not a run folder: it has no run.json."),
         (["run", "nowhere.csv"], 1, "There is no `nowhere.csv`. Expected a table (.csv, .tsv, .parquet, .pq)"),
         (["run", "x.npz"], 1, "Parameter `data` should be a table"),
+        # run and data are checked before --out
+        (["nowhere", "new.csv", "--out", "new.csv"], 1, "There is no folder nowhere."),
+        (["run", "nowhere.csv", "--out", "new.csv"], 1, "There is no `nowhere.csv`."),
+        (["run", "x.npz", "--out", "new.csv"], 1, "Parameter `data` should be a table"),
         (["run", "photos"], 1, "`photos` cannot be predicted by this run. Expected a table"),
         (["arrays", "new.csv"], 1, "`new.csv` cannot be predicted by this run. Expected a file of features"),
         (["run", "less.csv"], 1, "`less.csv` has no column `city`, which the run was trained on. Found `ticket`"),
@@ -109,7 +116,7 @@ def write_without(column):
         (["run", "latin.csv"], 1, "`latin.csv` cannot be read as CSV in UTF-8"),
         (["arrays", "wide.npy"], 1, "`wide.npy` should have numbers, (N, 3), like the run's training data. Found"),
         (["arrays", "broken.npz"], 1, "`broken.npz` is not a .npy or .npz file of plain arrays"),
-        (["run", "new.csv", "--out", "new.csv"], 2, "Parameter `out` should be a new file: nothing is overwritten."),
+        (["run", "new.csv", "--out", "new.csv"], 2, f"new.csv {EXISTS} --out FILE.csv."),
         (
             ["run", "new.csv", "--out", "new.xlsx"],
             2,
@@ -145,10 +152,10 @@ def test_invalid_input_gives_one_line_error_and_writes_nothing(arguments, code, 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["nowhere", "--onnx", "x.onnx"], 1, "nowhere is not a run folder"),
+        (["nowhere", "--onnx", "x.onnx"], 1, "There is no folder nowhere."),
         (["run"], 2, "Parameter `onnx` should be the file to write, as in --onnx classifier.onnx."),
         (["run", "--onnx", "x.pt"], 2, "Parameter `onnx` should be a .onnx file."),
-        (["run", "--onnx", "existing.onnx"], 2, "Parameter `onnx` should be a new file: nothing is overwritten."),
+        (["run", "--onnx", "existing.onnx"], 2, f"existing.onnx {EXISTS} --onnx FILE.onnx."),
         (["run", "--onnx", "x.onnx", "--weights", "first"], 2, "Parameter `weights` should be one of"),
         (["new.csv", "--onnx", "x.onnx"], 1, "new.csv is not a run folder"),
         (["run", "--onnx", "no/such/x.onnx"], 1, "There is no folder no/such for x.onnx."),
@@ -174,6 +181,14 @@ def test_invalid_export_gives_one_line_error_and_writes_nothing(arguments, code,
     assert result.stderr.startswith(message)
     assert result.stderr.count("\n") == 1
     assert not Path("x.onnx").exists()
+
+
+def test_export_reports_missing_packages_before_it_starts(monkeypatch):
+    monkeypatch.setattr("ogc.export.find_spec", lambda name: None)
+    result = ogc("export", "arrays", "--onnx", "arrays.onnx")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == 'Exporting to ONNX needs onnx and onnxscript: pip install "torch-ogc[onnx]"\n'
 
 
 @pytest.mark.slow

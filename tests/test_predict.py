@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,19 @@ def test_a_word_among_numbers_counts_as_missing_and_is_reported(tickets, tmp_pat
     assert torch.equal(found.probabilities, predictor.predict(empty).probabilities)
 
 
+@pytest.mark.parametrize(
+    ("column", "expected"), [("age", "a number"), ("opened", "a date"), ("city", "among the training categories")]
+)
+def test_a_single_unexpected_value_is_reported(tickets, tmp_path, column, expected):
+    run, folder = tickets
+    odd = copy_csv(
+        folder / "new.csv", tmp_path / "odd.csv", lambda row: {**row, column: "?!"} if row["ticket"] == "T7" else row
+    )
+    message = f"Column `{column}`: 1 of 50 values is not {expected}: `?!` in row 8. It counts as missing."
+    with pytest.warns(UserWarning, match=re.escape(message)):
+        Predictor.load(run).predict(odd)
+
+
 def test_custom_id_column(tickets):
     run, folder = tickets
     found = Predictor.load(run).predict(folder / "new.csv", id="customer")
@@ -215,7 +229,7 @@ def test_custom_id_column(tickets):
     [
         (
             lambda row: {name: row[name] for name in row if name not in ("age", "comment")},
-            r"has no column `age`, `comment`, which the run was trained on\. Found `ticket`, `customer`",
+            r"has no columns `age`, `comment`, which the run was trained on\. Found `ticket`, `customer`",
         ),
         (
             lambda row: {{"age": "Age"}.get(name, name): cell for name, cell in row.items()},
@@ -275,7 +289,7 @@ def test_unreadable_image_is_reported_or_skipped(photos, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"1 of 3 images cannot be read: `.*broken\.png`.*--skip-bad"):
         predictor.predict(tmp_path)
-    with pytest.warns(UserWarning, match="Skipped 1 images"):
+    with pytest.warns(UserWarning, match="Skipped 1 image that"):
         assert predictor.predict(tmp_path, skip_bad=True).ids == ["a.png", "b.png"]
 
 

@@ -31,6 +31,12 @@ class Classifier(nn.Module):
         return probabilities
 
 
+def require_packages() -> None:
+    """Raise ``ImportError`` if a package that ``to_onnx`` needs is missing."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise ImportError(f'Exporting to ONNX needs {" and ".join(missing)}: pip install "torch-ogc[onnx]"')
+
+
 def to_onnx(predictor: Predictor, path: str | Path) -> None:
     """Write ``predictor`` to an ONNX file with one input, ``inputs``, and one output, ``probabilities``.
 
@@ -38,8 +44,7 @@ def to_onnx(predictor: Predictor, path: str | Path) -> None:
     a table have to be encoded first, with ``Predictor.samples``. The class names and the
     preprocessing are in the file's metadata, as JSON under ``ogc``.
     """
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise ImportError(f'Exporting to ONNX needs {" and ".join(missing)}: pip install "torch-ogc[onnx]"')
+    require_packages()
     own = predictor.preprocessing
     kind = torch.uint8 if own.kind == "images" else torch.float32
     example = torch.zeros(2, *own.shape, dtype=kind)  # 2: a dimension of 1 would be taken for a constant

@@ -26,6 +26,7 @@ from .data.dataset import Inputs
 from .data.folder import images_in
 from .data.images import SUFFIXES, ImageFiles
 from .data.table import Table, cells, read
+from .report.table import counted
 from .training.evaluate import batch_for
 from .training.preprocessing import Preprocessing
 from .training.run_folder import is_finished
@@ -155,29 +156,37 @@ class Predictor:
         skip_bad: bool = False,
     ) -> Samples:
         """Read new data and prepare it like the run's training data."""
-        kind = self.preprocessing.kind
-        require(id is None or kind == "table", "id", "left out: the run was not trained on a table", id)
+        trained_on_table = self.preprocessing.kind == "table"
+        require(id is None or trained_on_table, "id", "left out: the run was not trained on a table", id)
         if isinstance(data, Mapping):
             self._require_kind("table", "columns of a table")
             return self._rows(cells(data), "the table", id)
         if not isinstance(data, str | Path):
             values = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
             return self._array(values, "the array")
+        self.check_path(data)
         path = Path(data).expanduser()
+        if path.is_dir() or path.suffix.lower() in SUFFIXES:
+            return self._images(path, skip_bad)
+        if trained_on_table:
+            aside = () if self.preprocessing.encoder is None else (id or self.preprocessing.encoder.id,)
+            return self._rows(read(path, as_found=aside), f"`{data}`", id)
+        return self._array(single(path, None, FEATURES), f"`{data}`")
+
+    def check_path(self, data: str | Path) -> None:
+        """Raise an error if a file or a folder is missing, or is not of the kind that the run was trained on."""
+        kind, path = self.preprocessing.kind, Path(data).expanduser()
         if not path.exists():
             raise FileNotFoundError(f"There is no `{data}`. Expected {ACCEPTED[kind]}, like the run's training data.")
         suffix = path.suffix.lower()
         if path.is_dir() or suffix in SUFFIXES:
             self._require_kind("images", f"`{data}`")
-            return self._images(path, skip_bad)
-        if suffix in TABLES:
+        elif suffix in TABLES:
             self._require_kind("table", f"`{data}`")
-            aside = () if self.preprocessing.encoder is None else (id or self.preprocessing.encoder.id,)
-            return self._rows(read(path, as_found=aside), f"`{data}`", id)
-        if suffix in ARRAYS:
+        elif suffix in ARRAYS:
             require(kind != "table", "data", f"{ACCEPTED[kind]}, like the run's training data", str(data))
-            return self._array(single(path, None, FEATURES), f"`{data}`")
-        raise ValueError(f"`{data}` cannot be read. Expected {ACCEPTED[kind]}, like the run's training data.")
+        else:
+            raise ValueError(f"`{data}` cannot be read. Expected {ACCEPTED[kind]}, like the run's training data.")
 
     def _require_kind(self, kind: str, what: str) -> None:
         own = self.preprocessing.kind
@@ -213,7 +222,7 @@ class Predictor:
                     f"{len(bad)} of {len(paths)} images cannot be read: {few(bad)}. "
                     "Remove them, or skip them with --skip-bad (skip_bad=True in Python)."
                 )
-            warnings.warn(f"Skipped {len(bad)} images that cannot be read: {few(bad)}.", stacklevel=4)
+            warnings.warn(f"Skipped {counted(len(bad), 'image')} that cannot be read: {few(bad)}.", stacklevel=4)
             files = ImageFiles([each for each in paths if str(each) not in set(bad)], height)
         return Samples(files, "path", [each.relative_to(root).as_posix() for each in files.paths])
 
@@ -223,8 +232,9 @@ class Predictor:
         if id is not None and id not in rows:
             raise ValueError(f"{where} has no column `{id}`. Found {few(list(rows), 20)}.{did_you_mean(id, rows)}")
         if absent := [name for name in encoder.columns if name not in rows]:
+            columns = "column" if len(absent) == 1 else "columns"
             raise ValueError(
-                f"{where} has no column {few(absent)}, which the run was trained on. Found {few(list(rows), 20)}."
+                f"{where} has no {columns} {few(absent)}, which the run was trained on. Found {few(list(rows), 20)}."
                 f"{did_you_mean(absent[0], [name for name in rows if name not in encoder.columns])}"
             )
         known = {*encoder.columns, *encoder.dropped, *encoder.labels, encoder.id, id}
@@ -247,12 +257,14 @@ class Predictor:
         category = column.kind == "category"
         if len(odd) == len(found) and not category:
             raise ValueError(f"Column `{name}` of {where} should have {column.kind}s, as in training. Found {first}.")
-        expected = "among the training categories" if category else f"{column.kind}s"
-        warnings.warn(
-            f"Column `{name}`: {len(odd):,} of {len(found):,} values are not {expected}, for example {first}. They "
-            "count as missing.",
-            stacklevel=5,
-        )
+        share = f"{len(odd):,} of {len(found):,} values"
+        if len(odd) == 1:
+            expected = "among the training categories" if category else f"a {column.kind}"
+            sentence = f"{share} is not {expected}: {first}. It counts as missing."
+        else:
+            expected = "among the training categories" if category else f"{column.kind}s"
+            sentence = f"{share} are not {expected}, for example {first}. They count as missing."
+        warnings.warn(f"Column `{name}`: {sentence}", stacklevel=5)
 
 
 def normalised(inputs: Tensor, preprocessing: Preprocessing) -> Tensor:

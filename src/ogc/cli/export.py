@@ -32,7 +32,7 @@ def export(options: ExportOptions) -> None:
 
     Images are normalised inside the file. Rows of a table must be encoded first; see ogc.predict.Predictor.
     """
-    from ..export import to_onnx
+    from ..export import require_packages, to_onnx
     from ..predict import Predictor
 
     console, path = make_console(), options.onnx
@@ -41,6 +41,7 @@ def export(options: ExportOptions) -> None:
     assert path is not None
     shared.check_new_file("onnx", path, ".onnx")
     predictor = Predictor.load(options.run, which=options.weights)
+    require_packages()
     own = predictor.preprocessing
     say(console, "Exporting. This takes a few seconds.")
     to_onnx(predictor, path)

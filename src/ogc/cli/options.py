@@ -57,7 +57,8 @@ def check_weights(weights: str) -> None:
 def check_new_file(option: str, path: Path, suffix: str) -> None:
     """Refuse a file of another type, and one that exists: commands do not overwrite files."""
     require(path.suffix.lower() == suffix, option, f"a {suffix} file", str(path))
-    require(not path.exists() and not path.is_symlink(), option, "a new file: nothing is overwritten", str(path))
+    if path.exists() or path.is_symlink():
+        raise ValueError(f"{path} exists, and is not overwritten. Choose another file with --{option} FILE{suffix}.")
     if not path.parent.is_dir():  # reported before the work, not after it
         raise FileNotFoundError(f"There is no folder {path.parent} for {path.name}. Create it, or choose another.")
 

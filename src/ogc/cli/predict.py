@@ -55,10 +55,12 @@ def predict(options: PredictOptions) -> None:
     from ..predict import Predictor
 
     shared.check_weights(options.weights)
-    shared.check_new_file("out", options.out, ".csv")
     console = make_console()
     with warnings_as_notes(console):
         predictor = Predictor.load(options.run, which=options.weights, device=options.device)
+        with data_errors():
+            predictor.check_path(options.data)
+        shared.check_new_file("out", options.out, ".csv")
         with data_errors(), progress_bar(MofNCompleteColumn()) as progress:
             found = predictor.predict(options.data, id=options.id, skip_bad=options.skip_bad, progress=progress)
     found.write(options.out)
