@@ -362,8 +362,8 @@ def test_copies_a_folder_with_files_under_their_new_labels(photos, monkeypatch):
 
     fails(2, "Parameter `copy` should be a new folder: nothing is overwritten.", *apply, "--copy", "new/photos")
     fails(2, "outside of", *apply, "--copy", photos / "fixed")
-    fails(2, "Pass either `out` or `copy`, and not both.", *apply)
-    fails(2, "Pass either `out` or `copy`, and not both.", *apply, "--copy", "x", "--out", "x.csv")
+    fails(2, "Pass either --out FILE or --copy DIR, and not both.", *apply)
+    fails(2, "Pass either --out FILE or --copy DIR, and not both.", *apply, "--copy", "x", "--out", "x.csv")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copystat", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert ogc(*apply, "--copy", "stopped").exit_code == 130
@@ -484,7 +484,7 @@ def test_only_the_first_process_audits(table, monkeypatch):
     monkeypatch.setattr("ogc.cli.train.run", lambda request, console: None)
     audit = ("audit", "--table", "t.csv", *TABLE, "--out", "new")
     monkeypatch.setenv("RANK", "0")
-    fails(1, "new is not a run folder", *audit)  # because nothing was trained
+    fails(1, "There is no folder new. Create a run with ogc train.", *audit)  # because nothing was trained
     monkeypatch.setenv("RANK", "1")
     assert works(*audit) == ""
     monkeypatch.setenv("RANK", "3")
@@ -783,6 +783,7 @@ def test_apply_to_other_table_formats(suffix):
 
 
 def test_fixed_labels_of_digits_can_be_trained_on(digits):
+    fails(1, "There is no folder nowhere. Pass", "audit", "apply", "nowhere", "--out", "f.npy")
     fails(1, f"{digits} has no audit. To make one: ogc audit {digits}.", "audit", "apply", digits, "--out", "f.npy")
     works("audit", digits)
     for name in ("f.npy", "f.csv"):

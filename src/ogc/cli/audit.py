@@ -330,6 +330,12 @@ def apply(options: ApplyOptions) -> None:
     from ..rival_label import OFTEN_RARE, almost_all
     from ..training.run_folder import AUDIT
 
+    if not options.run.exists():
+        raise FileNotFoundError(
+            f"There is no folder {options.run}. Pass the folder of a run that ogc audit has audited."
+        )
+    if (options.out is None) == (options.copy is None):
+        raise ValueError("Pass either --out FILE or --copy DIR, and not both.")
     console, limit = make_console(), options.accept_above
     applied = write(options.run, options.out, options.decisions, copy=options.copy, accept_above=limit)
     what = "files to move" if applied.kind == "folder" else "labels changed"
