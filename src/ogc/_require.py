@@ -1,4 +1,4 @@
-"""Parameter checks whose messages have one format: the name, the rule, the value found, and similar names."""
+"""Parameter checks whose messages have one format: the name, the rule, the value found. Names and lists in messages."""
 
 from __future__ import annotations
 
@@ -60,3 +60,8 @@ def few(names: Sequence[object], most: int = 5) -> str:
     """
     first = ", ".join(f"`{name}`" for name in names[:most])
     return first if len(names) <= most else f"{first} and {len(names) - most} more"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 run", "2,000 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ._files import write_json, write_whole
-from ._require import either, require
+from ._require import counted, either, require
 from .data.dataset import Dataset, Loaded
 from .predict import Predictor
 from .report.drawing import (
@@ -38,7 +38,7 @@ from .report.drawing import (
     png,
     tidy,
 )
-from .report.table import clock, counted, table_of
+from .report.table import clock, table_of
 from .rival_label import almost_all, unlearned
 from .training.evaluate import differ_in_size
 from .training.history import Watch

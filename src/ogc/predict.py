@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ._csv import csv
 from ._files import write_whole
-from ._require import did_you_mean, few, require
+from ._require import counted, did_you_mean, few, require
 from .data.arrays import FEATURES, single, to_inputs
 from .data.augment import normalise
 from .data.columns import Cell, Column
@@ -26,7 +26,6 @@ from .data.dataset import Inputs
 from .data.folder import images_in
 from .data.images import SUFFIXES, ImageFiles
 from .data.table import Table, cells, read
-from .report.table import counted
 from .training.evaluate import batch_for
 from .training.preprocessing import Preprocessing
 from .training.run_folder import is_finished

@@ -17,7 +17,7 @@ LEARNED = 0.05
 """Minimum share of accepted labels for a class to count as learned."""
 FEWEST = 10
 """Minimum number of labels of a class for it to be judged."""
-OFTEN_RARE = "The network may not have learned such a class yet, and many of these labels may be right."
+MAY_BE_RIGHT = "This also happens if the network has not learned a class, so many of these labels may be right."
 SHOWN = 3
 """Classes that a sentence names."""
 
@@ -62,7 +62,7 @@ def likelier_label(p: Tensor, labels: Tensor, confidence: Tensor) -> Tensor:
 def unlearned(labels: Tensor, accepted: Tensor, names: Sequence[str]) -> dict[str, int]:
     """Return the classes that were not learned, and their number of labels, the largest first: (N,), (N,) bool.
 
-    Nearly all of their labels are rejected. All of these may be wrong, but see ``OFTEN_RARE``.
+    Nearly all of their labels are rejected. All of these may be wrong, but see ``MAY_BE_RIGHT``.
     """
     given, kept = (torch.bincount(each, minlength=len(names)) for each in (labels, labels[accepted]))
     found = torch.nonzero((given >= FEWEST) & (kept < LEARNED * given))[:, 0]

@@ -192,7 +192,7 @@ def test_unreadable_image_fails_or_is_skipped():
     Path("photos/cat/broken.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"cannot be read: `cat/broken\.png`"):
         load(Source.parse("photos"), RECIPES["folder"])
-    with pytest.warns(UserWarning, match="Skipped 1 images that cannot be read"):
+    with pytest.warns(UserWarning, match="Skipped 1 image that cannot be read"):
         (train, sets), _ = load(Source.parse("photos", skip_bad=True), RECIPES["folder"])
     assert len(train) + len(sets["val"]) == 40
 

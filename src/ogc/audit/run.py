@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .._require import counted
 from ..data import Dataset, Loaded
 from ..data.arrays import LABELS, single
 from ..data.folder import class_folders, images_in, training_folder
 from ..data.images import ImageFiles
 from ..data.split import stratified_split
-from ..report.table import counted
 from ..rival_label import class_confidence
 from ..training.digests import digests, ids_sha256
 from ..training.run_folder import AUDIT, SAMPLES, StoredRun, how_to_resume, read

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from .._files import CHECKSUM, parse_json, unusable, with_checksum, without_checksum, write_whole
-from .._require import require
-from ..report.table import counted
+from .._require import counted, require
 from ..training.history import Epoch, summary
 from ..training.method import RULES, own_loss, split
 from ..training.recipe import Checked, Recipe

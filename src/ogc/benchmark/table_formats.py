@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..report.table import counted
+from .._require import counted
 from .plan import TABLES
 from .result import OTHER_DRAWS, Result, path_of
 from .table import DEVIATIONS, POINTS, Entry, Filled, Shown, difference, entry_of, fill, paper

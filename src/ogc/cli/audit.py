@@ -196,7 +196,7 @@ def _train(options: training.TrainOptions, console: Console) -> Path:
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Describe the result of an audit."""
-    from ..rival_label import OFTEN_RARE, almost_all
+    from ..rival_label import MAY_BE_RIGHT, almost_all
     from ..training.method import for_rare_classes
 
     issues, samples, true = summary["issues"], summary["samples"], summary["true_noise_rate"]
@@ -205,7 +205,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     found = [f"{issues:,} of {samples:,} labels are probably wrong{rate}."]
     if summary["unlearned"]:
         found.append(
-            f"They include {almost_all(summary['unlearned'])}. {OFTEN_RARE} Look at them before you apply the "
+            f"They include {almost_all(summary['unlearned'])}. {MAY_BE_RIGHT} Look at them before you apply the "
             "suggestions."
         )
     if summary["unsettled"]:
@@ -327,7 +327,7 @@ def apply(options: ApplyOptions) -> None:
     """
     from ..audit.apply import apply as write
     from ..audit.files import PAGE
-    from ..rival_label import OFTEN_RARE, almost_all
+    from ..rival_label import MAY_BE_RIGHT, almost_all
     from ..training.run_folder import AUDIT
 
     if not options.run.exists():
@@ -350,6 +350,6 @@ def apply(options: ApplyOptions) -> None:
         changed = almost_all(applied.emptied).removeprefix("almost ")
         say(
             console,
-            f"Note: This changed {changed}. {OFTEN_RARE} To review them first, open {options.run / AUDIT / PAGE}, and "
-            "apply your --decisions.",
+            f"Note: This changed {changed}. {MAY_BE_RIGHT} To review them first, open {options.run / AUDIT / PAGE}, "
+            "and apply your --decisions.",
         )

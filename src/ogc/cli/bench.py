@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .._require import require
+from .._require import counted, require
 from . import options as shared
 from .bench_tables import grid_table, print_dry_run, trials_note
 from .command import command
@@ -225,7 +225,6 @@ def export(options: ExportOptions) -> None:
     from ..benchmark.slurm import script as slurm_script
     from ..benchmark.status import result_status
     from ..benchmark.task import batches, runs_per_device
-    from ..report.table import counted
 
     if not options.slurm:
         raise ValueError("Add --slurm. No other kind of script is supported.")

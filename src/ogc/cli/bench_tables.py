@@ -78,9 +78,10 @@ def estimated_time(left: Sequence[Status], out: Path, device: torch.device | Non
     :param device: ``None`` for a Ray cluster, which a dry run does not contact.
     """
     from .._provenance import device_name
+    from .._require import counted
     from ..benchmark.result import read_all
     from ..benchmark.status import estimate
-    from ..report.table import clock, counted
+    from ..report.table import clock
 
     if device is None:
         epochs = sum(each.task.recipe.epochs - each.epochs for each in left)

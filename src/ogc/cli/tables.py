@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._require import require, require_known
+from .._require import counted, require, require_known
 from . import options as shared
 from .command import command, given
 
@@ -70,7 +70,6 @@ def tables(options: TablesOptions) -> None:
     from ..benchmark.result import FOLDER, OTHER_DRAWS, disagreements, read_all
     from ..benchmark.table import fill, is_shown
     from ..benchmark.table_formats import page
-    from ..report.table import counted
 
     alone = options.write is None or not set(given(options)) - {"write", "results"}
     require(alone, "write", "used alone or with --results, because the page has every table", str(options.write))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from .._require import few
+from .._require import counted, few
 from .dataset import Dataset, Loaded, class_indices
 from .images import SUFFIXES, ImageFiles
 from .split import stratified_split
@@ -58,7 +58,7 @@ def folder(
             "(skip_bad=True in Python)."
         )
     if bad:
-        warnings.warn(f"Skipped {len(bad)} images that cannot be read: {few(sorted(bad))}.", stacklevel=2)
+        warnings.warn(f"Skipped {counted(len(bad), 'image')} that cannot be read: {few(sorted(bad))}.", stacklevel=2)
     parts = {name: [sample for sample in part if sample[0] not in bad] for name, part in parts.items()}
     samples = parts["train"]
     if empty := sorted(set(class_names) - {label for _, label in samples}):

@@ -26,7 +26,7 @@ from .._require import require
 from ..clipping import OGC
 from ..losses import CLIPPABLE, Pointwise
 from ..models import mlp
-from ..rival_label import OFTEN_RARE, almost_all, margin, unlearned
+from ..rival_label import MAY_BE_RIGHT, almost_all, margin, unlearned
 
 with extra("sklearn", "ogc.integrations.sklearn needs safetensors", "safetensors"):
     import safetensors.torch  # noqa: F401, for saving
@@ -160,7 +160,7 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             remedy = f"Try max_iter={2 * self.n_iter_}."
             if self.early_stopping or self.epsilon is not None:
                 remedy = f"Try it without {'early_stopping' if self.early_stopping else 'epsilon'}."
-            warnings.warn(f"OGCClassifier rejects {almost_all(classes)}. {OFTEN_RARE} {remedy}", stacklevel=3)
+            warnings.warn(f"OGCClassifier rejects {almost_all(classes)}. {MAY_BE_RIGHT} {remedy}", stacklevel=3)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Continue training with one pass over these rows: (N, features), (N,), (C,), (N,).

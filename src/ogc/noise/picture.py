@@ -25,9 +25,8 @@ def draw_confusion(info: LabelInfo, name: str, class_names: Sequence[str] = ()) 
     counts = np.array(info.confusion)
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     few = len(counts) <= MOST_WITH_NUMBERS
-    figure = Figure(
-        figsize=(8, 7) if few else (9, 8), dpi=120, layout="compressed"
-    )  # "constrained" can cut off the label of square axes
+    size = (8, 7) if few else (9, 8)
+    figure = Figure(figsize=size, dpi=120, layout="compressed")  # "constrained" can cut off the label of square axes
     axes = figure.subplots()
     image = axes.imshow(share, cmap="Blues", norm=PowerNorm(0.4, 0, 1), interpolation="nearest")
     if few:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from .._require import counted
 from ..training.history import Epoch
 from ..training.run_folder import is_finished
-from .table import clock, counted, short_names
+from .table import clock, short_names
 
 if TYPE_CHECKING:
     from rich.console import Console

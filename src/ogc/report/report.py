@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._files import write_whole
 from .._require import printable
-from ..rival_label import OFTEN_RARE, almost_all, class_confidence, likelier_label, unlearned
+from ..rival_label import MAY_BE_RIGHT, almost_all, class_confidence, likelier_label, unlearned
 from ..training.method import for_rare_classes
 from ..training.recipe import Recipe, never_clips, shown
 from ..training.run_folder import REPORT, StoredRun, read
@@ -175,7 +175,7 @@ def _unlearned(run: StoredRun) -> Iterator[str]:
         seen = predicted >= 0
         given, rejected = given[seen], (predicted != given)[seen]
     if classes := unlearned(given, ~rejected, run.facts["classes"]):
-        yield f"The network rejects {almost_all(classes)}. {OFTEN_RARE}"
+        yield f"The network rejects {almost_all(classes)}. {MAY_BE_RIGHT}"
 
 
 def _rejected(run: StoredRun) -> Tensor | None:

@@ -124,11 +124,6 @@ def _rows(named: Sequence[str], runs: Sequence[Mapping[str, Any]], sets: Sequenc
     return rows
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 run", "2,000 runs"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def clock(seconds: float) -> str:
     """Format seconds as minutes or hours.
 
