@@ -158,10 +158,12 @@ def trained(job: Job) -> Facts:
 
 
 def one_seed(name: str, seed: int) -> Facts:
-    """Measure one data set and seed. Seconds are CPU time, which does not depend on the load of the machine."""
+    """Measure one data set and seed. Seconds are CPU time, which hardly depends on the load of the machine."""
     from sklearn.pipeline import make_pipeline
+    from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(1)
+    threadpool_limits(1)  # of scikit-learn: threads that wait use CPU time
     with TemporaryDirectory() as folder:
         job, features, prepare = DATA[name](seed, Path(folder))
         data, _ = job.data
