@@ -50,8 +50,8 @@ def sentences(tokens: bool = False) -> list[dict[str, Any]]:
     return [{"input_ids": w, "labels": y} for w, y in zip(words, labels, strict=True)]
 
 
-def small_ogc(**settings: Any) -> OGC:
-    return OGC("ce", every=2, queue_size=32, epsilon=0.01, **settings)
+def small_ogc(*, epsilon: float | None = 0.01, **settings: Any) -> OGC:
+    return OGC("ce", every=2, queue_size=32, epsilon=epsilon, **settings)
 
 
 def model_of(tokens: bool = False, dropout: float = 0.1) -> torch.nn.Module:
@@ -175,7 +175,7 @@ def test_accumulated_micro_batches_equal_one_batch(tmp_path: Path, tokens: bool)
     """tau is fixed, since micro-batches would otherwise update it within a batch."""
     found = []
     for size, k in ((8, 1), (2, 4)):
-        criterion = small_ogc(threshold=Fixed(1.5))
+        criterion = small_ogc(epsilon=None, threshold=Fixed(1.5))
         settings = {"per_device_train_batch_size": size, "gradient_accumulation_steps": k, "optim": "sgd"}
         trainer = trainer_of(tmp_path, criterion, tokens=tokens, dropout=0.0, max_steps=6, **settings)
         trainer.train()

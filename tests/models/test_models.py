@@ -33,7 +33,7 @@ def test_unknown_name_lists_known_names() -> None:
         ValueError, match=r"no network named 'resnet34'. Did you mean .*resnet34-cifar.* Choose from mlp, .*timm:NAME"
     ):
         check_name("resnet34")
-    with pytest.raises(ValueError, match="Did you mean resnet18-cifar "):
+    with pytest.raises(ValueError, match="Did you mean resnet18-cifar, "):
         check_name("resnet18_cifar")
     with pytest.raises(ValueError, match="Choose from mlp, resnet20-cifar"):
         build("vgg", inputs=(3, 8, 8), classes=2)

@@ -62,7 +62,7 @@ def folder(
     parts = {name: [sample for sample in part if sample[0] not in bad] for name, part in parts.items()}
     samples = parts["train"]
     if empty := sorted(set(class_names) - {label for _, label in samples}):
-        raise ValueError(f"The classes {few(empty)} in `{root}` have no training images.")
+        raise ValueError(f"`{root}` has no training images of {few(empty)}.")
     if len(parts) == 1 and val:
         labels = class_indices([label for _, label in samples], class_names, f"`{root}`")
         keep, held_out = stratified_split(labels, class_names, val=val, seed=seed)
