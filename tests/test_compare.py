@@ -149,10 +149,29 @@ def test_another_method_may_be_best_by_balanced_accuracy():
     lead = comparison.lead(1, 0, balanced=True)
     assert lead.mean == pytest.approx(means[1][1] - means[1][0])
     by_class = [(right[1, 0].double() - right[0, 0].double())[labels == c] for c in (0, 1)]
-    weighted = torch.cat([difference * 400 / (2 * len(difference)) for difference in by_class])
-    assert lead.spread == pytest.approx(2 * float((weighted.var() / 400).sqrt()))
+    assert lead.spread == pytest.approx(2 * math.sqrt(sum(float(each.var()) / len(each) for each in by_class) / 4))
     [note] = comparison.notes()
     assert note == f"By balanced accuracy gce is best, {100 * lead.mean:.1f} points ahead of ce."
+    few = make_comparison(right[:, :, :40], labels={GIVEN: labels[:40]})
+    [note], lead = few.notes(), few.lead(1, 0, balanced=True)
+    assert not lead.is_clear
+    assert note.endswith(f" ahead of ce, which is within two standard errors ({100 * lead.spread:.1f} points).")
+    equal = torch.cat((torch.arange(300)[labels[:300] == 0][:150], torch.arange(400)[labels == 1]))
+    similar = make_comparison(right[:, :, equal], labels={GIVEN: labels[equal]})
+    assert similar.notes() == []  # accuracy is no poor guide here
+
+
+def test_spread_of_the_balanced_lead_is_that_of_repeated_draws():
+    """With 40 of 400 samples in the rare class, the spread estimated from one draw is that over many."""
+    labels = (torch.arange(400) % 10 == 0).long()
+    recall = torch.tensor([[0.97, 0.2], [0.95, 0.8]])[:, labels]  # (M, N)
+    generator = torch.Generator().manual_seed(0)
+    leads = []
+    for _draw in range(300):
+        right = torch.rand(2, 1, 400, generator=generator) < recall[:, None]
+        leads.append(make_comparison(right, labels={GIVEN: labels}).lead(1, 0, balanced=True))
+    deviation = float(torch.tensor([lead.mean for lead in leads]).std())
+    assert sum(lead.spread for lead in leads) / len(leads) == pytest.approx(2 * deviation, rel=0.15)
 
 
 def test_balanced_accuracy_is_shown_only_if_classes_differ_in_size():
@@ -261,6 +280,8 @@ def test_folder_with_other_settings_is_rejected(tmp_path):
     other = [job._replace(recipe=override(job.recipe, {"epochs": 5})) for job in jobs]
     with pytest.raises(ValueError, match=r"c/ce-1 has a run with epochs = 4, but 5 was requested\. To fix this, "):
         compare(other, device="cpu")
+    reported = [job._replace(recipe=override(job.recipe, {"report_epochs": 4})) for job in jobs]
+    compare(reported, device="cpu")  # the default of earlier versions was another one, and no number depends on it
 
 
 def test_folder_with_other_precision_is_rejected(tmp_path):

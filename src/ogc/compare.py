@@ -171,7 +171,7 @@ def check_folders(jobs: Sequence[Job]) -> None:
         if job.out is None or not is_saved(job.out):
             continue
         found, fix = read_description(job.out), "To fix this, choose another --out, or remove that folder."
-        recorded, wanted = found.recipe.model_dump(), job.recipe.model_dump()
+        recorded, wanted = (recipe.model_dump(exclude={"report_epochs"}) for recipe in (found.recipe, job.recipe))
         # each node of a cluster resolves "auto" by itself
         if changed := [name for name, value in wanted.items() if value not in ("auto", recorded[name])]:
             name = changed[0]
@@ -256,13 +256,12 @@ class Comparison:
 
     def balanced(self, column: str) -> Tensor:
         """Return the mean over the classes of the share of right predictions: (M, S)."""
-        return (self.right[column] * self._balance(column)).mean(2)
+        return torch.stack([right.mean(2) for right in self._by_class(column)]).mean(0)
 
-    def _balance(self, column: str) -> Tensor:
-        """Return weights of mean 1 that give each class the same total: (N,)."""
-        labels = self.labels[column]
-        counts = torch.bincount(labels).double()
-        return len(labels) / (counts.count_nonzero() * counts[labels])
+    def _by_class(self, column: str) -> list[Tensor]:
+        """Return the correct predictions of each class that has samples: (M, S, n) each."""
+        labels, right = self.labels[column], self.right[column].double()
+        return [right[:, :, labels == c] for c in torch.unique(labels)]
 
     @property
     def measures(self) -> dict[str, Tensor]:
@@ -289,16 +288,16 @@ class Comparison:
     def lead(self, one: int, other: int, *, balanced: bool = False) -> Lead:
         """Compare two methods on the same seeds and samples.
 
-        The variances of the difference over seeds and over samples are added. With one seed, the first is unknown and
-        omitted.
+        The variances of the difference over seeds and over samples are added, the latter within each class if
+        ``balanced``. A variance over one seed or sample is unknown and omitted.
         """
-        right = self.right[self.judged_by].double()
-        difference = right[one] - right[other]  # (S, N)
-        if balanced:
-            difference = difference * self._balance(self.judged_by)
-        groups = [means for means in (difference.mean(1), difference.mean(0)) if len(means) > 1]
-        variance = sum(float(means.var()) / len(means) for means in groups)
-        return Lead(float(difference.mean()), STANDARD_ERRORS * math.sqrt(variance))
+        groups = self._by_class(self.judged_by) if balanced else [self.right[self.judged_by].double()]
+        differences = [right[one] - right[other] for right in groups]  # (S, n) each
+        of_seeds = torch.stack([difference.mean(1) for difference in differences]).mean(0)
+        of_samples = [difference.mean(0) for difference in differences]
+        variance = sum(_variance_of_mean(values) for values in of_samples) / len(groups) ** 2
+        spread = STANDARD_ERRORS * math.sqrt(variance + _variance_of_mean(of_seeds))
+        return Lead(float(of_seeds.mean()), spread)
 
     def sentence(self) -> str:
         """Recommend a method, and report whether its lead may be chance."""
@@ -428,6 +427,10 @@ class Comparison:
         """Write ``compare.json`` and ``compare.png``."""
         write_json(folder / NUMBERS, self.to_json())
         write_whole(folder / PICTURE, png(self.picture()))
+
+
+def _variance_of_mean(values: Tensor) -> float:
+    return float(values.var()) / len(values) if len(values) > 1 else 0.0
 
 
 def _points(lead: Lead) -> str:

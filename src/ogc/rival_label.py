@@ -17,7 +17,7 @@ LEARNED = 0.05
 """Minimum share of accepted labels for a class to count as learned."""
 FEWEST = 10
 """Minimum number of labels of a class for it to be judged."""
-MAY_BE_RIGHT = "This also happens if the network has not learned a class, so many of these labels may be right."
+MAY_BE_RIGHT = "Many of these labels may be right: a network that has not learned a class rejects its labels."
 SHOWN = 3
 """Classes that a sentence names."""
 

@@ -233,10 +233,13 @@ def test_invalid_decision_error_names_the_line(audited, index):
     lines = 1 + 1 + sum(text.count("\n") + text.count("\r") - text.count("\r\n") for text in good)
     other = next(name for name in NAMES if name != audit.given[1])
     for bad, reason in (
-        (("nobody", "keep", NAMES[0], NAMES[0]), "`id` should be the id of an audited sample. Found 'nobody'. Correct"),
+        (
+            ("nobody", "keep", NAMES[0], NAMES[0]),
+            "`id` should be the id of an audited sample. Found 'nobody'. For this audit, export",
+        ),
         (
             (IDS[1], "keep", other, NAMES[0]),
-            f"`given_label` should be {audit.given[1]!r}, the given label of {IDS[1]!r}. Found {other!r}. Correct",
+            f"`given_label` should be {audit.given[1]!r}, the given label of {IDS[1]!r}. Found {other!r}. For this",
         ),
         (
             (IDS[1], "Accept", audit.given[1], NAMES[0]),

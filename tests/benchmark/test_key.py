@@ -24,6 +24,8 @@ def test_key_depends_on_settings():
     assert key(noise_seed=2) == f"{plain}-noise_seed-2"
     assert key(q=0.123456789) == f"{plain}-q-0.123456789"
     assert key(epochs=3) == f"{plain}-epochs-3"
+    assert key(epochs=3, report_epochs=10) == key(epochs=3)  # the default of earlier versions
+    assert key(epochs=3, report_epochs=2) == f"{plain}-epochs-3-report_epochs-2"
     assert key(epochs=3, milestones=(1,)) == f"{plain}-epochs-3-milestones-1"
     assert key(milestones=(10, 20), lr=0.05) == f"{plain}-lr-0.05-milestones-10-20"
     assert key(network="resnet34-cifar") == f"{plain}-network-resnet34-cifar"

@@ -94,7 +94,10 @@ def test_rare_class_equals_torch(base):
 
 
 def test_a_third_is_exact():
-    """A class is not given up if exactly a third of its samples are better than a guess."""
+    """A class is not given up if exactly a third of its samples are better than a guess.
+
+    Triton 3.6 rounds constants on a GPU, but not in the interpreter, so this can only fail on a GPU.
+    """
     fast, slow, _ = pair("ce", every=8, queue_size=64)
     labels = torch.arange(90) // 30
     margin = torch.where(torch.arange(90) < 70, 6.0, -6.0)  # 10 of class 2 are right

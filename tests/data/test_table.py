@@ -85,14 +85,14 @@ def test_independent_rows_that_are_often_the_same_cause_no_warning(tmp_path):
 
 def test_a_column_whose_values_hardly_repeat_is_no_label(tmp_path):
     path = write(tmp_path / "x.csv", ["x,y", *(f"{i * i},{i % 21}" for i in range(41))])
-    with pytest.raises(ValueError, match=r"`y` of `.*x\.csv` should be .* Found 21 different values in 41 rows\."):
+    with pytest.raises(ValueError, match=r"`y` of `.*x\.csv` should have .* Found 21 different values in 41 rows\."):
         table(path, "y")
     assert table(write(path, ["x,y", *(f"{i * i},{i % 21}" for i in range(42))]), "y", val=0)[0].num_classes == 21
 
 
 @pytest.mark.parametrize("name", ["id", "true"])
 def test_label_column_has_no_other_role(iris, name):
-    with pytest.raises(ValueError, match=f"Parameter `{name}` should be another column than the labels, `kind`"):
+    with pytest.raises(ValueError, match=f"Parameter `{name}` should be a different column from the labels, `kind`"):
         table(iris, "kind", **{name: "kind"})
 
 

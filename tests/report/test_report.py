@@ -437,15 +437,44 @@ def test_report_has_the_accuracy_on_every_evaluation_set(tmp_path):
 def test_balanced_accuracy_and_the_worst_class(tmp_path):
     run = read(write_run_folder(tmp_path / "run"))
     assert "Balanced" not in " ".join(sentences(run))
-    run = replace(run, recall={"val": {"a": 0.9, "b" * 50: 0.2}, "test": {"a": 0.4, "b": 0.5}})
+    run = replace(run, recall={"val": {"a": 0.9, "b" * 50: 0.2}, "test": {"a": 0.4, "b": 0.5, "c": 0.4}})
     assert [sentence.partition(", with the averaged weights: ")[::2] for sentence in balanced_sentences(run)] == [
         (f"Balanced accuracy (the mean over the classes) on {name} after the last epoch", numbers)
         for name, numbers in (
-            ("val", f"55.0 %. Worst class: {37 * 'b'}..., 20.0 %."),
-            ("test", "45.0 %. Worst class: a, 40.0 %."),
+            ("val", f"55.0 %. Worst class (20.0 %): `{37 * 'b'}...`."),
+            ("test", "43.3 %. Worst classes (40.0 %): `a`, `c`."),
         )
     ]
     assert set(balanced_sentences(run)) <= set(sentences(run))
+
+
+def test_accuracy_of_a_set_added_on_resuming_is_over_its_epochs(tmp_path):
+    run = read(write_run_folder(tmp_path / "run"))
+    for late in run.epochs[-2:]:
+        late.accuracy["more"] = 0.7
+    run = replace(run, summaries=summaries(run.epochs, 10))
+    assert "Accuracy on test over the last 10 epochs: 60.2 %" in " ".join(sentences(run))
+    assert "Accuracy on more over the last 2 epochs: 70.0 %" in " ".join(sentences(run))
+
+
+def test_noise_rate_of_training_and_validation_labels(tmp_path):
+    run = read(write_run_folder(tmp_path / "run"))
+    for added, which in (({}, "labels"), ({"survey.val.margin": torch.zeros(9)}, "training and validation labels")):
+        both = replace(run, samples=run.samples | added, true_noise_rate=0.123)
+        assert f"An estimated 46.0 % of the {which} are wrong (true rate: 12.3 %)." in " ".join(sentences(both))
+        [noise] = [each for each in pictures(both.epochs, both.samples, both.true_noise_rate) if each.name == "noise"]
+        assert noise.title == "Estimated noise rate: 46.0 %, true 12.3 %"
+        assert ("training and validation" in noise.words) == bool(added)
+
+
+def test_true_noise_rate_of_a_run_of_an_earlier_version(tmp_path):
+    folder = write_run_folder(tmp_path / "run", noise=None)
+    assert read(folder).true_noise_rate is None  # as recorded
+    edited(folder / "result.json", lambda content: content.pop("true_noise_rate"))
+    samples = read(folder).samples
+    wrong = float((samples["given"] != samples["true"]).double().mean())
+    assert read(folder).true_noise_rate == pytest.approx(wrong)
+    assert 0.3 < wrong < 0.5
 
 
 def test_best_epoch_is_reported_if_the_accuracy_is_that_of_the_last_epoch(tmp_path):

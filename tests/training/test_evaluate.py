@@ -88,7 +88,7 @@ def test_recall_is_by_true_label_of_the_classes_with_samples(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "differ"), [((5, 14, 0), False), ((5, 15, 0), True), ((7,), False), ((0, 1, 3), True)]
+    ("sizes", "differ"), [((5, 0, 14), False), ((5, 0, 15), True), ((7,), False), ((0, 1, 3), True)]
 )
 def test_classes_differ_in_size(sizes, differ):
     labels = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))

@@ -208,6 +208,9 @@ def test_true_noise_rate_is_that_of_the_surveyed_labels(tmp_path, known):
     wrong = sum(int((part.given != part.true).sum()) for part in (train_set, sets["again"]))
     expected = wrong / total if known else None
     assert result["true_noise_rate"] == read(tmp_path).true_noise_rate == expected
+    if known:
+        [named] = train([one._replace(data=(train_set, {"train": val, "val": val}), out=None)], device="cpu")
+        assert named["true_noise_rate"] == expected
     [added] = train([one._replace(data=(train_set, {"val": val}), info=NOISE, out=None)], device="cpu")
     without = int((train_set.given != train_set.true).sum()) / total
     assert added["true_noise_rate"] == (expected if known else without)

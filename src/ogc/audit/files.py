@@ -228,7 +228,8 @@ def decided(audit: Audit, path: Path | None, accept_above: float | None = None) 
         return labels
 
     def wrong(line: int, column: str, expected: str, found: str) -> AuditError:
-        fix = f"Correct this cell, or export the decisions again from {audit.folder / PAGE}."
+        fix = "Correct this cell, or" if column in ("decision", "suggested_label") else "For this audit,"
+        fix += f" export the decisions again from {audit.folder / PAGE}."
         return AuditError(f"{path}, line {line}: `{column}` should be {expected}. Found {_short(found)}. {fix}")
 
     at, classes, seen = {name: i for i, name in enumerate(audit.ids)}, set(audit.summary["classes"]), dict[int, int]()

@@ -11,6 +11,7 @@ from ..training.recipe import RECIPES, Recipe, by_name, override
 
 # recipe fields that key_of does not add as "NAME-VALUE"
 NOT_IN_KEY = ("name", "method", "method_sha256", "parameters", "noise", "seed", "average", "precision", "surveys")
+EARLIER_DEFAULTS = {"report_epochs": 10}  # of runs of fewer than 30 epochs; their files keep their names
 
 
 def key_of(recipe: Recipe, *, alone: bool = False) -> str:
@@ -30,7 +31,7 @@ def key_of(recipe: Recipe, *, alone: bool = False) -> str:
     parts += [] if recipe.epochs == RECIPES[recipe.name].epochs else ["epochs", recipe.epochs]
     left_out = NOT_IN_KEY if recipe.report == "raw" else tuple(name for name in NOT_IN_KEY if name != "average")
     for name, value in recipe:
-        if name not in left_out and value != getattr(usual, name):
+        if name not in left_out and value not in (getattr(usual, name), EARLIER_DEFAULTS.get(name)):
             parts += [name, _signed(str(value)) if isinstance(value, float) else value]
     for name, number in sorted(recipe.parameters.items()):
         if number != usual.parameters.get(name):

@@ -55,7 +55,7 @@ def table(
     """
     path = Path(path)
     for name, column in (("id", id), ("true", true)):
-        require(column != label, name, f"another column than the labels, `{label}`", column)
+        require(column != label, name, f"a different column from the labels, `{label}`", column)
     aside = tuple(name for name in (label, true, id) if name is not None)
     rows = read(path, as_found=aside)
     for column in aside:
@@ -131,8 +131,8 @@ def _warn_of_same_rows(part: Tensor, file: Path, rows: Tensor, path: Path) -> No
     if file.samefile(path):
         warnings.warn(f"`{file}` is also the training file, so the accuracy on it is too high.", stacklevel=3)
         return
-    known = {row.tobytes() for row in rows.numpy()}
-    same = sum(row.tobytes() in known for row in part.numpy())
+    known = {hash(row.tobytes()) for row in rows.numpy()}  # hashes, because the rows may take most of the memory
+    same = sum(hash(row.tobytes()) in known for row in part.numpy())
     if 2 * same > len(part) and len(known) >= 0.9 * len(rows):
         warnings.warn(
             f"{same:,} of {len(part):,} rows of `{file}` have the same features as a row of `{path}`. "
@@ -148,8 +148,8 @@ def _class_names(cells: Sequence[Cell], label: str, path: Path) -> tuple[str, ..
         raise ValueError(f"The column `{label}` of `{path}` should have two classes or more. Found {len(names)}.")
     if len(names) > max(FEW_CLASSES, len(cells) / 2):
         raise ValueError(
-            f"The column `{label}` of `{path}` should be one of labels, which repeat. Found {len(names):,} different "
-            f"values in {len(cells):,} rows."
+            f"The column `{label}` of `{path}` should have labels that repeat. Found {len(names):,} "
+            f"different values in {len(cells):,} rows. Choose another column with --label (label=... in Python)."
         )
     numbers = {name: finite(name) for name in sorted(names)}
     return tuple(sorted(numbers, key=lambda name: numbers[name]) if not any(map(isnan, numbers.values())) else numbers)

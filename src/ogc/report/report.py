@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .._files import write_whole
-from .._require import printable
+from .._require import few, printable
 from ..rival_label import MAY_BE_RIGHT, almost_all, class_confidence, likelier_label, unlearned
 from ..training.method import for_rare_classes
 from ..training.recipe import Recipe, never_clips, shown
@@ -97,12 +97,13 @@ def sentences(run: StoredRun) -> list[str]:
     if not epochs:
         return [what + ": no epoch is finished yet."]
     lines = [f"{what}, for {len(epochs)} of {recipe.epochs} epochs in {clock(sum(e.seconds for e in epochs))}."]
-    n = min(recipe.report_epochs, len(epochs))
-    over = f"over the last {n} epochs" if n > 1 else "after the last epoch"
     if not run.summaries:
         lines.append("There was no held-out set, so the accuracy on new data is unknown.")
     else:
-        lines += [_accuracy(summary, over, n) + _best(summary, len(epochs)) for summary in run.summaries]
+        last_epochs = epochs[-recipe.report_epochs :]
+        for summary in run.summaries:
+            n = sum(summary["set"] in epoch.accuracy for epoch in last_epochs)  # fewer if it was added on resuming
+            lines.append(_accuracy(summary, n) + _best(summary, len(epochs)))
         lines += balanced_sentences(run)
         if run.source is not None and run.source.kind not in NAMED and run.source.true is None and not recipe.noise:
             lines.append(
@@ -131,10 +132,12 @@ def balanced_sentences(run: StoredRun) -> list[str]:
     averaged = ", with the averaged weights" if run.recipe.average else ""
     found = []
     for name, recall in run.recall.items():
-        worst = min(recall, key=recall.__getitem__)
+        lowest = min(recall.values())
+        worst = [printable(label) for label, share in recall.items() if share == lowest]
+        classes = "class" if len(worst) == 1 else "classes"
         found.append(
             f"Balanced accuracy (the mean over the classes) on {name} after the last epoch{averaged}: "
-            f"{100 * fmean(recall.values()):.1f} %. Worst class: {printable(worst)}, {100 * recall[worst]:.1f} %."
+            f"{100 * fmean(recall.values()):.1f} %. Worst {classes} ({100 * lowest:.1f} %): {few(worst)}."
         )
     return found
 
@@ -203,10 +206,11 @@ def _memorised(run: StoredRun, surveys: Sequence[Point]) -> Iterator[str]:
     )
 
 
-def _accuracy(summary: Mapping[str, Any], over: str, averaged_over: int) -> str:
-    sentence = f"Accuracy on {summary['set']} {over}: {_mean(summary, '', averaged_over)}"
+def _accuracy(summary: Mapping[str, Any], epochs: int) -> str:
+    over = f"over the last {epochs} epochs" if epochs > 1 else "after the last epoch"
+    sentence = f"Accuracy on {summary['set']} {over}: {_mean(summary, '', epochs)}"
     if "averaged_last" in summary:
-        sentence += f"; with the averaged weights {_mean(summary, 'averaged_', averaged_over)}"
+        sentence += f"; with the averaged weights {_mean(summary, 'averaged_', epochs)}"
     return f"{sentence}."
 
 

@@ -155,7 +155,8 @@ def _split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]
 
 def _fingerprint(run: Run, ranks: Ranks) -> dict[str, Any]:
     """Return what must match to resume a run. A loss from a file is identified by its checksum, not its path."""
-    recipe = run.recipe.model_dump(mode="json", exclude={"surveys"})  # training does not depend on them
+    independent = {"surveys", "report_epochs"}  # training does not depend on them
+    recipe = run.recipe.model_dump(mode="json", exclude=independent)
     return {
         **recipe,
         "method": recipe["method"].rpartition("/")[2] if run.recipe.method_sha256 else recipe["method"],

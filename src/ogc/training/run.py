@@ -251,7 +251,8 @@ class Run:
 
         If noise was added, the labels found are the true ones.
         """
-        surveyed = [self.train_set, *(part for name, part in self.job.data[1].items() if name in self.surveys.parts)]
+        sets = {**self.job.data[1], "train": self.train_set}
+        surveyed = [sets[name] for name in self.surveys.parts] or [self.train_set]
         added = self.job.info is not None
         known = [part.given if part.true is None and added else part.true for part in surveyed]
         wrong = [part.given != true for part, true in zip(surveyed, known, strict=True) if true is not None]
