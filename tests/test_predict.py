@@ -371,9 +371,13 @@ def test_incomplete_or_corrupt_run_folders_are_rejected(tickets, numbers, tmp_pa
 def test_unfinished_run_predicts_with_a_warning(tmp_path):
     with pytest.raises(Interrupted):
         train([job(tmp_path)], watch=StopAt(2, 2), device="cpu")
-    with pytest.warns(UserWarning, match="is not finished: using its last checkpoint"):
+    with pytest.warns(UserWarning, match=r"is not finished: using its last checkpoint, after 1 epoch\.$"):
         predictor = Predictor.load(tmp_path)
     assert len(predictor.predict(job().data[0].inputs)) == 80
+    with pytest.raises(Interrupted):
+        train([job(tmp_path / "early")], watch=StopAt(1, 2), device="cpu")
+    with pytest.raises(ValueError, match=r"early has not finished an epoch\. Resume it first: "):
+        Predictor.load(tmp_path / "early")
 
 
 def test_a_network_from_python(tmp_path):

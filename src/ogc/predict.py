@@ -28,7 +28,8 @@ from .data.images import SUFFIXES, ImageFiles
 from .data.table import Table, cells, read
 from .training.evaluate import batch_for
 from .training.preprocessing import Preprocessing
-from .training.run_folder import is_finished
+from .training.run_folder import how_to_resume, is_finished
+from .training.run_folder import read as read_run
 from .training.session import load_network, pick_device
 from .training.source import ARRAYS, TABLES
 
@@ -106,9 +107,13 @@ class Predictor:
         :param network: network to load the weights into, if the run's was defined in Python.
         """
         folder = Path(run).expanduser()
+        epochs = None if is_finished(folder) else len(read_run(folder).epochs)
+        if epochs == 0:
+            raise ValueError(f"The run in {folder} has not finished an epoch. Resume it first: {how_to_resume(folder)}")
         predictor = cls(load_network(folder, which, network), Preprocessing.read(folder), device)
-        if not is_finished(folder):
-            warnings.warn(f"The run in {folder} is not finished: using its last checkpoint.", stacklevel=2)
+        if epochs is not None:
+            after = f"after {counted(epochs, 'epoch')}"
+            warnings.warn(f"The run in {folder} is not finished: using its last checkpoint, {after}.", stacklevel=2)
         return predictor
 
     @property

@@ -26,6 +26,7 @@ from ogc.cli.audit import sentences, worst_table
 from ogc.report.report import write_report
 from ogc.training import session, train
 from ogc.training.run_folder import SAMPLES, read_tensors
+from ogc.training.source import ONLY_ADDED
 
 FILES = ["audit.html", "audit.json", "issues.csv", "issues.parquet", "labels_fixed.csv"]
 NAMES = ["plain", "with, comma", '"quoted"']
@@ -841,10 +842,13 @@ def test_changed_arrays_are_rejected():
 def test_apply_rejects_runs_with_added_noise(name):
     write_table()
     write_arrays(np.arange(120) % 3)
-    options = TABLE if name == "t.csv" else ["--epochs", "2", "--set", "hidden=8"]
-    works("train", name, *options, "--noise", "symmetric:0.2", "--out", "run")
+    options = ["--label", "truth", "--id", "customer"] if name == "t.csv" else []
+    noise = ["--noise", "symmetric:0.2", "--epochs", "2", "--set", "hidden=8"]
+    output = works("train", name, *options, *noise, "--out", "run")
+    assert ONLY_ADDED in " ".join(output.split())
     output = works("audit", "run")
     assert "ogc audit apply" not in output
     assert "Compared with the true labels" in output
+    assert ONLY_ADDED in " ".join(output.split())
     message = "symmetric:0.2 was added to the labels of run for training. Its data do not contain these labels"
     fails(2, message, "audit", "apply", "run", "--out", "f.npy")

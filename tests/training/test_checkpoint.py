@@ -76,6 +76,13 @@ def test_different_data_is_rejected(stopped):
         train([one._replace(data=(other, one.data[1]))], resume=True)
 
 
+def test_changed_evaluation_set_is_rejected(stopped):
+    one = job(stopped)
+    sets = {name: part.subset(torch.arange(10)) for name, part in one.data[1].items()}
+    with pytest.raises(CheckpointError, match=f"belongs to other data: labels of {next(iter(sets))} changed"):
+        train([one._replace(data=(one.data[0], sets))], resume=True)
+
+
 def test_reordered_samples_are_rejected(stopped):
     one = job(stopped)
     other = replace(one.data[0], ids=one.data[0].ids[::-1])

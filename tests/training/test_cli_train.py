@@ -149,6 +149,8 @@ def test_each_run_gets_a_new_folder(calls):
     assert [job.out for job in calls[1][0]] == [Path("runs/seed-0"), Path("runs/seed-1")]
     Path("runs/mine/result.json").unlink()
     assert train("digits", "--out", "runs/mine").exit_code == 0  # the run there has no result
+    Path("runs/mine/run.json").rename("runs/mine/own.json")
+    assert fails(train("digits", "--out", "runs/mine"), 2, "runs/mine has other files, which a run could overwrite")
 
 
 def test_folder_name_has_no_colon(calls):

@@ -160,13 +160,11 @@ def test_given_labels_become_true_ones_only_if_noise_is_added():
 
 
 @pytest.mark.usefixtures("rows")
-def test_noise_is_added_to_the_true_labels_if_known():
+def test_noise_does_not_replace_given_labels():
     source = Source.parse("rows.csv", label="found", true="right", id="key")
-    (before, _), _ = load(source, RECIPES["table"])
-    assert bool(before.wrong.any())
-    (train, _), _ = load(source, recipe("table", noise="pairflip:0"))
-    assert train.given.equal(before.true)
-    assert not train.wrong.any()
+    assert bool(load(source, RECIPES["table"])[0][0].wrong.any())
+    with pytest.raises(ValueError, match="Parameter `noise` should be omitted with true, because it would replace"):
+        load(source, recipe("table", noise="pairflip:0"))
 
 
 @pytest.mark.usefixtures("photos")

@@ -198,6 +198,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Describe the result of an audit."""
     from ..rival_label import MAY_BE_RIGHT, almost_all
     from ..training.method import for_rare_classes
+    from ..training.source import NAMED, ONLY_ADDED
 
     issues, samples, true = summary["issues"], summary["samples"], summary["true_noise_rate"]
     actual = "" if true is None else f" (actual rate: {_percent(true)})"
@@ -230,6 +231,9 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
             f"precision {shares['precision']}, recall {shares['recall']}. "
             f"With all suggestions applied, {shares['wrong_after']} of the labels would be wrong."
         )
+        source = summary["run"]["source"]
+        if source is not None and source["kind"] not in NAMED and summary["run"]["recipe"]["noise"] is not None:
+            found.append(ONLY_ADDED)
     return found
 
 

@@ -190,6 +190,10 @@ def _folder(out: Path | None, source: Source, recipe: Recipe, seeds: int) -> Pat
             raise ValueError(
                 f"{out} already contains a run. Choose another --out, or resume it with: {how_to_resume(out)}"
             )
+        if out.is_dir() and any(out.iterdir()) and not (out / RUN).exists():
+            raise ValueError(
+                f"{out} has other files, which a run could overwrite. Choose a new or empty folder as --out."
+            )
         return out
     noise = [] if recipe.noise is None else [recipe.noise]
     name = "-".join([source.name, Path(recipe.method).name, *noise, str(recipe.seed)]).replace(":", "-")

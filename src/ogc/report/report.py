@@ -17,7 +17,7 @@ from ..rival_label import MAY_BE_RIGHT, almost_all, class_confidence, likelier_l
 from ..training.method import for_rare_classes
 from ..training.recipe import Recipe, never_clips, shown
 from ..training.run_folder import REPORT, StoredRun, read
-from ..training.source import NAMED, OPTIONS
+from ..training.source import NAMED, ONLY_ADDED, OPTIONS
 from ..training.stopping import resume_command
 from ..training.survey import Point, memorised_from, points_of, unsettled
 from .drawing import png, svg
@@ -158,16 +158,19 @@ def noise_sentences(run: StoredRun) -> list[str]:
 
 
 def training_notes(run: StoredRun) -> list[str]:
-    """Warn if training was too short, if wrong labels were memorised, or if a class was not learned."""
+    """Return notes on the limits of the numbers: only added noise, short training, memorised labels, lost classes."""
     surveys = points_of(run.samples.get("survey.history"))
+    own = run.source is not None and run.source.kind not in NAMED
+    added = [ONLY_ADDED] if own and run.recipe.noise is not None else []
     if unsettled(surveys):
         return [
+            *added,
             *_unlearned(run),
             "The estimated noise is unreliable, because the training was too short for the network to learn the right "
             "labels. Train for more epochs.",
         ]
     remedy = f"Training {for_rare_classes(run.recipe.method, run.recipe.parameters)} may help."
-    return [*(f"{text} {remedy}" for text in _unlearned(run)), *_memorised(run, surveys)]
+    return [*added, *(f"{text} {remedy}" for text in _unlearned(run)), *_memorised(run, surveys)]
 
 
 def _unlearned(run: StoredRun) -> Iterator[str]:

@@ -170,10 +170,9 @@ class Run:
             if "val" in self.sets:
                 parts["val"] = Survey(self.sets["val"], sets["val"].given, classes)
         self.surveys: Surveys = Surveys(parts, epochs=recipe.epochs, surveys=recipe.surveys)
-        surveyed = {"train": self.train_set, **sets}
         self.digests: dict[str, str] = {}  # checksums of the data
-        if job.out is not None and rank == 0 and parts:
-            self.digests = digests(job.source, {name: surveyed[name] for name in parts})
+        if job.out is not None and rank == 0:
+            self.digests = digests(job.source, {"train": self.train_set, **sets})
         self.best: dict[str, Tensor] | None = None  # weights of the best epoch, until they are written
         self.saved = False  # True if there is a checkpoint
         self.events: Any = None  # TensorBoard's SummaryWriter, if enabled

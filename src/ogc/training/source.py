@@ -20,6 +20,7 @@ from ..noise.by_kind import Kind, Truth
 from ..noise.human import PUBLISHED, SITE
 from .recipe import Checked, Recipe, Share
 
+ONLY_ADDED = "The true noise rate counts only the added noise. Labels that were wrong before count as correct."
 NAMED = ("digits", "cifar10", "cifar100", "webvision")
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
 ARRAYS = (".npz", ".npy")
@@ -128,6 +129,11 @@ def check(source: Source, recipe: Recipe) -> None:
     if kind is None:
         return
     kind.check_source(source.kind, with_images=WITH_IMAGES)
+    if recipe.noise is not None:
+        rule = (
+            "omitted with true, because it would replace the given labels. To start from correct labels, train on them"
+        )
+        require(source.true is None, "noise", rule, recipe.noise)
     if not kind.in_file:
         imported = source.labels if source.kind != "arrays" else None
         require(imported is None, "labels", f"omitted with {recipe.noise}, which generates labels", str(imported))
