@@ -43,15 +43,24 @@ def make_comparison(right, **more):
     """Make a comparison from correct predictions: (M, S, N), or a dictionary of such tensors by column."""
     right = right if isinstance(right, dict) else {GIVEN: right}
     methods, seeds, samples = next(iter(right.values())).shape
+    names = ["ce", "gce", "ce+ogc"][:methods]
     values = {
-        "methods": ["ce", "gce", "ce+ogc"][:methods],
+        "methods": names,
         "seeds": list(range(seeds)),
         "labels": dict.fromkeys(right, torch.arange(samples) % 2),
         "classes": ("no", "yes"),
         "results": [
-            [{"epochs": [{"memorised": 0.1, "accuracy": {"val": 0.5}, "averaged": {}}], "seconds": 1.0}] * seeds
-        ]
-        * methods,
+            [
+                {
+                    "recipe": override(RECIPES["table"], {"method": name}).model_dump(mode="json"),
+                    "facts": {"samples": samples, "batch": 32, "steps": 10},
+                    "epochs": [{"memorised": 0.1, "accuracy": {"val": 0.5}, "averaged": {}}],
+                    "seconds": 1.0,
+                }
+            ]
+            * seeds
+            for name in names
+        ],
         "folders": [[]] * methods,
     }
     return Comparison(right=right, **{**values, **more})
@@ -159,6 +168,17 @@ def test_another_method_may_be_best_by_balanced_accuracy():
     equal = torch.cat((torch.arange(300)[labels[:300] == 0][:150], torch.arange(400)[labels == 1]))
     similar = make_comparison(right[:, :, equal], labels={GIVEN: labels[equal]})
     assert similar.notes() == []  # accuracy is no poor guide here
+
+
+def test_method_that_clips_nothing_is_named():
+    comparison = make_comparison(draw_correct(0.6, 0.7, 0.65))
+    assert comparison.notes() == []
+    for run in comparison.results[2]:
+        run["recipe"]["epochs"] = 1
+        run["facts"]["steps"] = 1
+    [note] = comparison.notes()
+    assert note.startswith("ce+ogc clips nothing in 1 step of 32 samples: ")
+    assert "To fix this, add --set queue_size=" in note
 
 
 def test_spread_of_the_balanced_lead_is_that_of_repeated_draws():

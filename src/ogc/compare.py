@@ -42,7 +42,7 @@ from .report.table import clock, table_of
 from .rival_label import almost_all, unlearned
 from .training.evaluate import differ_in_size
 from .training.history import Watch
-from .training.recipe import Recipe, override
+from .training.recipe import Recipe, never_clips, override
 from .training.run import Job
 from .training.run_folder import CheckpointError, is_saved, read_description
 from .training.session import pick_device, resolve, train
@@ -325,14 +325,23 @@ class Comparison:
         )
 
     def notes(self) -> list[str]:
-        """Name classes that a method misses with every seed, and another method that is best by balanced accuracy."""
+        """Name missed classes, another method that is best by balanced accuracy, and methods that clip nothing."""
         advice = " Accuracy is a poor guide here: compare the balanced accuracy, or train for more epochs."
         labels, found = self.labels[self.judged_by], []
         for i in self.ranking:
             missed = [unlearned(labels, right, self.classes) for right in self.right[self.judged_by][i]]
             if classes := {name: count for name, count in missed[0].items() if all(name in each for each in missed)}:
                 found.append(f"{self.methods[i]} misses {almost_all(classes)}.{advice if i == self.ranking[0] else ''}")
-        return found + self._best_balanced()
+        return found + self._best_balanced() + self._without_clipping()
+
+    def _without_clipping(self) -> list[str]:
+        """Explain why a method with OGC is the same as its base loss here."""
+        firsts = [(Recipe.model_validate(runs[0]["recipe"]), runs[0]["facts"]) for runs in self.results]
+        reasons = [
+            never_clips(recipe, samples=facts["samples"], batch=facts["batch"], steps=facts["steps"])
+            for recipe, facts in firsts
+        ]
+        return [why for why in reasons if why is not None]
 
     def _best_balanced(self) -> list[str]:
         first, best = self.ranking[0], int(self.balanced(self.judged_by).mean(1).argmax())

@@ -174,6 +174,10 @@ def test_a_class_that_was_not_learned_is_reported(tmp_path):
     summary = json.loads((tmp_path / "run/audit/audit.json").read_bytes())
     assert summary["unlearned"] == {"1": labels}
     assert f"include almost all labels of the class 1 ({labels})" in (tmp_path / "run/audit/audit.html").read_text()
+    surveys = [{"epoch": epoch, "disagreement": 0.6, "noise_rate": 0.6, "counts": epoch < 24} for epoch in (20, 24)]
+    late = " ".join(sentences(summary | {"memorised_from": 24, "surveys": surveys, "unlearned": {"0": 2000}}))
+    assert "hardly learned anything after 20 epochs" in late
+    assert "fits labels that it contradicted before" not in late
     short = " ".join(sentences(summary | {"unsettled": True}))
     assert "almost all labels of the class 1" in short
     assert "Training with" not in short

@@ -253,6 +253,15 @@ def test_memorisation_is_reported_once_with_a_remedy(tmp_path, method, remedy):
     assert "surveys do not count" in text
 
 
+def test_a_network_that_learned_late_is_not_reported_as_memorising(tmp_path):
+    run = read(write_run_folder(tmp_path / "run", memorised=True))
+    given, C = run.samples["given"], len(NAMES)
+    run.samples["survey.train.probabilities"] = torch.nn.functional.one_hot((given + 1) % C, C).float()
+    rejected, why = training_notes(run)
+    assert rejected.startswith("The network rejects almost all labels of 4 classes: ")
+    assert "the network had hardly learned anything after 15 epochs. Use a smaller batch_size" in why
+
+
 def test_hard_samples_learned_late_are_not_reported_as_memorised(tmp_path):
     run = read(write_run_folder(tmp_path / "run", memorised=True))
     assert training_notes(run)

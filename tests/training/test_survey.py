@@ -10,7 +10,18 @@ from ogc.noise import LabelInfo
 from ogc.training import Interrupted, load_network, run, train
 from ogc.training.evaluate import EvaluationSet
 from ogc.training.run_folder import LAST, SAMPLES, read, read_tensors
-from ogc.training.survey import EARLY, KEPT, Point, Survey, Surveys, memorised_from, moments, points_of, unsettled
+from ogc.training.survey import (
+    EARLY,
+    KEPT,
+    Point,
+    Survey,
+    Surveys,
+    hardly_learned,
+    memorised_from,
+    moments,
+    points_of,
+    unsettled,
+)
 from small_runs import CLASSES, StopAt, features, feed, images, job, network, recipe
 
 EPOCHS = recipe().epochs
@@ -91,6 +102,15 @@ def test_all_surveys_count_without_memorisation():
 def test_early_surveys_always_count():
     points = points_of(surveyed([60, 50, 40, 30, 20, 10, 5, 4, 3, 2], epochs=EARLY).history)
     assert all(point.counts for point in points)
+
+
+def test_a_network_that_learned_late_has_not_memorised():
+    points = [Point(20, 0.6, 0.6, True), Point(24, 0.54, 0.6, True), Point(28, 0.3, 0.6, False)]
+    assert hardly_learned(points, {"a": 30, "b": 20}, 100).startswith(
+        "The estimated noise is unreliable, because the network had hardly learned anything after 24 epochs."
+    )
+    assert hardly_learned(points, {"a": 30, "b": 19}, 100) is None
+    assert hardly_learned(points[:2], {"a": 100}, 100) is None, "all surveys count"
 
 
 @pytest.mark.parametrize(

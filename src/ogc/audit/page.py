@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..rival_label import almost_all, unlearned
-from ..training.survey import unsettled
+from ..training.survey import hardly_learned, unsettled
 from .findings import Findings
 from .unusual import unusual_cells
 
@@ -120,12 +120,15 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     """Return the numbers at the top of the page with their names."""
     issues = findings.issues
     suspected = issues.is_label_issue
+    classes = unlearned(issues.given_label, ~suspected, findings.class_names)
     note = " (probably too high, because training was too short)" if unsettled(findings.surveys) else ""
+    if hardly_learned(findings.surveys, classes, len(issues)):
+        note = " (unreliable, because the network learned late)"
     numbers = [
         (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {len(issues):,}"),
         (share(issues.noise_rate), f"of all labels wrong (estimate){note}"),
     ]
-    if classes := unlearned(issues.given_label, ~suspected, findings.class_names):
+    if classes:
         what = f"{'class' if len(classes) == 1 else 'classes'} probably not learned: the issues include"
         numbers.append((f"{len(classes):,}", f"{what} {almost_all(classes)}, and many of these may be right"))
     if findings.true is not None:

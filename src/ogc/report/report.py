@@ -19,7 +19,7 @@ from ..training.recipe import Recipe, never_clips, shown
 from ..training.run_folder import REPORT, StoredRun, read
 from ..training.source import NAMED, ONLY_ADDED, OPTIONS
 from ..training.stopping import resume_command
-from ..training.survey import Point, memorised_from, points_of, unsettled
+from ..training.survey import Point, hardly_learned, memorised_from, points_of, unsettled
 from .drawing import png, svg
 from .pictures import Picture, mixture_of, pictures
 from .table import clock
@@ -162,26 +162,30 @@ def training_notes(run: StoredRun) -> list[str]:
     surveys = points_of(run.samples.get("survey.history"))
     own = run.source is not None and run.source.kind not in NAMED
     added = [ONLY_ADDED] if own and run.recipe.noise is not None else []
+    classes = _unlearned(run)
+    rejected = [f"The network rejects {almost_all(classes)}. {MAY_BE_RIGHT}"] if classes else []
     if unsettled(surveys):
         return [
             *added,
-            *_unlearned(run),
+            *rejected,
             "The estimated noise is unreliable, because the training was too short for the network to learn the right "
             "labels. Train for more epochs.",
         ]
+    if why := hardly_learned(surveys, classes, run.facts["samples"]):
+        return [*added, *rejected, why]
     remedy = f"Training {for_rare_classes(run.recipe.method, run.recipe.parameters)} may help."
-    return [*added, *(f"{text} {remedy}" for text in _unlearned(run)), *_memorised(run, surveys)]
+    return [*added, *(f"{text} {remedy}" for text in rejected), *_memorised(run, surveys)]
 
 
-def _unlearned(run: StoredRun) -> Iterator[str]:
+def _unlearned(run: StoredRun) -> dict[str, int]:
+    """Return the number of labels of each class that was not learned."""
     if not run.samples:
-        return
+        return {}
     given, predicted, rejected = run.samples["given"], run.samples["predicted"], _rejected(run)
     if rejected is None:
         seen = predicted >= 0
         given, rejected = given[seen], (predicted != given)[seen]
-    if classes := unlearned(given, ~rejected, run.facts["classes"]):
-        yield f"The network rejects {almost_all(classes)}. {MAY_BE_RIGHT}"
+    return unlearned(given, ~rejected, run.facts["classes"])
 
 
 def _rejected(run: StoredRun) -> Tensor | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from .._require import did_you_mean, require, require_known
+from .._require import counted, did_you_mean, require, require_known
 from ..clipping.default_rule import FEWEST, period
 from ..models import TIMM, check_name
 from ..noise.by_kind import Kind
@@ -234,7 +234,7 @@ def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str 
     typed = " ".join(f"--set {name}={value}" for name, value in better.items() if value != recipe.parameters[name])
     often = "every step" if every == 1 else f"every {every} steps"
     return (
-        f"{recipe.method} clips nothing in {total:,} steps of {batch:,} samples: tau moves {often}, "
+        f"{recipe.method} clips nothing in {counted(total, 'step')} of {batch:,} samples: tau moves {often}, "
         f"once {queue:,} samples are queued. To fix this, add {typed}, or train for more epochs."
     )
 

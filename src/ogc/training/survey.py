@@ -173,6 +173,20 @@ def memorised_from(points: Sequence[Point]) -> int | None:
     return next((point.epoch for point in points if not point.counts), None)
 
 
+def hardly_learned(points: Sequence[Point], unlearned: Mapping[str, int], labels: int) -> str | None:
+    """Explain why a run that seems to memorise labels has learned them late; None if it has not.
+
+    :param unlearned: number of labels of each class that the surveys that count reject.
+    """
+    if memorised_from(points) is None or 2 * sum(unlearned.values()) < labels:
+        return None
+    last = [point.epoch for point in points if point.counts][-1]
+    return (
+        f"The estimated noise is unreliable, because the network had hardly learned anything after {last} epochs. "
+        "Use a smaller batch_size, so that each epoch has more steps."
+    )
+
+
 def unsettled(points: Sequence[Point]) -> bool:
     """Return True if training was too short: below ``EARLY`` / 2 epochs, or disagreements fell in the second half.
 
