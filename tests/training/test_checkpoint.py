@@ -69,10 +69,12 @@ def test_edited_description_is_rejected(stopped):
 
 
 def test_different_data_is_rejected(stopped):
-    assert resume_error(stopped, n=81) == "belongs to another run: number of samples is 80 there and 81 here."
+    fix = "Restore the data, or train again."
+    changed = "belongs to other data: the number of training samples changed from 80 to 81."
+    assert resume_error(stopped, n=81) == f"{changed} {fix}"
     one = job(stopped)
     other = one.data[0].with_given(1 - one.data[0].given.clamp(max=1))
-    with pytest.raises(CheckpointError, match=r"sha256 of the labels is '.*' there and '.*' here"):
+    with pytest.raises(CheckpointError, match=rf"other data: the labels of the training samples changed\. {fix}$"):
         train([one._replace(data=(other, one.data[1]))], resume=True)
 
 

@@ -21,6 +21,8 @@ from .ranks import Ranks
 from .run import Run, get_rng
 from .run_folder import BEST, LAST, METRICS, SAMPLES, CheckpointError, read_tensors, write_tensors
 
+SAMPLE_COUNT, LABELS = "number of samples", "sha256 of the labels"  # keys of the fingerprint
+
 
 def save(run: Run, ranks: Ranks) -> None:
     """Write ``last.safetensors`` and, if there is a new best epoch, ``best.safetensors``. All ranks wait."""
@@ -71,13 +73,15 @@ def load(run: Run, ranks: Ranks) -> None:
             there = facts["belongs_to"].get(name)
             if name == "method":
                 there = there.rpartition("/")[2]  # earlier versions recorded the path of a loss from a file
+            if there != here and name == SAMPLE_COUNT:
+                raise _other_data(path, f"the number of training samples changed from {there:,} to {here:,}")
+            if there != here and name == LABELS:
+                raise _other_data(path, "the labels of the training samples changed")
             if there != here:
                 raise CheckpointError(f"{path} belongs to another run: {name} is {there!r} there and {here!r} here.")
         for what, there in facts.get("sha256", {}).items():  # surveys of samples in different orders cannot be added
             if run.digests.get(what, there) != there:
-                raise CheckpointError(
-                    f"{path} belongs to other data: {what} changed. Restore the data, or train again."
-                )
+                raise _other_data(path, f"{what} changed")
         _restore(run, tensors, facts, ranks)
     except CheckpointError:
         raise
@@ -85,6 +89,10 @@ def load(run: Run, ranks: Ranks) -> None:
         why = f"it has no {error}." if isinstance(error, KeyError) else first_line(error)
         fix = "Use the network and the version of ogc that wrote it, or train again."
         raise CheckpointError(f"{path} does not fit this run: {why} {fix}") from error
+
+
+def _other_data(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(f"{path} belongs to other data: {what}. Restore the data, or train again.")
 
 
 def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], ranks: Ranks) -> None:
@@ -160,7 +168,7 @@ def _fingerprint(run: Run, ranks: Ranks) -> dict[str, Any]:
     return {
         **recipe,
         "method": recipe["method"].rpartition("/")[2] if run.recipe.method_sha256 else recipe["method"],
-        "number of samples": len(run.train_set),
-        "sha256 of the labels": labels_sha256(run.train_set.given.cpu().numpy()),
+        SAMPLE_COUNT: len(run.train_set),
+        LABELS: labels_sha256(run.train_set.given.cpu().numpy()),
         "number of processes": ranks.size,
     }
