@@ -287,7 +287,9 @@ def test_unreadable_image_is_reported_or_skipped(photos, tmp_path):
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes((folder / "train/red/0.png").read_bytes())
     (tmp_path / "broken.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"1 of 3 images cannot be read: `.*broken\.png`.*--skip-bad"):
+    with pytest.raises(
+        ValueError, match=r"1 of 3 images cannot be read: `.*broken\.png`. Remove it, or skip it with --skip-bad"
+    ):
         predictor.predict(tmp_path)
     with pytest.warns(UserWarning, match="Skipped 1 image that"):
         assert predictor.predict(tmp_path, skip_bad=True).ids == ["a.png", "b.png"]

@@ -222,9 +222,10 @@ class Predictor:
         files = ImageFiles(paths, height)
         if bad := files.check():
             if not skip_bad or len(bad) == len(paths):
+                them = "it" if len(bad) == 1 else "them"
                 raise ValueError(
-                    f"{len(bad)} of {len(paths)} images cannot be read: {few(bad)}. "
-                    "Remove them, or skip them with --skip-bad (skip_bad=True in Python)."
+                    f"{len(bad)} of {counted(len(paths), 'image')} cannot be read: {few(bad)}. "
+                    f"Remove {them}, or skip {them} with --skip-bad (skip_bad=True in Python)."
                 )
             warnings.warn(f"Skipped {counted(len(bad), 'image')} that cannot be read: {few(bad)}.", stacklevel=4)
             files = ImageFiles([each for each in paths if str(each) not in set(bad)], height)

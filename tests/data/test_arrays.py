@@ -70,7 +70,8 @@ def test_images_stay_uint8(tmp_path, shape):
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ({"X": X, "y": Y[:-1]}, r"`given` should be of shape \(20,\)\. Found `given = \(19,\)`"),
+        ({"X": X, "y": Y[:-1]}, r"have a label\. `X` in `.*x\.npz` has 20 rows, and `y` in `.*x\.npz` has 19\."),
+        ({"X": X, "y": Y, "true": Y[:-1]}, r"have a true label\. `X` in .* has 20 rows, and `true` in `.*` has 19\."),
         ({"X": X, "y": Y / 2}, r"integers or text.*Found float64"),
         ({"X": X, "y": X}, r"integers or text"),
         ({"X": X[:, 0], "y": Y}, r"should be numbers, \(N, F\)"),

@@ -94,6 +94,18 @@ def test_nested_folders_hidden_files_and_other_files(tmp_path):
     assert train.ids == ["cat/0.png", "cat/1.png", "cat/deeper/0.png", "dog/0.png", "dog/1.png"]
 
 
+def test_images_without_sub_folders_are_reported(tmp_path):
+    write(tmp_path, flat=2)
+    with pytest.raises(
+        ValueError, match=r"Found the images directly in it\. Move each into the sub-folder of its class"
+    ):
+        folder(tmp_path / "flat")
+    (tmp_path / "flat" / "0.png").rename(tmp_path / "flat" / ".0.png")
+    (tmp_path / "flat" / "1.png").unlink()
+    with pytest.raises(ValueError, match=r"Found no image in any\."):
+        folder(tmp_path / "flat")
+
+
 def test_unreadable_images_raise_unless_skip_bad(tmp_path):
     write(tmp_path, cat=10, dog=10)
     for i in range(7):
@@ -122,7 +134,7 @@ def test_links_outside_the_folder_are_rejected(tmp_path, inner):
     os.symlink(root / "dog" / "0.png", root / "cat" / "within.png")
     os.symlink(outside / "eel", root / "cat" / "linked-folder")
     if inner:
-        with pytest.raises(ValueError, match=r"1 of 6 images .*`cat/linked.png`"):
+        with pytest.raises(ValueError, match=r"1 of 6 images .*`cat/linked.png`\. To skip it, use"):
             folder(root)
         with pytest.warns(UserWarning, match=r"Skipped 1 image .*: `cat/linked.png`"):
             assert "cat/within.png" in folder(root, skip_bad=True, val=0)[0].ids

@@ -107,9 +107,10 @@ def test_warns_if_the_id_does_not_identify_rows(tmp_path):
         return table(write(tmp_path / "x.csv", ["x,y,region", *rows]), "y", id="region")
 
     load(15)
-    message = r"The column `region` has only 14 different values in 30 rows, so it does not identify rows\."
-    with pytest.warns(UserWarning, match=message):
-        load(14)
+    for ids, found in ((14, "14 different values"), (1, "1 different value")):
+        message = rf"The column `region` has only {found} in 30 rows, so it does not identify rows\."
+        with pytest.warns(UserWarning, match=message):
+            load(ids)
 
 
 def test_val_may_be_a_file(iris):
@@ -159,7 +160,7 @@ def test_class_with_one_row_stays_in_training_with_warning(tmp_path):
         (["x,y", "1,a", "2"], "Row 2 of .* should have 2 cells. Found 1"),
         (
             ["x,y", "1,a", "2,", "3,b"],
-            "1 of 3 rows of .* have no label in the column `y`; the first is row 2.*--skip-bad",
+            "1 of 3 rows of .* has no label in the column `y`; the first is row 2. Fill it in, or skip it with",
         ),
         (["x,x,y", "1,2,a"], "`x` more than once"),
         (["x,z", "1,a"], "no column `y`. Found `x`, `z`"),
@@ -180,8 +181,10 @@ def test_other_encodings_missing_files_and_missing_columns(iris, tmp_path):
         table(tmp_path / "x.csv", "y")
     with pytest.raises(FileNotFoundError, match="nowhere"):
         table(tmp_path / "nowhere.csv", "y")
-    with pytest.raises(ValueError, match="no column `key`, `width`, `colour`"):
+    with pytest.raises(ValueError, match="no columns `key`, `width`, `colour`, which"):
         table(iris, "kind", test=write(tmp_path / "t.csv", ["kind", "setosa"]))
+    with pytest.raises(ValueError, match="no column `colour`, which"):
+        table(iris, "kind", test=write(tmp_path / "t.csv", ["kind,key,width", "setosa,1,2"]))
 
 
 def test_byte_order_mark_tabs_quotes_and_blank_lines(tmp_path):

@@ -43,18 +43,25 @@ def arrays(
     """
     path = Path(features)
     found = _load(path)
-    inputs = to_inputs(_pick(found, FEATURES, features_name, path), path)
+    rows, values = _pick(found, FEATURES, features_name, path)
+    inputs = to_inputs(values, path)
     if labels is None and UNNAMED in found:
         raise ValueError(f"`{path}` holds only features. Pass the file of labels too.")
-    raw = _pick(found, LABELS, labels_name, path) if labels is None else single(Path(labels), labels_name, LABELS)
-    names = _names(raw, labels or path)
+    file = path if labels is None else Path(labels)
+    column, raw = _pick(found if labels is None else _load(file), LABELS, labels_name, file)
+    names = _names(raw, file)
+    if len(names) != len(inputs):
+        raise ValueError(f"Each row should have a label. {rows} has {len(inputs)} rows, and {column} has {len(names)}.")
     class_names = tuple(str(value) for value in sorted(set(raw.tolist())))
     given, truth = class_indices(names, class_names, "the labels"), None
     if true is not None or true_name is not None or found.keys() & {*TRUE_LABELS}:
-        known = (
-            _pick(found, TRUE_LABELS, true_name, path) if true is None else single(Path(true), true_name, TRUE_LABELS)
-        )
-        truth = class_indices(_names(known, true or path), class_names, "the true labels", range(len(known)))
+        file = path if true is None else Path(true)
+        column, known = _pick(found if true is None else _load(file), TRUE_LABELS, true_name, file)
+        if len(known) != len(inputs):
+            raise ValueError(
+                f"Each row should have a true label. {rows} has {len(inputs)} rows, and {column} has {len(known)}."
+            )
+        truth = class_indices(_names(known, file), class_names, "the true labels", range(len(known)))
     whole = Dataset(inputs, given, class_names, [str(i) for i in range(len(inputs))], truth)
     keep, held_out = stratified_split(given, class_names, val=val, seed=seed)
     return whole.subset(keep), {"val": whole.subset(held_out)} if val else {}
@@ -76,17 +83,20 @@ def _load(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(f"`{path}` is not a .npy or .npz file of plain arrays, or is truncated.") from error
 
 
-def _pick(found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | None, path: Path) -> NDArray[Any]:
+def _pick(
+    found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | None, path: Path
+) -> tuple[str, NDArray[Any]]:
+    """Return an array, and what to call it in messages."""
     for name in (UNNAMED, *usual) if asked is None else (UNNAMED, asked):
         if name in found:
-            return found[name]
+            return f"`{name}` in `{path}`" if name else f"`{path}`", found[name]
     wanted = few(usual) if asked is None else f"`{asked}`"
     raise ValueError(f"`{path}` should have an array named {wanted}. Found {few(sorted(found))}.")
 
 
 def single(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
     """Read one array of a file: the one named ``asked``, or by default the first of the ``usual`` names."""
-    return _pick(_load(path), usual, asked, path)
+    return _pick(_load(path), usual, asked, path)[1]
 
 
 def to_inputs(values: NDArray[Any], path: object) -> Tensor:

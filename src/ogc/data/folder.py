@@ -54,8 +54,8 @@ def folder(
     if bad and not skip_bad:
         names = few([path for path in everything if path in bad])
         raise ValueError(
-            f"{len(bad)} of {len(everything)} images cannot be read: {names}. To skip them, use --skip-bad "
-            "(skip_bad=True in Python)."
+            f"{len(bad)} of {counted(len(everything), 'image')} cannot be read: {names}. To skip "
+            f"{'it' if len(bad) == 1 else 'them'}, use --skip-bad (skip_bad=True in Python)."
         )
     if bad:
         warnings.warn(f"Skipped {counted(len(bad), 'image')} that cannot be read: {few(sorted(bad))}.", stacklevel=2)
@@ -107,7 +107,9 @@ def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
         )
     samples = [(path.relative_to(root).as_posix(), label.name) for label in classes for path in images_in(label)]
     if not samples:
-        raise ValueError(f"`{folder}` should have one sub-folder of images for each class. Found no image in any.")
+        flat = any(path.parent == folder for path in images_in(folder))
+        found = "the images directly in it. Move each into the sub-folder of its class" if flat else "no image in any"
+        raise ValueError(f"`{folder}` should have one sub-folder of images for each class. Found {found}.")
     return tuple(path.name for path in classes), samples
 
 

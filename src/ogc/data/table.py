@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from torch import Tensor
 
 from .._extras import extra
-from .._require import did_you_mean, few, require
+from .._require import counted, did_you_mean, few, require
 from .columns import Cell, Encoder, finite, is_missing
 from .dataset import Dataset, Loaded, class_indices
 from .split import stratified_split
@@ -67,8 +67,8 @@ def table(
     ids = _ids(rows, id, numbers)
     if id is not None and 2 * len(set(ids)) < len(ids):
         warnings.warn(
-            f"The column `{id}` has only {len(set(ids)):,} different values in {len(ids):,} rows, so it does not "
-            "identify rows. As the id, it is not used as a feature.",
+            f"The column `{id}` has only {counted(len(set(ids)), 'different value')} in {len(ids):,} rows, so it does "
+            "not identify rows. As the id, it is not used as a feature.",
             stacklevel=2,
         )
     class_names = _class_names(rows[label], label, path)
@@ -95,7 +95,8 @@ def table(
     def other(file: Path) -> Dataset:
         part = read(file, as_found=aside)
         if absent := [name for name in (label, *encoder.columns) if name not in part]:
-            raise ValueError(f"`{file}` has no column {few(absent)}, which `{path}` has.")
+            columns = "column" if len(absent) == 1 else "columns"
+            raise ValueError(f"`{file}` has no {columns} {few(absent)}, which `{path}` has.")
         part, numbers = _labelled(part, label, file, skip_bad)
         encoded = encoder.features(part)
         _warn_of_same_rows(encoded, file, features, path)
@@ -114,9 +115,10 @@ def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, l
     numbers = [number for number, cell in enumerate(rows[label], 1) if cell is not None]
     missing, total = len(rows[label]) - len(numbers), len(rows[label])
     if missing and not skip:
+        have, them = ("has", "it") if missing == 1 else ("have", "them")
         raise ValueError(
-            f"{missing:,} of {total:,} rows of `{path}` have no label in the column `{label}`; the first is row "
-            f"{rows[label].index(None) + 1}. Fill them in, or skip them with --skip-bad (skip_bad=True in Python)."
+            f"{missing:,} of {total:,} rows of `{path}` {have} no label in the column `{label}`; the first is row "
+            f"{rows[label].index(None) + 1}. Fill {them} in, or skip {them} with --skip-bad (skip_bad=True in Python)."
         )
     if missing:
         warnings.warn(f"Skipped {missing:,} of {total:,} rows of `{path}` without a label.", stacklevel=3)
