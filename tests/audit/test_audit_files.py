@@ -203,11 +203,11 @@ def test_modified_or_corrupt_audit_is_rejected(audited):
         read_audit(audited)
 
 
-def write_decisions(folder, *lines, header="id,decision,given_label,suggested_label", start=""):
+def write_decisions(folder, *lines, header="id,decision,given_label,suggested_label", start="", mark=","):
     path = folder.parent / "decisions.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
-        file.write(start + header + "\r\n")
-        csv.writer(file).writerows(lines)
+        file.write(start + header.replace(",", mark) + "\r\n")
+        csv.writer(file, delimiter=mark).writerows(lines)
     return path
 
 
@@ -220,8 +220,8 @@ def test_only_accepted_decisions_change_labels(audited):
         (IDS[10], "accept", audit.given[10], other[10]),
         (IDS[11], "skip", audit.given[11], other[11]),
     ]
-    for start in ("", "\ufeff"):
-        found = decided(audit, write_decisions(audited, *lines, start=start))
+    for start, mark in (("", ","), ("\ufeff", ","), ("", ";"), ("", "\t")):
+        found = decided(audit, write_decisions(audited, *lines, start=start, mark=mark))
         assert found == [other[i] if i in (0, 10) else label for i, label in enumerate(audit.given)]
     assert decided(audit, write_decisions(audited)) == audit.given
 
@@ -256,9 +256,10 @@ def test_invalid_decision_error_names_the_line(audited, index):
             decided(audit, write_decisions(audited, good, bad))
         assert reason in str(error.value)
         assert len(str(error.value)) < 500
-    with pytest.raises(AuditError, match="has no column id; it has id;decision"):
-        decided(audit, write_decisions(audited, header="id;decision;given_label;suggested_label"))
-    with pytest.raises(AuditError, match=r"has no column id; it has none\."):
+    expected = r"Expected the file of decisions exported from audit\.html\. Found"
+    with pytest.raises(AuditError, match=rf"has no column `decision`\. {expected} `id`, `label`\."):
+        decided(audit, write_decisions(audited, header="id;label"))
+    with pytest.raises(AuditError, match=rf"has no column `id`\. {expected} an empty file\."):
         decided(audit, write_decisions(audited, header=""))
 
 

@@ -23,7 +23,7 @@ from .._files import checked_fields, json_lines, read_json, remove_leftovers, wi
 from .._provenance import commit
 from .._require import few, printable
 from ..data.columns import finite
-from ..data.table import import_pyarrow
+from ..data.table import DELIMITERS, import_pyarrow
 from ..noise.files import labels_sha256
 from ..rival_label import unlearned
 from ..training.digests import ids_sha256
@@ -202,11 +202,15 @@ def read_audit(folder: Path) -> Audit:
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number of each row, from 1, and its cells in these columns. Other columns are ignored."""
     text = path.read_bytes().decode("utf-8", "surrogateescape").removeprefix(BOM)
-    rows = ((line, cells) for line, cells, _ in records(text) if cells)
+    delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)  # spreadsheets may save another than the comma
+    rows = ((line, cells) for line, cells, _ in records(text, delimiter) if cells)
     _, header = next(rows, (1, []))
     header = [name.strip() for name in header]
     if missing := [name for name in columns if name not in header]:
-        raise AuditError(f"{path} has no column {missing[0]}; it has {', '.join(header)[:200] or 'none'}.")
+        found = few([printable(name) for name in header]) or "an empty file"
+        raise AuditError(
+            f"{path} has no column `{missing[0]}`. Expected the file of decisions exported from {PAGE}. Found {found}."
+        )
     at = [header.index(name) for name in columns]
     for line, cells in rows:
         if len(cells) != len(header):
