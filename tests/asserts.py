@@ -176,6 +176,12 @@ def rejects_unknown_arguments(make: Make) -> None:
 def rejects_invalid_batches(make: Make) -> None:
     logits, labels = batch(4)
     criterion = make()
+    for pair, found in (
+        ((logits.numpy(), labels), "ndarray and Tensor"),
+        ((logits, labels.numpy()), "Tensor and ndarray"),
+    ):
+        with pytest.raises(ValueError, match=rf"^Expected tensors, logits first\. Found {found}\. Convert NumPy"):
+            criterion(*pair)
     shapes = r"^Logits should have the shape \(N, C, d1, \.\.\.\) and labels \(N, d1, \.\.\.\)\. Found logits .*\.$"
     for wrong_logits, wrong_labels in ((logits, labels[:3]), (logits[0], labels), (logits, labels[:, None])):
         with pytest.raises(ValueError, match=shapes):

@@ -27,10 +27,17 @@ def widest_float(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def require_tensors(logits: Tensor, labels: Tensor) -> None:
+    if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
+        raise ValueError(
+            f"Expected tensors, logits first. Found {type(logits).__name__} and {type(labels).__name__}. Convert NumPy "
+            "arrays with torch.as_tensor."
+        )
+
+
 def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Check shapes and types. Return logits as float32 (or float64, if they are) and labels as int64."""
-    if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
-        raise ValueError(f"Expected tensors, logits first. Found {type(logits).__name__} and {type(labels).__name__}.")
+    require_tensors(logits, labels)
     if _is_single_logit(logits, labels):
         raise ValueError(
             "Logits should have one column per class, two or more. Found a single logit per sample: logits "

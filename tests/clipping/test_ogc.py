@@ -255,8 +255,9 @@ def test_lr_may_be_a_tensor():
 
 
 MISSING = (
-    r"^OGC follows the learning rate \(follow_lr=True\), but no optimizer is attached, or it was deleted\. "
-    r"Call criterion\.attach\(optimizer\), or pass follow_lr=False to keep epsilon constant\.$"
+    r"^OGC follows the learning rate of an optimizer, but no optimizer is attached, or it was deleted\. Pass it, as in "
+    r'OGC\("ce", optimizer\), or call criterion\.attach\(optimizer\)\. To ignore the learning rate, pass '
+    r"follow_lr=False\.$"
 )
 
 

@@ -455,9 +455,10 @@ def test_partial_fit_uses_changed_parameters(changed: dict[str, Any], blobs: tup
 
 def test_invalid_files_raise_a_clear_error(tmp_path: Path, fitted: OGCClassifier) -> None:
     broken = tmp_path / "it.safetensors"
-    broken.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"it\.safetensors cannot be used: .* or fit and save"):
-        OGCClassifier.load(broken)
+    for content in (b"nothing", b"customer,churned\n1,yes\n"):
+        broken.write_bytes(content)
+        with pytest.raises(ValueError, match=r"it\.safetensors is not a file saved by OGCClassifier\.save\."):
+            OGCClassifier.load(broken)
     fitted.save(broken)
     broken.write_bytes(broken.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"it\.safetensors cannot be used: .* or fit and save"):

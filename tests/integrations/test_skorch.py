@@ -78,7 +78,7 @@ def test_trains(blobs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
 
 def test_missing_callback_error_offers_two_fixes(blobs: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     X, given, _ = blobs
-    with pytest.raises(RuntimeError, match=r"criterion.attach\(optimizer\), or pass follow_lr=False"):
+    with pytest.raises(RuntimeError, match=r"criterion.attach\(optimizer\)\. .*, pass follow_lr=False"):
         net_of(callbacks=None).fit(X, given)
     net_of(callbacks=None, criterion__follow_lr=False).fit(X, given)
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 MISSING_OPTIMIZER = (
-    "OGC follows the learning rate (follow_lr=True), but no optimizer is attached, or it was deleted. Call "
-    "criterion.attach(optimizer), or pass follow_lr=False to keep epsilon constant."
+    "OGC follows the learning rate of an optimizer, but no optimizer is attached, or it was deleted. Pass it, as in "
+    'OGC("ce", optimizer), or call criterion.attach(optimizer). To ignore the learning rate, pass follow_lr=False.'
 )
 
 

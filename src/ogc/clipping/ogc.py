@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._require import require
-from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, widest_float
+from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, require_tensors, widest_float
 from ..losses import CLIPPABLE, Loss, Pointwise, by_name, clipped
 from ..losses.loss import Reduction
 from . import backends, default_rule
@@ -145,6 +145,7 @@ class OGC(Loss):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Run Algorithm 1, lines 4 to 13, on one batch: (N, C, ...), (N, ...) -> () or (N, ...)."""
+        require_tensors(logits, labels)
         if self.queue.device != logits.device:
             self.to(logits.device)  # like nn.CrossEntropyLoss, which does not have to be moved
         learns = self.training and torch.is_grad_enabled()

@@ -65,6 +65,9 @@ def write(classifier: OGCClassifier, path: Path) -> None:
 
 
 def read(kind: type[Kind], path: Path) -> Kind:
+    with path.open("rb") as file:
+        if file.read(9)[8:] != b"{":  # safetensors starts with the header's length and the header, a JSON object
+            raise ValueError(f"{path} is not a file saved by OGCClassifier.save. Pass the path of such a file.")
     again = "fit and save the classifier again"
     tensors, facts = read_tensors(path, error=ValueError, again=again, format=FORMAT)
     with checked_fields(path, error=ValueError, again=again):
