@@ -54,7 +54,7 @@ def test_the_verbose_version_names_libraries_and_device():
 def test_invalid_value_is_a_one_line_error(option, value):
     result = ogc("demo", f"--{option}", value)
     assert result.exit_code == 2
-    assert re.search(f"Parameter `(noise_)?{option}?` should be", result.stderr)
+    assert re.search(f"Parameter `(--)?(noise_)?{option}?` should be", result.stderr)
     assert value in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -63,7 +63,8 @@ def test_unusable_output_folder_is_a_one_line_error(tmp_path):
     (tmp_path / "file").touch()
     result = ogc("demo", "--out", str(tmp_path / "file"))
     assert result.exit_code == 1
-    assert result.stderr == f"Cannot use {tmp_path / 'file'}: File exists.\n"
+    fix = "A folder is needed there. Choose another, or move the file away."
+    assert result.stderr == f"Cannot use {tmp_path / 'file'}: File exists. {fix}\n"
 
 
 def test_options_reach_the_demo(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ def exit_code_of(error, **options):
     return info.value.exit_code
 
 
+FOLDER = "A folder is needed there. Choose another, or move the file away."
 CASES = [
     (ValueError("a bad value"), 2, "a bad value", True),
     (NonFinite("The loss is nan."), 1, "The loss is nan.", True),
@@ -27,6 +28,15 @@ CASES = [
     (ImportError("timm is missing"), 1, "timm is missing", False),
     (OSError("There is no folder a."), 1, "There is no folder a.", False),
     (OSError(28, "No space left on device", "a/b"), 1, "Cannot use a/b: No space left on device.", False),
+    (FileExistsError(17, "File exists", "a"), 1, f"Cannot use a: File exists. {FOLDER}", False),
+    (NotADirectoryError(20, "Not a directory", "a/b"), 1, f"Cannot use a/b: Not a directory. {FOLDER}", False),
+    (
+        PermissionError(13, "Permission denied", "a"),
+        1,
+        "Cannot use a: Permission denied. Change its permissions, or choose another path.",
+        False,
+    ),
+    (FileNotFoundError(2, "No such file", "a"), 1, "Cannot use a: No such file. Check the path.", False),
     (torch.OutOfMemoryError("CUDA"), 1, "Out of GPU memory. To fix this: use less.", False),
 ]
 

@@ -69,14 +69,15 @@ def test_predict_writes_predictions():
     counts = dict.fromkeys(expected.predicted, 0)
     for name in expected.predicted:
         counts[name] += 1
-    assert all(f"{count} {name}" in output for name, count in counts.items())
+    assert all(f"{name} ({count})" in output for name, count in counts.items())
     assert ogc("predict", "run", "new.csv").stderr == f"predictions.csv {EXISTS} --out FILE.csv.\n"
 
 
 def test_predict_options():
-    works("predict", "run", "new.csv", "--id", "customer", "--weights", "last", "--out", "mine.csv", "--device", "cpu")
+    out = "new/folder/mine.csv"
+    works("predict", "run", "new.csv", "--id", "customer", "--weights", "last", "--out", out, "--device", "cpu")
     expected = Predictor.load("run", which="last").predict("new.csv", id="customer")
-    with open("mine.csv", newline="") as file:
+    with open(out, newline="") as file:
         assert list(csv.reader(file)) == [expected.header, *expected.rows()]
     assert works("predict", "arrays", "x.npz").startswith("60 samples: ")
 
@@ -120,17 +121,17 @@ def write_without(column):
         (
             ["run", "new.csv", "--out", "new.xlsx"],
             2,
-            "Parameter `out` should be a .csv file. Found `out = 'new.xlsx'`.",
+            "Parameter `--out` should be a .csv file. Found `--out 'new.xlsx'`.",
         ),
-        (
-            ["run", "new.csv", "--out", "no/such/p.csv"],
-            1,
-            "There is no folder no/such for p.csv. Create it, or choose another.",
-        ),
-        (["run", "new.csv", "--weights", "worst"], 2, "Parameter `weights` should be one of averaged, last, best."),
+        (["run", "new.csv", "--out", "x.npz/p.csv"], 1, "Cannot use x.npz: File exists. A folder is needed there."),
+        (["run", "new.csv", "--weights", "worst"], 2, "Parameter `--weights` should be one of averaged, last, best."),
         (["run", "new.csv", "--id", "tickets"], 1, "`new.csv` has no column `tickets`. Found `ticket`, "),
-        (["arrays", "x.npz", "--id", "x"], 1, "Parameter `id` should be left out: the run was not trained on a table."),
-        (["run", "new.csv", "--device", "tpu"], 2, "Parameter `device` should be auto, cpu, cuda or cuda:N."),
+        (
+            ["arrays", "x.npz", "--id", "x"],
+            1,
+            "Parameter `--id` should be left out: the run was not trained on a table.",
+        ),
+        (["run", "new.csv", "--device", "tpu"], 2, "Parameter `--device` should be auto, cpu, cuda or cuda:N."),
     ],
 )
 def test_invalid_input_gives_one_line_error_and_writes_nothing(arguments, code, message):
@@ -153,13 +154,13 @@ def test_invalid_input_gives_one_line_error_and_writes_nothing(arguments, code, 
     ("arguments", "code", "message"),
     [
         (["nowhere", "--onnx", "x.onnx"], 1, "There is no folder nowhere."),
-        (["run"], 2, "Parameter `onnx` should be the file to write, as in --onnx classifier.onnx."),
-        (["run", "--onnx", "x.pt"], 2, "Parameter `onnx` should be a .onnx file."),
+        (["run"], 2, "The option `--onnx` is missing. Give the file to write, as in --onnx classifier.onnx."),
+        (["run", "--onnx", "x.pt"], 2, "Parameter `--onnx` should be a .onnx file."),
         (["run", "--onnx", "existing.onnx"], 2, f"existing.onnx {EXISTS} --onnx FILE.onnx."),
-        (["run", "--onnx", "x.onnx", "--weights", "first"], 2, "Parameter `weights` should be one of"),
+        (["run", "--onnx", "x.onnx", "--weights", "first"], 2, "Parameter `--weights` should be one of"),
         (["new.csv", "--onnx", "x.onnx"], 1, "new.csv is not a run folder"),
-        (["run", "--onnx", "no/such/x.onnx"], 1, "There is no folder no/such for x.onnx."),
-        (["run", "--onnx", "run"], 2, "Parameter `onnx` should be a .onnx file."),
+        (["run", "--onnx", "x.npz/x.onnx"], 1, "Cannot use x.npz: File exists. A folder is needed there."),
+        (["run", "--onnx", "run"], 2, "Parameter `--onnx` should be a .onnx file."),
         (["damaged", "--onnx", "x.onnx"], 1, "damaged/preprocessing.json cannot be used"),
         (["older", "--onnx", "x.onnx"], 1, "older has no preprocessing.json"),
         (["cut", "--onnx", "x.onnx"], 1, "cut/last.safetensors cannot be used"),
@@ -194,9 +195,9 @@ def test_export_reports_missing_packages_before_it_starts(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("onnxscript") is None, reason='needs pip install "torch-ogc[onnx]"')
 def test_export_writes_onnx():
-    output = works("export", "arrays", "--onnx", "arrays.onnx")
-    assert "arrays.onnx: inputs float32 (N, 3) -> probabilities float32 (N, 2)\n" in output
-    assert Path("arrays.onnx").stat().st_size > 100
+    output = works("export", "arrays", "--onnx", "new/arrays.onnx")
+    assert "new/arrays.onnx: inputs float32 (N, 3) -> probabilities float32 (N, 2)\n" in output
+    assert Path("new/arrays.onnx").stat().st_size > 100
 
 
 @pytest.mark.parametrize("command", ["predict", "export"])

@@ -122,8 +122,8 @@ def test_loss_named_by_the_user_runs(tmp_path, monkeypatch):
     assert f">{hint}<" in report
     (tmp_path / "run/nonfinite.json").unlink()
     for other, words in (
-        ("gce", "`method` should be that of run"),
-        ("evil.py:Other", "`method` should be that of run"),
+        ("gce", "`--method` should be that of run"),
+        ("evil.py:Other", "`--method` should be that of run"),
     ):
         assert words in ogc("train", "--resume", "run", "--method", other)[1]
     file.write_text(f"{LOSS}\n")

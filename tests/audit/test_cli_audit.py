@@ -365,7 +365,7 @@ def test_copies_a_folder_with_files_under_their_new_labels(photos, monkeypatch):
     assert [path.name for path in Path("new").iterdir()] == ["photos"]
     works("train", "new/photos", *FOLDER, "--out", "again")
 
-    fails(2, "Parameter `copy` should be a new folder: nothing is overwritten.", *apply, "--copy", "new/photos")
+    fails(2, "Parameter `--copy` should be a new folder: nothing is overwritten.", *apply, "--copy", "new/photos")
     fails(2, "outside of", *apply, "--copy", photos / "fixed")
     fails(2, "Pass either --out FILE or --copy DIR, and not both.", *apply)
     fails(2, "Pass either --out FILE or --copy DIR, and not both.", *apply, "--copy", "x", "--out", "x.csv")
@@ -552,7 +552,11 @@ def test_reordered_fixed_labels_are_rejected(table):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "Parameter `RUN|DATA` should be one path, or --folder or --table instead. Found `RUN|DATA = None`."),
+        (
+            [],
+            2,
+            "The argument `RUN|DATA` is missing. Give the folder of a finished run, a table, a folder of images or",
+        ),
         (["t.csv", "--folder", "x"], 2, "should be one path"),
         (["nowhere"], 2, "or the folder of a finished run of ogc train. Found `RUN|DATA = 'nowhere'`."),
         (
@@ -566,16 +570,20 @@ def test_reordered_fixed_labels_are_rejected(table):
             2,
             "Parameter `RUN|DATA` should be an existing folder of images, table or .npz file, or the folder of a",
         ),
-        (["t.csv"], 2, "Parameter `label` should be given"),
+        (
+            ["t.csv"],
+            2,
+            "The column with the labels is missing. Give it with --label (label=... in Python). `t.csv` has `",
+        ),
         (["t.csv", "--label", "kind", "--method", "cee"], 2, "There is no method named 'cee'. Did you mean ce"),
-        (["folder", "--id", "x"], 2, "Parameter `id` should be omitted with folder"),
+        (["folder", "--id", "x"], 2, "Parameter `--id` should be omitted with folder"),
         (["--folder", "nowhere"], 1, "There is no folder `nowhere`."),
         (["--table", "nowhere.csv", "--label", "y"], 1, "There is no `nowhere.csv`."),
-        (["--table", "x.npz", "--label", "y"], 2, "Parameter `table` should be a file that ends in one of .csv"),
-        (["--table", "t.csv"], 2, "Parameter `label` should be given"),
+        (["--table", "x.npz", "--label", "y"], 2, "Parameter `--table` should be a file that ends in one of .csv"),
+        (["--table", "t.csv"], 2, "The column with the labels is missing."),
         (["--table", "t.csv", "--label", "nope"], 1, "has no column `nope`"),
         (["--table", "t.csv", "--label", "kind", "--set", "surveys=0"], 2, "Parameter `surveys` should be above 0"),
-        (["--folder", ".", "--label", "kind"], 2, "Parameter `label` should be omitted with folder"),
+        (["--folder", ".", "--label", "kind"], 2, "Parameter `--label` should be omitted with folder"),
     ],
 )
 def test_invalid_arguments_fail_before_training(arguments, code, message):
@@ -588,9 +596,9 @@ def test_invalid_arguments_fail_before_training(arguments, code, message):
 
 
 def test_training_options_are_rejected_for_a_run(digits):
-    fails(2, "Parameter `epochs` cannot be combined with a run, which is already", "audit", digits, "--epochs", "3")
-    fails(2, "Parameter `set` cannot be combined with a run", "audit", digits, "--set", "lr=1")
-    fails(2, "Parameter `method` cannot be combined with a run", "audit", digits, "--method", "ce")
+    fails(2, "Parameter `--epochs` cannot be combined with a run, which is already", "audit", digits, "--epochs", "3")
+    fails(2, "Parameter `--set` cannot be combined with a run", "audit", digits, "--set", "lr=1")
+    fails(2, "Parameter `--method` cannot be combined with a run", "audit", digits, "--method", "ce")
 
 
 def test_help_has_examples_of_audit_and_apply():
@@ -695,7 +703,7 @@ def test_apply_changes_only_accepted_labels(table):
     assert likely.keys() & decided
     result = ogc("audit", "apply", table, "--accept-above", "50", "--out", "no.csv")
     assert result.exit_code == 2
-    assert "Parameter `accept_above` should be a probability in [0, 1]. Found `accept_above = 50.0`." in result.stderr
+    assert "Parameter `--accept-above` should be a probability in [0, 1]. Found `--accept-above 50.0`." in result.stderr
 
 
 def test_original_is_never_overwritten(table):
@@ -706,7 +714,7 @@ def test_original_is_never_overwritten(table):
     for out in ("t.csv", "../" + Path.cwd().name + "/t.csv", "soft.csv", "hard.csv", "d.csv"):
         fails(
             2,
-            "Parameter `out` should be a new file",
+            "Parameter `--out` should be a new file",
             "audit",
             "apply",
             table,
@@ -717,7 +725,15 @@ def test_original_is_never_overwritten(table):
         )
     fails(2, "outside of", "audit", "apply", table, "--out", table / "audit/issues.csv")
     fails(2, "a .csv file, like", "audit", "apply", table, "--out", "t.tsv")
-    fails(2, "Parameter `copy` should be omitted, because only folders", "audit", "apply", table, "--copy", "new")
+    fails(
+        2,
+        "of images are copied. Use --out (out=... in Python). Found `--copy 'new'`.",
+        "audit",
+        "apply",
+        table,
+        "--copy",
+        "new",
+    )
     assert Path("t.csv").read_bytes() == before
     assert Path("soft.csv").is_symlink()
 
@@ -726,7 +742,7 @@ def test_existing_files_are_not_overwritten(table):
     Path("mine.csv").write_text("corrected by hand")
     Path("loose.csv").symlink_to("nowhere.csv")
     for name in ("mine.csv", "loose.csv"):
-        fails(2, "Parameter `out` should be a new file", "audit", "apply", table, "--out", name)
+        fails(2, "Parameter `--out` should be a new file", "audit", "apply", table, "--out", name)
     assert Path("mine.csv").read_text() == "corrected by hand"
     assert Path("loose.csv").is_symlink()
 
@@ -760,7 +776,17 @@ def test_decisions_of_another_audit_are_rejected(table):
         "--out",
         "f.csv",
     )
-    fails(1, "Cannot use no.csv", "audit", "apply", table, "--decisions", "no.csv", "--out", "f.csv")
+    fails(
+        1,
+        "Cannot use no.csv: No such file or directory. Check the path.",
+        "audit",
+        "apply",
+        table,
+        "--decisions",
+        "no.csv",
+        "--out",
+        "f.csv",
+    )
     assert not Path("f.csv").exists()
 
 

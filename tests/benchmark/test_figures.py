@@ -279,7 +279,8 @@ def test_unusable_output_folder_is_reported_before_training(tmp_path, monkeypatc
     (tmp_path / "file").touch()
     result = ogc_figures("motivation", "--out", tmp_path / "file")
     assert result.exit_code == 1
-    assert result.stderr == f"Cannot use {tmp_path / 'file'}: File exists.\n"
+    fix = "A folder is needed there. Choose another, or move the file away."
+    assert result.stderr == f"Cannot use {tmp_path / 'file'}: File exists. {fix}\n"
 
 
 @pytest.mark.filterwarnings("default")
@@ -377,7 +378,7 @@ def test_missing_results_folder(tmp_path):
     [
         (("motivaton",), "There is no figure 'motivaton'. Did you mean motivation?"),
         (("tau", "--format", "jpg"), "There is no format 'jpg'. Did you mean png? Choose from png, svg, pdf."),
-        (("motivation", "--seed", "-1"), "Parameter `seed` should be in [0, 2**32). Found `seed = -1`."),
+        (("motivation", "--seed", "-1"), "Parameter `--seed` should be in [0, 2**32). Found `--seed -1`."),
     ],
 )
 def test_error_is_one_line(arguments, sentence):

@@ -588,7 +588,7 @@ LEFT_OUT = ", except trial runs (other settings, such as --epochs or --set), whi
     [
         (("cifar",), 2, "There is no table named 'cifar'. Did you mean cifar10"),
         (("--format", "htm"), 2, "There is no format 'htm'. Did you mean html?"),
-        (("cifar10", "--write", "x.md"), 2, "`write` should be used alone"),
+        (("cifar10", "--write", "x.md"), 2, "`--write` should be used alone"),
         (("cifar10", "--results", "nowhere"), 1, "nowhere has no runs of cifar10. To make them: ogc bench run cifar10"),
         ((), 1, "benchmarks/results/runs has no runs of any table. To make them: ogc bench run cifar10. To read"),
         (("--results", "."), 1, ". has no runs of any table."),
@@ -600,7 +600,7 @@ LEFT_OUT = ", except trial runs (other settings, such as --epochs or --set), whi
         (
             ("gce", "--out", "x.pdf"),
             2,
-            "`out` should be a file that ends in one of .txt, .md, .tex, .html, unless --format",
+            "`--out` should be a file that ends in one of .txt, .md, .tex, .html, unless --format",
         ),
         (("gce", "--all", "--out", "no/where.txt"), 1, "Cannot use no/where.txt: No such file"),
     ],

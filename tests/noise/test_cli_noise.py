@@ -219,7 +219,7 @@ def test_human_labels(monkeypatch):
         ("digits symmetric:half", "KIND:RATE, as in symmetric:0.5. Found `noise = 'symmetric:half'`"),
         ("digits symmetric:0.3 0.4", "`rate` should be given once: symmetric:0.3 includes it. Found `rate = 0.4`"),
         ("cifar10 file:0.3 --labels x.npy", "`rate` should be omitted with file"),
-        ("digits symmetric 0.5 --seed -1", "`seed` should be in [0, 2**32)"),
+        ("digits symmetric 0.5 --seed -1", "`--seed` should be in [0, 2**32)"),
         (
             "digits symmetry 0.5",
             "`kind` should be one of symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file. "
@@ -227,10 +227,13 @@ def test_human_labels(monkeypatch):
         ),
         ("mnist symmetric 0.5", "`source` should be one of digits, cifar10, cifar100, or a .npy or .csv file"),
         ("digits", "`source` should be a .npy or .csv file if KIND is missing"),
-        ("digits asymmetric 0.5", "`source` should be cifar10 or cifar100 with asymmetric; otherwise use pairflip"),
-        ("cifar10 blocks 0.5", "`source` should be cifar100 with blocks"),
-        ("a.npy instance 0.5", "it needs images"),
-        ("digits human:worse --labels x.pt", "`source` should be cifar10 or cifar100 with human:worse"),
+        (
+            "digits asymmetric 0.5",
+            "`noise` should be another kind with digits, such as pairflip: asymmetric needs cifar10 or ",
+        ),
+        ("cifar10 blocks 0.5", "`noise` should be another kind with cifar10, such as pairflip: blocks needs cifar100"),
+        ("a.npy instance 0.5", "instance needs images: digits, cifar10 or cifar100. Found `noise = 'instance'`."),
+        ("digits human:worse --labels x.pt", "human:worse needs cifar10 or cifar100"),
         ("cifar10 human:worse", "`--labels` should be the file of labels, with human:worse"),
         ("cifar10 human:worse 0.5 --labels x.pt", "`rate` should be omitted with human:worse"),
         ("digits symmetric 0.5 --labels x.npy", "`--labels` should be omitted"),
@@ -260,7 +263,11 @@ def test_unreadable_file_gives_a_one_line_error(tmp_path, arguments, message):
 
 def test_unwritable_or_invalid_file_gives_a_one_line_error(tmp_path):
     (tmp_path / "file").touch()
-    assert fails(noise("digits", "symmetric", "0.5", "--out", "file/a.npy"), 1, "Cannot use file: File exists.")
+    assert fails(
+        noise("digits", "symmetric", "0.5", "--out", "file/a.npy"),
+        1,
+        "Cannot use file: File exists. A folder is needed",
+    )
     np.save("bad.npy", np.array([-1, 0]))
     assert fails(
         noise("bad.npy", "symmetric", "0.5"), 1, "bad.npy contains the label -1, but labels should be in [0, 20000)."

@@ -174,49 +174,63 @@ def test_print_shows_the_recipe_without_training(calls, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("", 2, "Parameter `SOURCE` should be digits, a folder"),
+        ("", 2, "The argument `SOURCE` is missing. Give digits, a folder of images, a table or an .npz file, as in: "),
         ("digit", 2, "There is no `digit`. Did you mean digits?"),
         ("no/such.csv", 1, "There is no `no/such.csv`."),
         ("digits --set lrr=1", 2, "There is no parameter 'lrr'. Did you mean lr?"),
         ("digits --set learning_rate=1", 2, "There is no parameter 'learning_rate'. Did you mean lr?"),
         ("digits --method ogc", 2, "There is no method named 'ogc'. Did you mean ce+ogc?"),
-        ("digits --set lr", 2, "Parameter `set` should be KEY=VALUE, as in lr=0.05. Found `set = 'lr'`."),
-        ("digits --set =3", 2, "Parameter `set` should be KEY=VALUE"),
+        ("digits --set lr", 2, "Parameter `--set` should be KEY=VALUE, as in lr=0.05. Found `--set 'lr'`."),
+        ("digits --set =3", 2, "Parameter `--set` should be KEY=VALUE"),
         (
             "digits --set epochs=3 --epochs 4",
             2,
-            "Parameter `epochs` should be given once. Found `epochs = 'epochs=3'`.",
+            "Parameter `--set` should be omitted for epochs, which is already given. Found `--set 'epochs=3'`.",
         ),
-        ("digits --epochs 0", 2, "Parameter `epochs` should be greater than or equal to 1. Found `epochs = 0`."),
-        ("digits --seed -1", 2, "Parameter `seed` should be"),
+        ("digits --epochs 0", 2, "Parameter `--epochs` should be greater than or equal to 1. Found `--epochs 0`."),
+        ("digits --seed -1", 2, "Parameter `--seed` should be"),
         (
             "digits --seeds 1-3",
             2,
-            "Parameter `seeds` should be different whole numbers, as in 1,2,3. Found `seeds = '1-3'`.",
+            "Parameter `--seeds` should be different whole numbers, as in 1,2,3. Found `--seeds '1-3'`.",
         ),
-        ("digits --seed 1 --seeds 2", 2, "Parameter `seed` should be omitted with --seeds. Found `seed = 1`."),
+        ("digits --seed 1 --seeds 2", 2, "Parameter `--seed` should be omitted with --seeds. Found `--seed 1`."),
         ("digits --seeds 1,4294967296", 2, "Parameter `seed` should be less than 4294967296"),
         ("digits --method ce+ogx", 2, "There is no method named 'ce+ogx'. Did you mean ce+ogc"),
         ("digits --noise symmetric:2", 2, "Parameter `rate` should be in"),
         ("digits --set epochs=inf", 2, "Parameter `epochs` should be a valid integer. Found `epochs = 'inf'`."),
         ("digits --set size=32", 2, "Parameter `size` should be none with digits, which has features."),
-        ("digits --noise asymmetric:0.2", 2, "`source` should be cifar10 or cifar100 with asymmetric"),
+        (
+            "digits --noise asymmetric:0.2",
+            2,
+            "Parameter `--noise` should be another kind with digits, such as pairflip",
+        ),
         ("digits --recipe digitz", 2, "There is no recipe named 'digitz'. Did you mean digits?"),
-        ("digits --recipe no.toml", 1, "Cannot use no.toml: No such file or directory."),
+        ("digits --recipe no.toml", 1, "There is no recipe file no.toml. Check its path, or choose from cifar10, "),
+        (
+            "digits --recipe zero.toml",
+            2,
+            "Parameter `epochs` should be greater than or equal to 1. Found `epochs = 0`.",
+        ),
         ("digits --set network=timm:none_such", 1, "timm"),
-        ("digits --device tpu", 2, "Parameter `device` should be auto, cpu, cuda or cuda:N. Found `device = 'tpu'`."),
-        ("digits --engine fast", 2, "Parameter `engine` should be one of auto, loop, graph. Found `engine = 'fast'`."),
-        ("digits --device cpu --engine graph", 2, "Parameter `engine` should be auto or loop without a GPU"),
+        ("digits --device tpu", 2, "Parameter `--device` should be auto, cpu, cuda or cuda:N. Found `--device 'tpu'`."),
+        (
+            "digits --engine fast",
+            2,
+            "Parameter `--engine` should be one of auto, loop, graph. Found `--engine 'fast'`.",
+        ),
+        ("digits --device cpu --engine graph", 2, "Parameter `--engine` should be auto or loop without a GPU"),
         ("cifar10 --data nowhere", 1, "CIFAR-10 was not found in `"),
         ("--resume nowhere", 1, "There is no folder nowhere. Create a run with ogc train."),
         ("--resume .", 1, ". is not a run folder: it has no run.json."),
         ("digits --resume here", 2, "Parameter `source` cannot be combined with --resume, which uses"),
-        ("--resume here --set lr=1", 2, "Parameter `set` cannot be combined with --resume"),
-        ("--resume here --epochs 9", 2, "Parameter `epochs` cannot be combined with --resume"),
-        ("--resume here --print", 2, "Parameter `print` cannot be combined with --resume"),
+        ("--resume here --set lr=1", 2, "Parameter `--set` cannot be combined with --resume"),
+        ("--resume here --epochs 9", 2, "Parameter `--epochs` cannot be combined with --resume"),
+        ("--resume here --print", 2, "Parameter `--print` cannot be combined with --resume"),
     ],
 )
 def test_bad_value_fails_early_with_one_sentence(calls, arguments, code, message):
+    Path("zero.toml").write_text('base = "digits"\nepochs = 0\n')
     assert fails(train(*arguments.split()), code, message)
     assert not calls
     assert not Path("runs").exists()
@@ -267,20 +281,45 @@ def test_only_started_runs_get_a_report(monkeypatch):
     monkeypatch.setattr("ogc.report.report.write_report", written.append)
 
     def stop(jobs, **options):
-        jobs[0].out.mkdir(parents=True)
-        (jobs[0].out / "metrics.jsonl").touch()
+        for job in jobs:
+            job.out.mkdir(parents=True)
+            (job.out / "metrics.jsonl").touch()
+        options["watch"].began(0, epoch=0, epochs=2, steps=3)
         raise NonFinite("The loss is nan.")
 
     monkeypatch.setattr("ogc.training.session.train", stop)
+    monkeypatch.setattr("ogc.training.run_folder.read", lambda folder: None)
+    monkeypatch.setattr("ogc.report.report.balanced_sentences", lambda run: [])
+    monkeypatch.setattr("ogc.report.report.training_notes", lambda run: [])
     assert fails(train("digits", "--seeds", "0,1", "--out", "a"), 1, "The loss is nan.")
     assert written == [Path("a/seed-0")]
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "a/report.html"), KeyboardInterrupt()])
-def test_report_error_does_not_hide_another_error(monkeypatch, error):
+def test_failed_resume_prints_only_the_error():
+    X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    np.savez("x.npz", X=X, y=y)
+    assert train("x.npz", "--epochs", 1, "--out", "here").exit_code == 0
+    y[0] = 1
+    for changed, what in (((X, y), "the labels of the training"), ((X[:35], y[:35]), "the number of training")):
+        np.savez("x.npz", X=changed[0], y=changed[1])
+        result = train("--resume", "here")
+        assert fails(result, 1, f"here/last.safetensors belongs to other data: {what} samples changed")
+        assert result.stderr.endswith(". Restore the data, or train again.\n")
+        assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError(28, "No space left on device", "a/report.html"), "[Errno 28] No space left"),
+        (KeyboardInterrupt(), "it was interrupted.\n"),
+    ],
+)
+def test_report_error_does_not_hide_another_error(monkeypatch, error, why):
     def stop(jobs, **options):
         jobs[0].out.mkdir(parents=True)
         (jobs[0].out / "metrics.jsonl").touch()
+        options["watch"].began(0, epoch=0, epochs=2, steps=3)
         raise Interrupted(signal.SIGTERM, {jobs[0].out: "ce"})
 
     def full(folder):
@@ -290,7 +329,7 @@ def test_report_error_does_not_hide_another_error(monkeypatch, error):
     monkeypatch.setattr("ogc.report.report.write_report", full)
     result = train("digits", "--out", "a")
     assert fails(result, 143, "Stopped by SIGTERM. Resume with: ogc train --resume a")
-    assert "The report could not be written: " in result.stdout
+    assert f"The report could not be written: {why}" in result.stdout
 
 
 def test_report_error_is_printed(monkeypatch):

@@ -96,8 +96,8 @@ def test_parse_valid_sources():
         ("row.csv", {}, FileNotFoundError, r"There is no `row\.csv`\. Did you mean rows\.csv"),
         ("no/such/folder", {}, FileNotFoundError, "There is no `no/such/folder`"),
         (__file__, {}, ValueError, "is not a supported data source"),
-        ("rows.csv", {}, ValueError, r"`label` should be given: the column of `rows\.csv` with the labels"),
-        ("x.npy", {}, ValueError, r"`labels` should be given with `x\.npy`: a file of labels"),
+        ("rows.csv", {}, ValueError, r"Give it with --label \(label=\.\.\. in Python\)\. `rows\.csv` has `a`, `b`, "),
+        ("x.npy", {}, ValueError, r"The labels of `x\.npy` are missing\. Give their file with --labels"),
         (
             "digits",
             {"val": 0.1},
@@ -243,9 +243,14 @@ def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "name", "changes", "message"),
     [
-        ("digits", "digits", {"noise": "asymmetric:0.4"}, "`source` should be cifar10 or cifar100 with asymmetric"),
-        ("cifar10", "cifar10", {"noise": "blocks:0.4"}, "`source` should be cifar100 with blocks"),
-        ("digits", "digits", {"noise": "human:worse"}, "`source` should be cifar10 or cifar100 with human:worse"),
+        (
+            "digits",
+            "digits",
+            {"noise": "asymmetric:0.4"},
+            "`noise` should be another kind with digits, such as pairflip",
+        ),
+        ("cifar10", "cifar10", {"noise": "blocks:0.4"}, "blocks needs cifar100. Found `noise = 'blocks'`"),
+        ("digits", "digits", {"noise": "human:worse"}, "human:worse needs cifar10 or cifar100"),
         (
             "cifar10",
             "cifar10",
@@ -253,7 +258,7 @@ def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
             "`noise` should be human:KIND with cifar10, where KIND is one of clean",
         ),
         ("cifar10", "cifar10", {"noise": "file"}, "`labels` should be the label file"),
-        ("webvision", "webvision", {"noise": "instance:0.1"}, "it needs images"),
+        ("webvision", "webvision", {"noise": "instance:0.1"}, "instance needs images: digits"),
         ("digits", "digits", {"network": "resnet18"}, "`network` should be mlp with digits, which has features"),
         ("digits", "digits", {"augment": "cifar"}, "`augment` should be none with digits"),
     ],

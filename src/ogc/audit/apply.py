@@ -83,7 +83,12 @@ def apply(
     changed = sum(old != new for old, new in zip(audit.given, labels, strict=True))
     copied = None
     if out is None:
-        require(kind == "folder", "copy", "omitted, because only folders of images are copied; use `out`", str(target))
+        require(
+            kind == "folder",
+            "copy",
+            "omitted: only folders of images are copied. Use --out (out=... in Python)",
+            str(target),
+        )
         assert source is not None
         copied = copy_folder(audit, labels, source, target)
     elif source is not None and kind in WRITERS:

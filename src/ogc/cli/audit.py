@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from typer.core import TyperGroup
 from .._require import printable, require
 from . import options as shared
 from . import train as training
-from .command import command, given
+from .command import as_typed, command, given
 from .errors import SIGNALLED, is_first_process, reported
 from .output import make_console, say, warnings_as_notes
 
@@ -57,12 +58,12 @@ class AuditOptions:
         from ..training.source import NAMED, TABLES
 
         paths = [path for path in (self.source, self.folder, self.table) if path is not None]
-        require(
-            len(paths) == 1,
-            "RUN|DATA",
-            "one path, or --folder or --table instead",
-            list(map(str, paths)) or None,
-        )
+        if not paths:
+            raise ValueError(
+                "The argument `RUN|DATA` is missing. Give the folder of a finished run, a table, a folder of images or "
+                "an .npz file, as in: ogc audit customers.csv --label churned."
+            )
+        require(len(paths) == 1, "RUN|DATA", "one path, or --folder or --table instead", list(map(str, paths)))
         if self.source is not None and (self.source / RUN).is_file():
             for name in given(self):
                 if name != "source":
@@ -185,7 +186,7 @@ def _train(options: training.TrainOptions, console: Console) -> Path:
     require(surveys > 0, "surveys", "above 0, because an audit is based on them", surveys)
     check_size(plan.source)
     try:
-        with reported(**training.HINTS):
+        with reported(**training.HINTS, reworded=partial(as_typed, options)):
             training.run(replace(options, out=folder), console)
     except typer.Exit as stop:
         if stop.exit_code > SIGNALLED and folder.exists():

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, get_type_hints
+
+from typer.models import OptionInfo, ParameterInfo
 
 from .errors import reported
 
@@ -23,8 +27,9 @@ def command(*, stopped: str = "Stopped.", out_of_memory: str = "use --device cpu
         hints = get_type_hints(options, include_extras=True)
 
         def call(**values: object) -> None:
-            with reported(stopped, out_of_memory):
-                function(options(**values))
+            chosen = options(**values)
+            with reported(stopped, out_of_memory, partial(as_typed, chosen)):
+                function(chosen)
 
         parameters = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
@@ -50,8 +55,27 @@ def defaults(options: type) -> dict[str, Any]:
 
 
 def given(options: object) -> list[str]:
-    """Return the options that differ from their defaults, by their names on the command line."""
+    """Return the arguments and options that differ from their defaults, by their names on the command line."""
+    return list(_given(options))
+
+
+def as_typed(options: object, message: str) -> str:
+    """Rewrite an error message of Python if it is about an option given in the command: `val = 2` -> `--val 2`."""
+    found = re.match(r"Parameter `([\w-]+)`", message)
+    name = "" if found is None else found[1].replace("_", "-")
+    if found is None or not isinstance(_given(options).get(name), OptionInfo):
+        return message
+    message = message.replace(found[0], f"Parameter `--{name}`", 1)
+    return message.replace(f"Found `{found[1]} = ", f"Found `--{name} ", 1)
+
+
+def _given(options: object) -> dict[str, ParameterInfo]:
+    """Return how typer declares the fields that differ from their defaults, by their names on the command line."""
     hints = get_type_hints(type(options), include_extras=True)
     changed = [name for name, default in defaults(type(options)).items() if getattr(options, name) != default]
-    declared = {name: hints[name].__metadata__[0].default for name in changed}  # where typer keeps "--set"
-    return [(text if isinstance(text, str) else name).lstrip("-").replace("_", "-") for name, text in declared.items()]
+    found = {}
+    for name in changed:
+        info = hints[name].__metadata__[0]
+        text = info.default if isinstance(info.default, str) else name  # where typer keeps "--set"
+        found[text.lstrip("-").replace("_", "-")] = info
+    return found

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from .._require import require
 from . import options as shared
 from .command import command
 from .output import make_console, say
@@ -37,10 +36,10 @@ def export(options: ExportOptions) -> None:
 
     console, path = make_console(), options.onnx
     shared.check_weights(options.weights)
-    require(path is not None, "onnx", "the file to write, as in --onnx classifier.onnx", None)
-    assert path is not None
-    shared.check_new_file("onnx", path, ".onnx")
+    if path is None:
+        raise ValueError("The option `--onnx` is missing. Give the file to write, as in --onnx classifier.onnx.")
     predictor = Predictor.load(options.run, which=options.weights)
+    shared.check_new_file("onnx", path, ".onnx")
     require_packages()
     own = predictor.preprocessing
     say(console, "Exporting. This takes a few seconds.")

@@ -55,12 +55,11 @@ def check_weights(weights: str) -> None:
 
 
 def check_new_file(option: str, path: Path, suffix: str) -> None:
-    """Refuse a file of another type, and one that exists: commands do not overwrite files."""
+    """Refuse a file of another type, and one that exists: commands do not overwrite files. Create its folder."""
     require(path.suffix.lower() == suffix, option, f"a {suffix} file", str(path))
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path} exists, and is not overwritten. Choose another file with --{option} FILE{suffix}.")
-    if not path.parent.is_dir():  # reported before the work, not after it
-        raise FileNotFoundError(f"There is no folder {path.parent} for {path.name}. Create it, or choose another.")
+    path.parent.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
 
 
 def parse_settings(changes: Iterable[str], given: dict[str, object], example: str) -> dict[str, object]:
@@ -69,7 +68,7 @@ def parse_settings(changes: Iterable[str], given: dict[str, object], example: st
     for change in changes:
         name, equals, value = (part.strip() for part in change.partition("="))
         require(bool(equals and name), "set", f"KEY=VALUE, as in {example}", change)
-        require(name not in found, name, "given once", change)
+        require(name not in found, "set", f"omitted for {name}, which is already given", change)
         found[name] = value
     return found
 

@@ -71,10 +71,10 @@ def predict(options: PredictOptions) -> None:
 def _summary(found: Predictions) -> str:
     """Count the predictions of each class.
 
-    "3 rows: 2 yes, 1 no."
+    "3 rows: yes (2), no (1)."
     """
     what = {"path": "image", "sample": "sample"}.get(found.id_name, "row") + ("" if len(found) == 1 else "s")
     common = Counter(found.predicted).most_common()
-    counts = ", ".join(f"{count:,} {name}" for name, count in common[:MOST_CLASSES])
+    counts = ", ".join(f"{name} ({count:,})" for name, count in common[:MOST_CLASSES])
     rest = sum(count for _, count in common[MOST_CLASSES:])
-    return f"{len(found):,} {what}: {counts}{f', {rest:,} of other classes' if rest else ''}."
+    return f"{len(found):,} {what}: {counts}{f', other classes ({rest:,})' if rest else ''}."

@@ -89,7 +89,11 @@ class TrainOptions:
         require(self.engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", self.engine)
         device = pick_device(self.device)
         require(self.engine != "graph" or device.type == "cuda", "engine", "auto or loop without a GPU", self.engine)
-        require(bool(self.resume) or self.source is not None, "SOURCE", "digits, a folder, a table, ...", self.source)
+        if self.source is None and not self.resume:
+            raise ValueError(
+                "The argument `SOURCE` is missing. Give digits, a folder of images, a table or an .npz file, as in: "
+                "ogc train digits. To resume a run: ogc train --resume RUN."
+            )
         for name in given(self) if self.resume else ():
             if name not in WITH_RESUME:
                 raise ValueError(f"Parameter `{name}` cannot be combined with --resume, which uses the run's recipe.")
@@ -116,7 +120,7 @@ def train(options: TrainOptions) -> None:
 
 
 def run(options: TrainOptions, console: Console) -> None:
-    """Train, and write a report to the folder of every run, finished or not."""
+    """Train, and write a report to the folder of every run, finished or not. After an error, only of those begun."""
     from ..report.progress import Progress
     from ..report.table import table
     from ..training.session import train
@@ -130,8 +134,9 @@ def run(options: TrainOptions, console: Console) -> None:
             _show(plan, console)
             return
         jobs = _jobs(options, plan)
+        watch = Progress(console, jobs)
         try:
-            with Progress(console, jobs) as watch:
+            with watch:
                 results = train(
                     jobs,
                     device=options.device,
@@ -142,7 +147,7 @@ def run(options: TrainOptions, console: Console) -> None:
                 )
         except BaseException:
             if first:
-                _try_report(jobs, console)
+                _try_report([job for job, row in zip(jobs, watch.rows, strict=True) if row.steps], console)
             raise
         console.print(table(results))
         if first:
@@ -229,7 +234,8 @@ def _try_report(jobs: list[Job], console: Console) -> None:
     try:
         _report(jobs, console)
     except (Exception, KeyboardInterrupt) as error:
-        say(console, f"The report could not be written: {error}")
+        why = "it was interrupted." if isinstance(error, KeyboardInterrupt) else error
+        say(console, f"The report could not be written: {why}")
 
 
 def _report(jobs: list[Job], console: Console) -> None:

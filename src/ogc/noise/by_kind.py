@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .._require import require
+from .._require import either, require
 from .files import LabelFileError, LabelInfo, read_labels
 from .human import KINDS, cifar_n
 from .instance import instance_dependent
@@ -79,13 +79,15 @@ class Kind(NamedTuple):
 
     def check_source(self, source: str, *, with_images: Sequence[str]) -> None:
         """Raise ``ValueError`` if this noise is not defined for a data source."""
+        known, what = [source], ""
         if self.name in ("asymmetric", "blocks"):
             known = [name for name, kind in PAIRS if kind == self.name]
-            require(source in known, "source", f"{' or '.join(known)} with {self.name}; otherwise use pairflip", source)
         if self.name == "instance":
-            require(source in with_images, "source", f"one of {', '.join(with_images)}: it needs images", source)
+            known, what = [*with_images], "images: "
         if self.name.startswith("human:"):
-            require(source in ("cifar10", "cifar100"), "source", f"cifar10 or cifar100 with {self.name}", source)
+            known = ["cifar10", "cifar100"]
+        rule = f"another kind with {source}, such as pairflip: {self.name} needs {what}{either(known)}"
+        require(source in known, "noise", rule, self.name)
 
     def make(
         self, truth: Truth, *, seed: int, file: Path | None = None, column: str | None = None

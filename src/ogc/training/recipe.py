@@ -248,6 +248,8 @@ def by_name(name: str) -> Recipe:
 def from_toml(path: str | Path) -> Recipe:
     """Read a recipe: ``base = "cifar10"``, then the changes, with ``[parameters]`` for those of the method."""
     path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no recipe file {path}. Check its path, or choose from {', '.join(RECIPES)}.")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         base = values.pop("base", None)

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from .. import data
-from .._require import did_you_mean, require
+from .._require import did_you_mean, few, require
 from ..data import Dataset, Loaded
 from ..data.download import Progress
 from ..data.images import ImageFiles
+from ..data.table import read_as_found
 from ..noise import LabelInfo
 from ..noise.by_kind import Kind, Truth
 from ..noise.human import PUBLISHED, SITE
@@ -83,9 +84,16 @@ class Source(Checked):
         for name, value in given.items():
             allowed = [kind for kind, options in OPTIONS.items() if name in options]
             require(kind in allowed, name, f"omitted with {kind}: it is only for {', '.join(allowed)}", str(value))
-        require(kind != "table" or label is not None, "label", f"given: the column of `{text}` with the labels", label)
-        features_alone = kind == "arrays" and Path(text).suffix.lower() == ".npy"
-        require(not features_alone or labels is not None, "labels", f"given with `{text}`: a file of labels", labels)
+        if kind == "table" and label is None:
+            columns = few(list(read_as_found(Path(text).expanduser())), 20)
+            raise ValueError(
+                f"The column with the labels is missing. Give it with --label (label=... in Python). `{text}` has "
+                f"{columns}."
+            )
+        if kind == "arrays" and Path(text).suffix.lower() == ".npy" and labels is None:
+            raise ValueError(
+                f"The labels of `{text}` are missing. Give their file with --labels (labels=... in Python)."
+            )
         if kind == "folder" and true is not None:
             given["true"] = str(Path(true).absolute())
         paths = {name: value.expanduser().absolute() for name, value in given.items() if isinstance(value, Path)}
