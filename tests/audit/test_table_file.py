@@ -118,6 +118,18 @@ def test_parquet_keeps_types_metadata_and_the_other_columns(tmp_path, labels):
     assert found.select(["n", "t"]).equals(original.select(["n", "t"]))
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_parquet_keeps_all_categories_in_their_order(tmp_path, ordered):
+    categories, indices = pa.array(["fraud", "leaves", "stays"]), pa.array([2, 1, None, 2, 1], pa.int8())
+    labels = pa.DictionaryArray.from_arrays(indices, categories, ordered=ordered)
+    parquet.write_table(pa.table({"label": labels}), tmp_path / "t.parquet", row_group_size=2)
+    (tmp_path / "out.parquet").write_bytes(with_labels(tmp_path / "t.parquet", "label", {1: "leaves"}))
+    found = parquet.read_table(tmp_path / "out.parquet").column("label")
+    assert found.type == labels.type
+    assert found.to_pylist() == ["leaves", "leaves", None, "stays", "leaves"]
+    assert found.combine_chunks().dictionary.equals(categories)
+
+
 def test_semicolons_are_kept_and_labels_with_one_are_quoted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x;note;y\n1,5;a, b;p\n2,5;c;q;\n".replace("q;", "q"))

@@ -78,6 +78,13 @@ def _parquet_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> 
     for number, label in labels.items():
         values[number - 1] = named[label]
     field = table.schema.field(at)
+    if pyarrow.types.is_dictionary(field.type):  # of which all categories are kept, in their order
+        categories = table.column(at).unify_dictionaries().chunk(0).dictionary
+        place = {value: i for i, value in enumerate(categories.to_pylist())}
+        indices = pyarrow.array([place.get(value) for value in values], field.type.index_type)
+        changed = pyarrow.DictionaryArray.from_arrays(indices, categories, ordered=field.type.ordered)
+    else:
+        changed = pyarrow.array(values, type=field.type)
     buffer = io.BytesIO()
-    parquet.write_table(table.set_column(at, field, pyarrow.array(values, type=field.type)), buffer)
+    parquet.write_table(table.set_column(at, field, changed), buffer)
     return buffer.getvalue()
