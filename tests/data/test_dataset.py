@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ogc.data import Dataset
+from ogc.data.images import ImageFiles
 from ogc.data.split import stratified_split
 
 
@@ -48,6 +49,12 @@ def test_with_given_keeps_the_true_labels():
 def test_mismatched_parts_are_rejected(changed):
     with pytest.raises(ValueError, match=rf"Parameter `(len\()?{next(iter(changed))}"):
         dataset(**changed)
+
+
+def test_repr_is_short():
+    assert repr(dataset()) == "Dataset(3 samples, 2 classes, inputs (3, 2), true labels known)"
+    images = dataset(inputs=ImageFiles(["missing.png"] * 3, 8), true=None)  # no file is read
+    assert repr(images) == "Dataset(3 samples, 2 classes, inputs (3, 3, 8, 8), true labels unknown)"
 
 
 def test_dataset_can_be_pickled():

@@ -84,6 +84,15 @@ def test_class_with_one_image_stays_in_training_with_warning(tmp_path):
     assert others["val"].given.tolist() == [0]
 
 
+def test_warns_if_classes_differ_only_in_case(tmp_path):
+    write(tmp_path, Cat=3, cat=3, dog=3)
+    if len(os.listdir(tmp_path)) < 3:
+        pytest.skip("The file system ignores case.")
+    with pytest.warns(UserWarning, match=r"The classes `Cat` and `cat` in `.*` differ only in case\. .* one folder\."):
+        train, _ = folder(tmp_path, val=0)
+    assert train.class_names == ("Cat", "cat", "dog")
+
+
 def test_nested_folders_hidden_files_and_other_files(tmp_path):
     write(tmp_path, cat=2, dog=2)
     write(tmp_path / "cat", deeper=1)

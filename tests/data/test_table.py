@@ -113,6 +113,22 @@ def test_warns_if_the_id_does_not_identify_rows(tmp_path):
             load(ids)
 
 
+def test_warns_if_classes_differ_only_in_case(tmp_path):
+    def load(*names):
+        return table(write(tmp_path / "x.csv", ["x,y", *(f"{i * i},{names[i % len(names)]}" for i in range(30))]), "y")
+
+    load("yes", "no")
+    with pytest.warns(UserWarning, match="differ only in case") as found:
+        train, _ = load("True", "False", "true", "TRUE", "no", "No")
+    assert train.class_names == ("False", "No", "TRUE", "True", "no", "true")  # not merged
+    assert [str(each.message) for each in found] == [
+        "The classes `No` and `no`, `TRUE` and `True` and `true` in the column `y` differ only in case. "
+        "If they are the same class, give all their rows the same spelling."
+    ]
+    with pytest.warns(UserWarning, match=r"`C` and `c` \(and 1 more\) in the column"):
+        load(*"aAbBcCdD")
+
+
 def test_val_may_be_a_file(iris):
     with pytest.warns(UserWarning, match=r"iris\.csv` is also the training file, so the accuracy on it is too high\."):
         train, others = table(iris, "kind", val=iris, test=iris)

@@ -50,7 +50,8 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
                 f"The data of {folder} came from Python. Pass it to the audit: "
                 f"ogc.audit.run.audit_run({str(folder)!r}, (train, sets))."
             )
-        data, info = load(run.source, run.recipe)
+        with warnings.catch_warnings(action="ignore"):  # already shown when the run was trained
+            data, info = load(run.source, run.recipe)
         added = info is not None
     train, sets = data
     surveyed = {"train": train, **{name: part for name, part in sets.items() if f"survey.{name}.margin" in run.samples}}

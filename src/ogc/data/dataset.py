@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from .._require import few, require
+from .._require import counted, few, printable, require
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from .columns import Encoder
+
+MOST_SPELLINGS = 3  # classes that a warning names
 
 
 class Inputs(Protocol):
@@ -54,6 +57,13 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def __repr__(self) -> str:
+        shape = getattr(self.inputs, "shape", None)
+        inputs = type(self.inputs).__name__ if shape is None else tuple(shape)
+        known = "unknown" if self.true is None else "known"
+        samples = counted(len(self), "sample")
+        return f"Dataset({samples}, {self.num_classes:,} classes, inputs {inputs}, true labels {known})"
+
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
@@ -75,6 +85,25 @@ class Dataset:
         """
         true = self.given.clone() if self.true is None else self.true
         return replace(self, given=torch.as_tensor(given, dtype=torch.int64), true=true)
+
+
+def warn_of_spellings(class_names: Sequence[str], where: str, remedy: str) -> None:
+    """Warn if classes differ only in case. They may be one class, but they are not merged.
+
+    :param where: location of the classes.
+    :param remedy: what to do if they are the same class.
+    """
+    spellings: dict[str, list[str]] = {}
+    for name in class_names:
+        spellings.setdefault(name.casefold(), []).append(f"`{printable(name)}`")
+    groups = [" and ".join(group) for group in spellings.values() if len(group) > 1]
+    if groups:
+        more = f" (and {len(groups) - MOST_SPELLINGS} more)" if len(groups) > MOST_SPELLINGS else ""
+        warnings.warn(
+            f"The classes {', '.join(groups[:MOST_SPELLINGS])}{more} {where} differ only in case. If they are the same "
+            f"class, {remedy}.",
+            stacklevel=3,
+        )
 
 
 def class_indices(

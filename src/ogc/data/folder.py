@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from .._require import counted, few
-from .dataset import Dataset, Loaded, class_indices
+from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
 from .images import SUFFIXES, ImageFiles
 from .split import stratified_split
 
@@ -42,6 +42,7 @@ def folder(
         raise ValueError(
             f"`{train_folder}` should have one sub-folder of images for each class. Found only `{class_names[0]}`."
         )
+    warn_of_spellings(class_names, f"in `{train_folder}`", "move all their images into one folder")
     parts = {"train": samples}
     for name in ("val", "test"):
         if train_folder != root and (root / name).is_dir():

@@ -39,6 +39,10 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.paths)
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return len(self), 3, self.size, self.size
+
     def __getitem__(self, index: Tensor) -> Tensor:
         index = index.nonzero().flatten() if index.dtype == torch.bool else index
         require(index.ndim == 1 and not index.is_floating_point(), "index", "(n,) integers or a mask", index.dtype)

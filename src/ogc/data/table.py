@@ -19,7 +19,7 @@ from torch import Tensor
 from .._extras import extra
 from .._require import counted, did_you_mean, few, require
 from .columns import Cell, Encoder, finite, is_missing
-from .dataset import Dataset, Loaded, class_indices
+from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
 from .split import stratified_split
 
 Table = dict[str, list[Cell]]  # by column
@@ -72,6 +72,7 @@ def table(
             stacklevel=2,
         )
     class_names = _class_names(rows[label], label, path)
+    warn_of_spellings(class_names, f"in the column `{label}`", "give all their rows the same spelling")
 
     def indices(part: Table, column: str, numbers: Sequence[int], file: Path) -> Tensor:
         return class_indices(part[column], class_names, f"`{file}`, column `{column}`,", numbers)
