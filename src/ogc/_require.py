@@ -46,10 +46,22 @@ def printable(text: str, longest: int = 40) -> str:
     """Shorten a name from a file, and replace control characters, which could change what a terminal shows.
 
     >>> printable("tab\\t" + 50 * "a", longest=10)
-    'tab�aaa...'
+    'tab�...aaa'
     """
-    kept = "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text[: longest + 1])
-    return kept if len(text) <= longest else f"{kept[: longest - 3]}..."
+    kept = cut_middle(text, longest)
+    return "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in kept)
+
+
+def cut_middle(text: str, longest: int = 40) -> str:
+    """Shorten a text in the middle, because long names often have the same beginning.
+
+    >>> cut_middle("Department of internal affairs", longest=20)
+    'Departmen... affairs'
+    """
+    if len(text) <= longest:
+        return text
+    tail = (longest - len("...")) // 2
+    return f"{text[: longest - len('...') - tail]}...{text[-tail:]}"
 
 
 def few(names: Sequence[object], most: int = 5) -> str:

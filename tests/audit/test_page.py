@@ -126,6 +126,13 @@ def test_long_cells_are_truncated():
     assert len(text) < 1_200_000  # ids are not truncated: the exported file identifies samples by them
 
 
+def test_long_class_names_with_the_same_beginning_remain_different():
+    names = tuple(f"Department of Agriculture and {what} affairs" for what in ("international", "internal"))
+    text = page(make_findings(C=2, names=names))
+    shown = set(re.findall(r'<th scope="row" title="[^"]*"><bdi>(.*)</bdi>', text))
+    assert shown == {"Department of Agric...ernational affairs", "Department of Agric...d internal affairs"}
+
+
 @pytest.mark.parametrize(
     ("shape", "size"),
     [((3, 100, 300), (64, 21)), ((3, 20, 10), (10, 20)), ((1, 64, 64), (64, 64)), ((3, 999, 1), (1, 64))],
@@ -572,6 +579,50 @@ def test_cards_do_not_repeat_the_id_and_the_labels(visit):
     card.focus()
     tab.keyboard.press("Enter")
     assert tab.locator("#detail-fields th").all_text_contents() == list(cells)  # the details have all columns
+
+
+@pytest.mark.slow
+def test_cards_round_numbers_and_show_the_end_of_long_names(visit):
+    cells = {
+        "20.359781270308765": "20.3598",
+        "-0.000012345678": "-0.0000123457",
+        "1234567.891234": "1234568",
+        "12345678901": "12345678901",
+        "1.2.3456789": "1.2.3456789",
+        "0.1234567 m": "0.1234567 m",
+        "1.5": "1.5",
+        "": "\u00a0",
+    }
+    columns = {f"c{c}": [cell] * 100 for c, cell in enumerate(cells)}
+    names = tuple(f"Department of Agriculture and {what} affairs" for what in ("international", "internal"))
+    tab = visit(page(make_findings(C=2, names=names, columns=columns)))
+    card = tab.locator(".card.current")
+    assert card.locator("dd").all_text_contents() == list(cells.values())
+    assert card.locator("dd span").first.get_attribute("title") == "20.359781270308765"
+    labels = {card.locator(".given").text_content(), card.locator(".suggested").text_content()}
+    assert labels == {"Department of Agric...ernational affairs", "Department of Agric...d internal affairs"}
+    for name in (".given", ".suggested"):
+        assert card.locator(name).evaluate("label => label.scrollHeight <= label.clientHeight"), "nothing is cut off"
+    assert tab.evaluate("[...document.querySelectorAll('#matrix bdi')].every(b => b.scrollWidth <= b.clientWidth)")
+    card.focus()
+    tab.keyboard.press("Enter")
+    assert tab.locator("#detail-fields td").all_text_contents() == [cell or "\u00a0" for cell in cells]
+
+
+@pytest.mark.slow
+def test_help_fits_a_phone_and_breaks_no_option(visit):
+    tab = visit(page(make_findings()), width=375)
+    tab.click("#ask")
+    assert tab.evaluate("document.getElementById('help').scrollWidth <= document.getElementById('help').clientWidth")
+    options = tab.locator("#help code span")
+    assert options.all_text_contents() == [
+        "--decisions decisions.csv",
+        "--out FILE",
+        "--copy DIR",
+        "--out FILE",
+        "--accept-above P",
+    ]
+    assert all(options.evaluate_all("all => all.map(span => span.getClientRects().length === 1)"))
 
 
 @pytest.mark.slow

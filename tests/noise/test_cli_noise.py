@@ -297,7 +297,7 @@ def test_confusion_picture(classes, numbers):
     assert figure.axes[1].get_ylabel() == f"{counted}colour: share of the true class (power scale)"
 
 
-@pytest.mark.parametrize("names", [(), ["class"] * 100, ["a class with a long name"] * 100])
+@pytest.mark.parametrize("names", [(), ["class"] * 100, ["a class with a long name"] * 100, ["x" * 300] * 100])
 @pytest.mark.parametrize("classes", [2, 10, 100])
 def test_no_text_of_the_confusion_picture_is_cut_off(classes, names):
     true = np.arange(classes).repeat(500)

@@ -21,7 +21,7 @@ from .. import __version__
 from .._csv import csv
 from .._files import checked_fields, json_lines, read_json, remove_leftovers, with_checksum, write_whole
 from .._provenance import commit
-from .._require import few, printable
+from .._require import cut_middle, few, printable
 from ..data.columns import finite
 from ..data.table import DELIMITERS, import_pyarrow
 from ..noise.files import labels_sha256
@@ -257,4 +257,4 @@ def decided(audit: Audit, path: Path | None, accept_above: float | None = None) 
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(cut_middle(text, 60))

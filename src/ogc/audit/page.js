@@ -8,9 +8,15 @@ const DONE = ["", "Accepted", "Kept", "Skipped"];
 const FIELDS_ON_CARD = 8, LONGEST = 300, LONGEST_NAME = 40;
 const TALLEST = 15e6;  // pixels; browsers cannot lay out much more
 const pictures = data.thumbnails.some(Boolean);
-const cut = (text, longest = LONGEST) => text.length > longest ? text.slice(0, longest - 1) + "…" : text;
-const cutMiddle = text => text.length > LONGEST ? text.slice(0, LONGEST / 2) + "…" + text.slice(-LONGEST / 2) : text;
-const names = data.classes.map(name => cut(name, LONGEST_NAME));
+function cutMiddle(text, longest = LONGEST) {
+  const tail = Math.floor((longest - 3) / 2);
+  return text.length > longest ? text.slice(0, longest - 3 - tail) + "..." + text.slice(-tail) : text;
+}
+function rounded(text) {  // to six digits, or to a whole number if that has more; other text is unchanged
+  const fraction = text.length > 8 && /^[+-]?\d+\.\d+(e[+-]?\d+)?$/i.test(text);
+  return fraction ? String(Number(Number(text).toPrecision(Math.max(6, text.indexOf("."))))) : text;
+}
+const names = data.classes.map(name => cutMiddle(name, LONGEST_NAME));
 const count = n => n.toLocaleString("en");
 const score = (i, digits = 3) => (data.score[i] / 1e4).toFixed(digits);
 const percent = share => (share >= 9950 ? ">99" : share < 50 ? "<1" : (share / 100).toFixed(0)) + "\u00a0%";
@@ -140,6 +146,7 @@ let columns = 1, columnWidth = 0, rowHeight = 0, gap = 0;
 gallery.className = pictures ? "pictures" : data.cells ? "rows" : "bare";
 const narrowest = {pictures: 11.25, rows: 19, bare: 15}[gallery.className];  // of a card, in rem
 if (pictures && names.some(name => name.length > 12)) gallery.classList.add("long");
+gallery.classList.toggle("two-lines", names.some(name => name.length > 22));
 
 function fillCard(card, i) {
   const one = selector => card.querySelector(selector);
@@ -158,7 +165,9 @@ function fillCard(card, i) {
 }
 
 function fieldOf(tag, i, c) {
-  const made = element(tag, ""), text = element("span", data.cells[i][c] || "\u00a0");
+  const cell = data.cells[i][c], shown = tag === "dd" ? rounded(cell) : cell;  // a card has less room than the details
+  const made = element(tag, ""), text = element("span", shown || "\u00a0");
+  if (shown !== cell) text.title = cell;
   text.classList.toggle("unusual", data.unusual[i].includes(c));
   made.append(text);
   return made;
@@ -173,7 +182,7 @@ function updateCard(card, i) {
   card.classList.toggle("decided", decided[i] > 0);
   card.tabIndex = here ? 0 : -1;
   const decision = decided[i] ? ", " + DONE[decided[i]].toLowerCase() : "";
-  card.setAttribute("aria-label", `${cut(data.ids[i], 80)}: given ${names[data.given[i]]}, ${source} ${suggestion(i)}, score ${score(i)}${decision}`);
+  card.setAttribute("aria-label", `${cutMiddle(data.ids[i], 80)}: given ${names[data.given[i]]}, ${source} ${suggestion(i)}, score ${score(i)}${decision}`);
   updateButtons(card, i, here ? 0 : -1);
 }
 
@@ -336,7 +345,7 @@ function undoLast() {
   const last = undo.pop();
   if (!last) return showStatus("There is nothing to undo.");
   set(last);
-  afterDecisions(last.length === 1 ? `Undone: ${cut(data.ids[last[0][0]], 60)}` : `Undone: ${count(last.length)} decisions`, last[0][0]);
+  afterDecisions(last.length === 1 ? `Undone: ${cutMiddle(data.ids[last[0][0]], 60)}` : `Undone: ${count(last.length)} decisions`, last[0][0]);
 }
 
 // --- files -------------------------------------------------------------------------------------------------------
@@ -414,7 +423,7 @@ function loadCsv(content) {  // names are compared as bytes, because they may no
 
 function fillDetails() {
   const i = current;
-  $("detail-id").textContent = cut(data.ids[i], 1000);
+  $("detail-id").textContent = cutMiddle(data.ids[i], 1000);
   $("details").querySelector(".detail").classList.toggle("plain", !draw($("details").querySelector("img"), i));
   const facts = [["given", names[data.given[i]]], ["suggested", hasSuggestion(i) ? `${names[data.predicted[i]]} (${percent(data.probability[i])})` : "–"]];
   if (chosen.has(i)) facts.push(["chosen", names[label(i)]]);

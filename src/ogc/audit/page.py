@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._require import cut_middle
 from ..rival_label import almost_all, unlearned
 from ..training.survey import hardly_learned, unsettled
 from .findings import Findings
@@ -153,8 +154,7 @@ def most_confused(confusion: Tensor) -> list[int]:
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    text = text[: longest + 1].encode(errors="replace").decode()
-    return text if len(text) <= longest else f"{text[: longest - 1]}\u2026"
+    return cut_middle(text, longest).encode(errors="replace").decode()
 
 
 def embedded(data: Any) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._require import require
+from .._require import printable, require
 from .files import LabelInfo
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def draw_confusion(info: LabelInfo, name: str, class_names: Sequence[str] = ()) 
             colour = "white" if share[row, column] > 0.25 else "black"
             axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=8)
     ticks = range(len(counts)) if few else range(0, len(counts), max(1, round(len(counts) / 100) * 10))
-    texts = [class_names[i] if few and class_names else str(i) for i in ticks]
+    texts = [printable(class_names[i], 30) if few and class_names else str(i) for i in ticks]
     tilted = max(map(len, texts)) > 3
     axes.set_xticks(ticks, texts, rotation=45 if tilted else 0, ha="right" if tilted else "center")
     axes.set_yticks(ticks, texts)
