@@ -603,6 +603,8 @@ def test_training_options_are_rejected_for_a_run(digits):
 
 def test_help_has_examples_of_audit_and_apply():
     output = works("audit", "--help")
+    assert "audit [OPTIONS]" in output
+    assert "audit --help' for help" in ogc("audit", "--unknown").stderr
     assert "ogc audit customers.csv --label churned --id customer" in output
     assert "ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv" in output
     assert "--skip-bad" in output

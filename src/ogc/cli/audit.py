@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from .._require import printable, require
 from . import options as shared
@@ -106,6 +106,20 @@ class ApplyOptions:
     ] = None
 
 
+class OwnContext(typer.Context):
+    """Context of a group's own command, which has no name."""
+
+    @property
+    def command_path(self) -> str:
+        return super().command_path.rstrip()
+
+
+class OwnCommand(TyperCommand):
+    """A group's own command."""
+
+    context_class = OwnContext
+
+
 class AuditGroup(TyperGroup):
     """Group that runs its own command unless a sub-command is named."""
 
@@ -120,7 +134,7 @@ class AuditGroup(TyperGroup):
 def group() -> typer.Typer:
     """Return ``audit`` with ``apply``."""
     app = typer.Typer(cls=AuditGroup, add_completion=False)
-    app.command(ITSELF)(audit)
+    app.command(ITSELF, cls=OwnCommand)(audit)
     app.command()(apply)
     return app
 
