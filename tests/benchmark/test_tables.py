@@ -427,6 +427,7 @@ def test_html(custom_loss):
     assert '<span class="off">-2.08 !</span>' in text
     assert "<b>91.80±0.13</b>" in text
     assert "<u>91.69±0.08</u>" in text
+    assert set(re.findall(r"font-weight: \w+", text)) == {"font-weight: 400"}, "only the best numbers are bold"
     assert "prefers-color-scheme: dark" in text
     assert "width=device-width" in text
     assert text.count("<table>") == 2

@@ -39,7 +39,7 @@ class Curve(NamedTuple):
 def figure_of(draw: Callable[[Axes], str]) -> Figure:
     """Draw one panel, titled with what ``draw`` returns. It is small, so that its text is readable on a phone."""
     figure = _new_figure((4.7, 3.3), dpi=200)
-    figure.suptitle(draw(figure.subplots()), x=0.01, ha="left", fontsize=10.5, weight="bold")
+    figure.suptitle(draw(figure.subplots()), x=0.01, ha="left", fontsize=10.5, weight="bold", wrap=True)
     return figure
 
 
@@ -188,7 +188,9 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
     return [centre + gap * (i - (members - 1) / 2) for centre, members in groups for i in range(members)]
 
 
-def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mapping[int, str]) -> str:
+def draw_tau(
+    axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mapping[int, str], when: str = "at the end"
+) -> str:
     """Draw tau over epochs, one line per run. Epochs without clipping are shaded."""
     for tau in taus:
         draw_curves(axes, [Curve("", tau, BLUE)], ylabel="tau (log scale)", drops={})
@@ -205,8 +207,8 @@ def draw_tau(axes: Axes, taus: Sequence[Sequence[float | None]], *, drops: Mappi
         axes.text(0.99, 0.98, words, transform=axes.transAxes, ha="right", va="top", color=GREY, fontsize=9)
     last = [run[-1] for run in taus if run[-1] is not None]
     if not last:
-        return "No gradient is clipped at the end"
-    return f"Gradients above tau are clipped: tau = {statistics.fmean(last):.3g} at the end"
+        return f"No gradient is clipped {when}"
+    return f"Clipping threshold: tau = {statistics.fmean(last):.3g} {when}"
 
 
 def draw_normals(axes: Axes, mixtures: Sequence[Mapping[str, float] | None]) -> str:

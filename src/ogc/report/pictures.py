@@ -43,11 +43,14 @@ class Picture(NamedTuple):
     figure: Figure
 
 
-def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor], true_rate: float | None = None) -> list[Picture]:
+def pictures(
+    epochs: Sequence[Epoch], samples: Mapping[str, Tensor], true_rate: float | None = None, *, when: str = "at the end"
+) -> list[Picture]:
     """Draw the pictures that apply to the run.
 
     :param samples: the content of samples.safetensors, or empty.
     :param true_rate: share of wrong labels among the surveyed ones, if it is known.
+    :param when: the time of the last epoch, for the titles.
     """
     if not epochs:
         return []
@@ -63,7 +66,7 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor], true_rate: 
         words = "Accuracy after each epoch on held-out data."
         if any(epoch.averaged for epoch in epochs):
             words += " Dashed: averaged weights."
-        add("accuracy", words, lambda axes: draw_accuracy(axes, epochs, drops))
+        add("accuracy", words, lambda axes: draw_accuracy(axes, epochs, drops, when))
     words = (
         "Share of training samples for which the network predicts the given label."
         if epochs[-1].memorised is None
@@ -81,13 +84,13 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor], true_rate: 
         add("noise", words, lambda axes: draw_noise(axes, surveys, len(epochs), true_rate))
     if any(epoch.tau for epoch in epochs):
         words = "tau, the largest slope of a sample's loss. The lower it is, the less a wrong label contributes."
-        add("tau", words, lambda axes: draw_tau(axes, [[epoch.tau for epoch in epochs]], drops=drops))
+        add("tau", words, lambda axes: draw_tau(axes, [[epoch.tau for epoch in epochs]], drops=drops, when=when))
     if any(epoch.ratio for epoch in epochs) and any(epoch.true_ratio for epoch in epochs):
         words = (
             "r(tau): mean gradient of noisy samples over that of clean ones, after clipping. Modelled: from the "
             "two normals that determine tau. True: from the true labels."
         )
-        add("ratio", words, lambda axes: draw_ratio(axes, epochs, drops))
+        add("ratio", words, lambda axes: draw_ratio(axes, epochs, drops, when))
     if "H" in samples and bool(samples["H"].isfinite().any()):
         words = "Cross entropy of the given label when each sample was last trained on."
         if epochs[-1].mixture:
@@ -96,7 +99,7 @@ def pictures(epochs: Sequence[Epoch], samples: Mapping[str, Tensor], true_rate: 
         add(
             "histogram",
             words,
-            lambda axes: draw_histogram(axes, samples["H"], wrong, mixture_of(epochs[-1]), xlabel=xlabel),
+            lambda axes: draw_histogram(axes, samples["H"], wrong, mixture_of(epochs[-1]), xlabel=xlabel, when=when),
         )
     return drawn
 
@@ -113,7 +116,7 @@ def lr_drops(epochs: Sequence[Epoch]) -> dict[int, str]:
     return falls if len(falls) <= max(3, len(epochs) // 10) else {}
 
 
-def draw_accuracy(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
+def draw_accuracy(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str], when: str) -> str:
     last = epochs[-1]
     curves = []
     for name, colour in zip(last.accuracy, itertools.cycle(COLOURS), strict=False):
@@ -125,7 +128,7 @@ def draw_accuracy(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str])
     ends = [f"{name} {100 * share:.1f} %" for name, share in last.accuracy.items()]
     if len(ends) == 1:  # more would be too long for a title
         ends += [f"averaged {100 * share:.1f} %" for share in last.averaged.values()]
-    return f"Accuracy at the end: {', '.join(ends)}"
+    return f"Accuracy {when}: {', '.join(ends)}"
 
 
 def draw_labels(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
@@ -169,10 +172,10 @@ def draw_noise(axes: Axes, surveys: Sequence[Point], epochs: int, true: float | 
     return rate if true is None else f"{rate}, true {100 * true:.1f} %"
 
 
-def draw_ratio(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str]) -> str:
+def draw_ratio(axes: Axes, epochs: Sequence[Epoch], drops: Mapping[int, str], when: str) -> str:
     modelled = Curve("modelled", [epoch.ratio for epoch in epochs], BLUE)
     true = Curve("true", [epoch.true_ratio for epoch in epochs], ORANGE, "--")
     draw_curves(axes, [modelled, true], ylabel="r(tau), noisy / clean (log scale)", drops=drops, log=True)
     axes.axhline(1, color=GREY, linewidth=0.8)
     ends = (f"{curve.label} {curve.values[-1]:.3g}" for curve in (modelled, true) if curve.values[-1])
-    return "r(tau) at the end: " + ", ".join(ends)
+    return f"r(tau) {when}: " + ", ".join(ends)

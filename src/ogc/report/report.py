@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +23,10 @@ from ..training.stopping import resume_command
 from ..training.survey import Point, hardly_learned, memorised_from, points_of, unsettled
 from .drawing import png, svg
 from .pictures import Picture, mixture_of, pictures
-from .table import clock
+from .table import better_best, clock
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 TEMPLATE = Path(__file__).with_name("report.html")
 FEW = 0.02  # share of labels. If fewer are memorised, they may be hard samples that the network learns late.
@@ -41,7 +45,8 @@ audit_run({folder!r}, (train, sets))  # the data of the job"""
 def write_report(folder: Path) -> list[Path]:
     """Write the pictures and ``report.html``, which embeds them. Return the paths."""
     run = read(folder)
-    drawn = pictures(run.epochs, run.samples, run.true_noise_rate)
+    when = "at the end" if run.finished else f"after epoch {len(run.epochs)}"
+    drawn = pictures(run.epochs, run.samples, run.true_noise_rate, when=when)
     files = {folder / f"{picture.name}.png": png(picture.figure) for picture in drawn}
     files[folder / REPORT] = page(run, drawn).encode("utf-8", "replace")  # folder names may be invalid UTF-8
     for path, content in files.items():
@@ -60,6 +65,7 @@ def page(run: StoredRun, drawn: Sequence[Picture]) -> str:
         title=", ".join(filter(None, (name, run.recipe.method, run.recipe.noise))),
         run=run,
         sentences=sentences(run),
+        whole_options=whole_options,
         numbers=headline(run),
         pictures=[(picture, Markup(svg(picture.figure, picture.name))) for picture in drawn],
         classes=classes[:FIRST_CLASSES],
@@ -71,6 +77,13 @@ def page(run: StoredRun, drawn: Sequence[Picture]) -> str:
         next_steps=next_steps(run),
     )
     return html.replace(" %", "\u00a0%")  # no line break before the sign
+
+
+def whole_options(text: str) -> Markup:
+    """Escape a text, with no line break after the hyphens of an option."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="whole">\g<0></span>', str(escape(text))))
 
 
 def headline(run: StoredRun) -> list[tuple[str, str]]:
@@ -224,7 +237,7 @@ def _accuracy(summary: Mapping[str, Any], epochs: int) -> str:
 def _best(summary: Mapping[str, Any], epochs: int) -> str:
     if epochs == 1:
         return ""
-    kind = "averaged_" if summary.get("averaged_best", -1.0) >= summary["best"] else ""
+    kind = better_best(summary)
     share = f"{100 * summary[f'{kind}best']:.1f} %{' (averaged)' if kind else ''}"
     return f" The best epoch, {summary[f'{kind}best_epoch']}, had {share}, but it was chosen on the same set."
 

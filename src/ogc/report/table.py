@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from .drawing import percent
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-BEST = "The best epoch is chosen on the set it is measured on, so its accuracy is too optimistic."
+BEST = "is chosen on the set it is measured on, so its accuracy is too optimistic."
 
 
 def distinguishing_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -45,6 +46,13 @@ def _named(field: str, recipe: Mapping[str, Any]) -> str:
     return f"{field} {value}"
 
 
+def _with_label_file(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the recipe of a run. If its labels are from a label file, its noise names this file."""
+    recipe, path = result["recipe"], (result["source"] or {}).get("labels")
+    added = recipe["noise"] is not None or result["facts"]["noise"] is None
+    return recipe if added or path is None else {**recipe, "noise": f"labels from {PurePath(path).name}"}
+
+
 def _key(recipe: Mapping[str, Any], fields: Sequence[str]) -> str:
     return json.dumps([recipe.get(field) for field in fields])
 
@@ -57,6 +65,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Group:
     from rich.console import Group
     from rich.text import Text
 
+    results = [{**result, "recipe": _with_label_file(result)} for result in results]
     recipes = [result["recipe"] for result in results]
     common = [field for field in ("name", "network", "noise") if len({recipe[field] for recipe in recipes}) == 1]
     fields = [field for field in distinguishing_fields(recipes) if field not in ("seed", "noise_seed")]
@@ -66,7 +75,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> Group:
     over = "mean over the last epochs" if len(epochs) > 1 else f"mean over the last {max(epochs, default=0)} epochs"
     over = "after the last epoch" if epochs == {1} else over
     averaged = any("averaged_last" in summary for summary in summaries)
-    what = f"Accuracy{' of the weights, and of their running average' if averaged else ''}: {over}. {BEST}"
+    of, either = (" of the weights, and of their running average", " of either") if averaged else ("", "")
+    what = f"Accuracy{of}: {over}. The best epoch{either} {BEST}"
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         rest = [field for field in result["recipe"] if field not in ("seed", "noise_seed")]
@@ -119,9 +129,15 @@ def _rows(named: Sequence[str], runs: Sequence[Mapping[str, Any]], sets: Sequenc
     for name in [name for name in sets if any(name in each for each in of_runs)] or [""]:
         found = [each.get(name, {}) for each in of_runs]
         on = name if len(sets) > 1 else "-"
-        accuracy = [on, *(percent(each.get(key) for each in found) for key in ("last", "averaged_last", "best"))]
+        accuracy = [on, *(percent(each.get(key) for each in found) for key in ("last", "averaged_last"))]
+        accuracy.append(percent(each.get(f"{better_best(each)}best") for each in found))
         rows.append(["", "", *accuracy, "", "", ""] if rows else [*named, *accuracy, *others])
     return rows
+
+
+def better_best(summary: Mapping[str, Any]) -> str:
+    """Return the prefix of the weights whose best epoch is better: "averaged_", or "" for the weights themselves."""
+    return "averaged_" if summary.get("averaged_best", -1.0) >= summary.get("best", 0.0) else ""
 
 
 def clock(seconds: float) -> str:
