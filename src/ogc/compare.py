@@ -155,7 +155,7 @@ def compare(
         results = train_jobs(jobs, device=device, side_by_side=side_by_side, address=address, console=console)
         return judge(jobs, results)
     chosen = pick_device(device)
-    check_folders([job._replace(recipe=resolve(job.recipe, chosen)) for job in jobs])
+    check_folders([job._replace(recipe=resolve(job.recipe, chosen, len(job.data[0]))) for job in jobs])
     size = side_by_side if chosen.type == "cuda" else len(jobs)
     results = []
     for start in range(0, len(jobs), size):

@@ -172,6 +172,14 @@ def test_jobs_need_different_folders(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("samples", "batch"), [(80, 16), (191, 16), (192, 32), (383, 32), (384, 64), (800, 64)])
+def test_automatic_batch_size_leaves_enough_steps(samples, batch):
+    [result] = train([job(n=samples, epochs=1, batch_size="auto", surveys=0)], device="cpu")
+    assert result["recipe"]["batch_size"] == result["facts"]["batch"] == batch
+    assert result["facts"]["steps"] == samples // batch
+    assert RECIPES["folder"].batch_size == RECIPES["folder-large"].batch_size == "auto"
+
+
 def test_indivisible_batches_are_rejected():
     with pytest.raises(ValueError, match="`batch_size` should be a multiple of 2"):
         train([job(n=15, accumulate=2)])

@@ -38,7 +38,8 @@ def _sentence(error: ValidationError, fields: list[str]) -> str:
     first = error.errors()[0]
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])[1:]
+    path = [part for part in first["loc"] if part != "constrained-int"]  # the name of a type in a union
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)[1:]
     if first["type"] == "extra_forbidden":
         return f"There is no parameter {name!r}.{did_you_mean(name, fields)} Choose from {', '.join(fields)}."
     if first["type"] == "missing":
@@ -66,6 +67,7 @@ ALIASES = {  # names of these settings in other libraries, for error messages
     "model": "network",
     "wd": "weight_decay",
 }
+SMALLEST_BATCH, LARGEST_BATCH, FEWEST_STEPS = 16, 64, 6  # of batch_size = auto; steps per epoch
 ParseNone = BeforeValidator(_none)
 Count = Annotated[int, Field(ge=1)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
@@ -91,7 +93,7 @@ class Recipe(Checked):
     noise_seed: Seed = 0
     seed: Seed = 0  # of the initial weights, the batches and the augmentation
     epochs: Count
-    batch_size: Annotated[int, Field(ge=2)]
+    batch_size: Annotated[int, Field(ge=2)] | Literal["auto"]  # auto: 16 to 64, for six steps per epoch or more
     accumulate: Count = 1  # number of micro-batches per batch, to save memory
     optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: Positive
@@ -142,8 +144,9 @@ class Recipe(Checked):
         require(increasing, "milestones", f"increasing, and below epochs = {self.epochs}", self.milestones)
         sgd = self.optimizer == "sgd" and self.momentum > 0
         require(sgd or not self.nesterov, "nesterov", "false without SGD and a momentum above 0", self.nesterov)
-        even = self.batch_size % self.accumulate == 0
-        require(even, "accumulate", f"a divisor of batch_size = {self.batch_size}", self.accumulate)
+        smallest = SMALLEST_BATCH if self.batch_size == "auto" else self.batch_size
+        of = "16 with batch_size = auto" if self.batch_size == "auto" else f"batch_size = {smallest}"
+        require(smallest % self.accumulate == 0, "accumulate", f"a divisor of {of}", self.accumulate)
         large = self.augment == "large"
         require(not large or self.size is not None, "size", "given with augment = large", self.size)
         averaged = self.report == "averaged"
@@ -154,6 +157,12 @@ class Recipe(Checked):
     def data(self) -> str:
         """Name of the data set that the recipe is for: ``cifar10`` for ``cifar10-plus``."""
         return self.name.partition("-")[0] if self.name in RECIPES else self.name
+
+    @property
+    def batch(self) -> int:
+        """The batch size, once ``auto`` is resolved."""
+        assert isinstance(self.batch_size, int)
+        return self.batch_size
 
     def lr_at(self, epoch: int, share: float = 0.0) -> float:
         """Return the learning rate after ``epoch`` epochs and this share of the next one."""
@@ -208,6 +217,16 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
     moved = (round(milestone * changed.epochs / recipe.epochs) for milestone in recipe.milestones)
     inner = dict.fromkeys(milestone for milestone in moved if 0 < milestone < changed.epochs)  # no duplicates
     return changed.model_copy(update={"milestones": tuple(inner)})
+
+
+def batch_for_samples(samples: int) -> int:
+    """Return the batch size of ``auto``: with few samples, larger batches leave too few steps to learn anything.
+
+    >>> [batch_for_samples(samples) for samples in (100, 200, 400, 1000)]
+    [16, 32, 64, 64]
+    """
+    fitting: int = 2 ** max(0, (samples // FEWEST_STEPS).bit_length() - 1)
+    return min(LARGEST_BATCH, max(SMALLEST_BATCH, fitting))
 
 
 def _last_epochs(epochs: int) -> int:
@@ -298,7 +317,7 @@ _FOLDER = Recipe(  # small images
     name="folder",
     network="auto",
     epochs=20,
-    batch_size=64,
+    batch_size="auto",
     lr=0.05,
     weight_decay=5e-4,
     schedule="cosine",

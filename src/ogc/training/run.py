@@ -60,7 +60,7 @@ def check(job: Job, processes: int = 1) -> None:
     """Raise ``ValueError`` if the job cannot be trained, before anything is written or built."""
     recipe, (train, sets) = job.recipe, job.data
     parts = recipe.accumulate * processes
-    shape = check_data(train, batch_size=recipe.batch_size, augment=recipe.augment, size=recipe.size, parts=parts)
+    shape = check_data(train, batch_size=recipe.batch, augment=recipe.augment, size=recipe.size, parts=parts)
     for name, part in sets.items():
         same = part.num_classes == train.num_classes
         require(same, f"{name}.num_classes", f"{train.num_classes}, as in training", part.num_classes)
@@ -123,7 +123,7 @@ class Run:
         classes = self.train_set.num_classes
         self.feed: Feed = Feed(
             self.train_set,
-            batch_size=recipe.batch_size,
+            batch_size=recipe.batch,
             augment=recipe.augment,
             size=recipe.size,
             seed=recipe.seed,

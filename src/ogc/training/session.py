@@ -22,7 +22,7 @@ from .history import SilentWatch, Watch
 from .method import allow_loss, confirmed, own_loss
 from .preprocessing import Preprocessing
 from .ranks import Ranks, ranks
-from .recipe import Recipe, never_clips
+from .recipe import Recipe, batch_for_samples, never_clips
 from .run import Job, NonFinite, Run, check, described
 from .run_folder import BEST, LAST, NONFINITE, RESULT, CheckpointError
 from .stopping import IN_PYTHON, Interrupted, Stop, stopping
@@ -58,7 +58,7 @@ def train(
 
     require(engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", engine)
     chosen = pick_device(device)
-    jobs = [job._replace(recipe=resolve(job.recipe, chosen)) for job in jobs]
+    jobs = [job._replace(recipe=resolve(job.recipe, chosen, len(job.data[0]))) for job in jobs]
     folders = [job.out.resolve() for job in jobs if job.out is not None]
     require(
         len(set(folders)) == len(folders), "out", "a different folder for each job", [str(path) for path in folders]
@@ -293,9 +293,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def resolve(recipe: Recipe, device: torch.device) -> Recipe:
-    """Replace ``auto`` by the precision and the network for this device."""
-    changes = {}
+def resolve(recipe: Recipe, device: torch.device, samples: int) -> Recipe:
+    """Replace ``auto`` by the precision and the network for this device, and the batch size for so many samples."""
+    changes: dict[str, str | int] = {}
+    if recipe.batch_size == "auto":
+        changes["batch_size"] = batch_for_samples(samples)
     if recipe.precision == "auto":
         short = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         changes["precision"] = "bf16" if short else "float32"
