@@ -11,6 +11,7 @@ from PIL import Image
 from ogc.predict import Predictor
 from ogc.training import RECIPES, Interrupted, Job, Source, load, override, train
 from ogc.training.run_folder import (
+    BEST,
     LAST,
     PREPROCESSING,
     RESULT,
@@ -376,6 +377,9 @@ def test_unfinished_run_predicts_with_a_warning(tmp_path):
     with pytest.warns(UserWarning, match=r"is not finished: using its last checkpoint, after 1 epoch\.$"):
         predictor = Predictor.load(tmp_path)
     assert len(predictor.predict(job().data[0].inputs)) == 80
+    (tmp_path / LAST).rename(tmp_path / BEST)  # a folder with the best weights alone
+    with pytest.warns(UserWarning, match=r"is not finished: using its best epoch so far\.$"):
+        Predictor.load(tmp_path, which="best")
     with pytest.raises(Interrupted):
         train([job(tmp_path / "early")], watch=StopAt(1, 2), device="cpu")
     with pytest.raises(ValueError, match=r"early has not finished an epoch\. Resume it first: "):

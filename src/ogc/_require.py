@@ -61,7 +61,7 @@ def cut_middle(text: str, longest: int = 40) -> str:
     if len(text) <= longest:
         return text
     tail = (longest - len("...")) // 2
-    return f"{text[: longest - len('...') - tail]}...{text[-tail:]}"
+    return f"{text[: longest - len('...') - tail]}...{text[len(text) - tail :]}"
 
 
 def few(names: Sequence[object], most: int = 5) -> str:

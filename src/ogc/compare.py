@@ -45,7 +45,7 @@ from .training.history import Watch
 from .training.recipe import Recipe, never_clips, override
 from .training.run import Job
 from .training.run_folder import CheckpointError, is_saved, read_description
-from .training.session import pick_device, resolve, train
+from .training.session import pick_device, resolved, train
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,7 +155,7 @@ def compare(
         results = train_jobs(jobs, device=device, side_by_side=side_by_side, address=address, console=console)
         return judge(jobs, results)
     chosen = pick_device(device)
-    check_folders([job._replace(recipe=resolve(job.recipe, chosen, len(job.data[0]))) for job in jobs])
+    check_folders([resolved(job, chosen, resume=True) for job in jobs])
     size = side_by_side if chosen.type == "cuda" else len(jobs)
     results = []
     for start in range(0, len(jobs), size):

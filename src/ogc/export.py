@@ -68,4 +68,5 @@ def to_onnx(predictor: Predictor, path: str | Path) -> None:
         predictor.network.to(predictor.device)
     model = program.model_proto
     model.metadata_props.add(key="ogc", value=json.dumps(own.to_json()))
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_whole(Path(path), model.SerializeToString())

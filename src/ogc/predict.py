@@ -28,8 +28,7 @@ from .data.images import SUFFIXES, ImageFiles
 from .data.table import Table, cells, read
 from .training.evaluate import batch_for
 from .training.preprocessing import Preprocessing
-from .training.run_folder import how_to_resume, is_finished
-from .training.run_folder import read as read_run
+from .training.run_folder import LAST, how_to_resume, is_finished, is_saved, read_tensors
 from .training.session import load_network, pick_device
 from .training.source import ARRAYS, TABLES
 
@@ -74,6 +73,7 @@ class Predictions:
 
     def write(self, path: str | Path) -> None:
         """Write a CSV file atomically."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_whole(Path(path), csv(self.header, self.rows()))
 
 
@@ -107,13 +107,16 @@ class Predictor:
         :param network: network to load the weights into, if the run's was defined in Python.
         """
         folder = Path(run).expanduser()
-        epochs = None if is_finished(folder) else len(read_run(folder).epochs)
+        epochs, used = None, "its best epoch so far"
+        if not is_finished(folder) and is_saved(folder):
+            epochs = int(read_tensors(folder / LAST)[1]["epoch"])
         if epochs == 0:
             raise ValueError(f"The run in {folder} has not finished an epoch. Resume it first: {how_to_resume(folder)}")
+        if which != "best":
+            used = "its last checkpoint" if epochs is None else f"its last checkpoint, after {counted(epochs, 'epoch')}"
         predictor = cls(load_network(folder, which, network), Preprocessing.read(folder), device)
-        if epochs is not None:
-            after = f"after {counted(epochs, 'epoch')}"
-            warnings.warn(f"The run in {folder} is not finished: using its last checkpoint, {after}.", stacklevel=2)
+        if not is_finished(folder):
+            warnings.warn(f"The run in {folder} is not finished: using {used}.", stacklevel=2)
         return predictor
 
     @property

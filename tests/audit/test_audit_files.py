@@ -223,6 +223,10 @@ def test_only_accepted_decisions_change_labels(audited):
     for start, mark in (("", ","), ("\ufeff", ","), ("", ";"), ("", "\t")):
         found = decided(audit, write_decisions(audited, *lines, start=start, mark=mark))
         assert found == [other[i] if i in (0, 10) else label for i, label in enumerate(audit.given)]
+    old = write_decisions(audited, *lines[:1], start="\r\n")
+    old.write_bytes(old.read_bytes().replace(b"\r\n", b"\r") + b";;;,keep;,a,b\r")  # more semicolons than commas
+    with pytest.raises(AuditError, match=r"`id` should be the id of an audited sample\. Found ';;;'\."):
+        decided(audit, old)
     assert decided(audit, write_decisions(audited)) == audit.given
 
 

@@ -25,6 +25,9 @@ def test_key_depends_on_settings():
     assert key(q=0.123456789) == f"{plain}-q-0.123456789"
     assert key(epochs=3) == f"{plain}-epochs-3"
     assert key(epochs=3, report_epochs=10) == key(epochs=3)  # the default of earlier versions
+    assert key(report_epochs=5) == f"{plain}-report_epochs-5"
+    assert key(clip_norm=None) == f"{plain}-clip_norm-None"
+    assert key_of(override(RECIPES["webvision"], {"report_epochs": 10})).endswith("-report_epochs-10")
     assert key(epochs=3, report_epochs=2) == f"{plain}-epochs-3-report_epochs-2"
     assert key(epochs=3, milestones=(1,)) == f"{plain}-epochs-3-milestones-1"
     assert key(milestones=(10, 20), lr=0.05) == f"{plain}-lr-0.05-milestones-10-20"

@@ -85,6 +85,14 @@ def test_changed_evaluation_set_is_rejected(stopped):
         train([one._replace(data=(one.data[0], sets))], resume=True)
 
 
+def test_set_named_like_the_training_set_does_not_replace_it(stopped):
+    one = job(stopped)
+    train_set, sets = one.data
+    moved = replace(train_set, ids=train_set.ids[::-1])
+    with pytest.raises(CheckpointError, match="belongs to other data: ids of train changed"):
+        train([one._replace(data=(moved, sets | {"train": train_set}))], resume=True)
+
+
 def test_reordered_samples_are_rejected(stopped):
     one = job(stopped)
     other = replace(one.data[0], ids=one.data[0].ids[::-1])

@@ -70,11 +70,35 @@ def test_training_on_a_table_and_arrays():
     assert result.exit_code == 0, result.output
     summary = json.loads(Path("runs/rows-ce+ogc-0/result.json").read_text())["summary"]
     assert summary["set"] == "val"
-    assert summary["best"] > 0.7
+    assert summary["best"] > 0.85
     assert "Note: Balanced accuracy (the mean over the classes) on val" in " ".join(result.output.split())
     np.savez("x.npz", X=rng.normal(size=(40, 3)), y=np.arange(40) % 2)
     assert train("x.npz", "--epochs", 1, "--out", "here").exit_code == 0
     assert Path("here/result.json").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_noise_does_not_replace_given_labels(command):
+    Path("rows.csv").write_text("a,b,found,right\n" + "1,2,x,y\n2,1,y,x\n" * 20)
+    options = ["rows.csv", "--label", "found", "--true", "right", "--noise", "symmetric:0.2"]
+    result = CliRunner().invoke(build(), [command, *options])
+    message = "Parameter `--noise` should be omitted with --true: it would replace the given labels."
+    assert fails(result, 2, message)
+
+
+def test_changed_test_file_is_rejected_on_resuming():
+    rng = np.random.default_rng(0)
+    for name in ("rows.csv", "test.csv"):
+        lines = [f"{a:.3f},{'yes' if a > 0 else 'no'}" for a in rng.normal(size=60)]
+        Path(name).write_text("a,label\n" + "\n".join(lines) + "\n")
+    options = ["--label", "label", "--test", "test.csv", "--epochs", 1, "--set", "hidden=4", "--out", "run"]
+    assert train("rows.csv", *options).exit_code == 0
+    Path("run/result.json").unlink()
+    text = Path("test.csv").read_text()
+    Path("test.csv").write_text(text.replace(",yes", "1,yes"))
+    assert fails(train("--resume", "run"), 1, "belongs to other data: test file changed.")
+    Path("test.csv").write_text(text)
+    assert train("--resume", "run").exit_code == 0
 
 
 def test_resume_completes_the_run():
@@ -203,7 +227,7 @@ def test_print_shows_the_recipe_without_training(calls, monkeypatch):
         (
             "digits --noise asymmetric:0.2",
             2,
-            "Parameter `--noise` should be another kind with digits, such as pairflip",
+            "asymmetric noise needs cifar10 or cifar100. Found digits. Use another kind, such as pairflip.",
         ),
         ("digits --recipe digitz", 2, "There is no recipe named 'digitz'. Did you mean digits?"),
         ("digits --recipe no.toml", 1, "There is no recipe file no.toml. Check its path, or choose from cifar10, "),

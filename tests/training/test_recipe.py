@@ -88,7 +88,10 @@ def test_recipe_has_the_name_of_its_key(name):
         ({"epochs": "nan"}, "Parameter `epochs` should be a valid integer. Found `epochs = 'nan'`."),
         ({"epochs": float("inf")}, "Parameter `epochs` should be a finite number. Found `epochs = inf`."),
         ({"epochs": "many"}, "Parameter `epochs` should be a valid integer. Found `epochs = 'many'`."),
-        ({"batch_size": 1}, "Parameter `batch_size` should be greater than or equal to 2. Found `batch_size = 1`."),
+        (
+            {"batch_size": 1},
+            "Parameter `batch_size` should be greater than or equal to 2 or auto. Found `batch_size = 1`.",
+        ),
         ({"batch_size": "auto", "accumulate": 32}, "`accumulate` should be a divisor of 16 with batch_size = auto."),
         ({"accumulate": 3}, "Parameter `accumulate` should be a divisor of batch_size = 128. Found `accumulate = 3`."),
         ({"momentum": 1}, "Parameter `momentum` should be less than 1"),

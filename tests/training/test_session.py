@@ -180,6 +180,13 @@ def test_automatic_batch_size_leaves_enough_steps(samples, batch):
     assert RECIPES["folder"].batch_size == RECIPES["folder-large"].batch_size == "auto"
 
 
+def test_resumed_run_keeps_its_automatic_batch_size(tmp_path):
+    with pytest.raises(Interrupted):
+        train([job(tmp_path, n=180, batch_size="auto")], device="cpu", watch=StopAt(2, 2))
+    with pytest.raises(CheckpointError, match="number of training samples changed from 180 to 200"):
+        train([job(tmp_path, n=200, batch_size="auto")], device="cpu", resume=True)
+
+
 def test_indivisible_batches_are_rejected():
     with pytest.raises(ValueError, match="`batch_size` should be a multiple of 2"):
         train([job(n=15, accumulate=2)])

@@ -160,11 +160,14 @@ def test_given_labels_become_true_ones_only_if_noise_is_added():
 
 
 @pytest.mark.usefixtures("rows")
-def test_noise_does_not_replace_given_labels():
+def test_noise_is_added_to_the_true_labels_if_known():
+    """As in runs of earlier versions. The command line refuses to start new ones."""
     source = Source.parse("rows.csv", label="found", true="right", id="key")
-    assert bool(load(source, RECIPES["table"])[0][0].wrong.any())
-    with pytest.raises(ValueError, match="Parameter `noise` should be omitted with true, because it would replace"):
-        load(source, recipe("table", noise="pairflip:0"))
+    (before, _), _ = load(source, RECIPES["table"])
+    assert bool(before.wrong.any())
+    (train, _), _ = load(source, recipe("table", noise="pairflip:0"))
+    assert train.given.equal(before.true)
+    assert not train.wrong.any()
 
 
 @pytest.mark.usefixtures("photos")
@@ -247,10 +250,10 @@ def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
             "digits",
             "digits",
             {"noise": "asymmetric:0.4"},
-            "`noise` should be another kind with digits, such as pairflip",
+            "asymmetric noise needs cifar10 or cifar100. Found digits. Use another kind, such as pairflip.",
         ),
-        ("cifar10", "cifar10", {"noise": "blocks:0.4"}, "blocks needs cifar100. Found `noise = 'blocks'`"),
-        ("digits", "digits", {"noise": "human:worse"}, "human:worse needs cifar10 or cifar100"),
+        ("cifar10", "cifar10", {"noise": "blocks:0.4"}, "blocks noise needs cifar100. Found cifar10."),
+        ("digits", "digits", {"noise": "human:worse"}, "human:worse noise needs cifar10 or cifar100"),
         (
             "cifar10",
             "cifar10",
@@ -258,7 +261,7 @@ def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
             "`noise` should be human:KIND with cifar10, where KIND is one of clean",
         ),
         ("cifar10", "cifar10", {"noise": "file"}, "`labels` should be the label file"),
-        ("webvision", "webvision", {"noise": "instance:0.1"}, "instance needs images: digits"),
+        ("webvision", "webvision", {"noise": "instance:0.1"}, "instance noise needs images: digits"),
         ("digits", "digits", {"network": "resnet18"}, "`network` should be mlp with digits, which has features"),
         ("digits", "digits", {"augment": "cifar"}, "`augment` should be none with digits"),
     ],

@@ -202,7 +202,8 @@ def read_audit(folder: Path) -> Audit:
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number of each row, from 1, and its cells in these columns. Other columns are ignored."""
     text = path.read_bytes().decode("utf-8", "surrogateescape").removeprefix(BOM)
-    delimiter = max(DELIMITERS, key=text.partition("\n")[0].count)  # spreadsheets may save another than the comma
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = max(DELIMITERS, key=first.count)  # spreadsheets may save another than the comma
     rows = ((line, cells) for line, cells, _ in records(text, delimiter) if cells)
     _, header = next(rows, (1, []))
     header = [name.strip() for name in header]

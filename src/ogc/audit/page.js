@@ -13,7 +13,7 @@ function cutMiddle(text, longest = LONGEST) {
   return text.length > longest ? text.slice(0, longest - 3 - tail) + "..." + text.slice(-tail) : text;
 }
 function rounded(text) {  // to six digits, or to a whole number if that has more; other text is unchanged
-  const fraction = text.length > 8 && /^[+-]?\d+\.\d+(e[+-]?\d+)?$/i.test(text);
+  const fraction = text.length > 8 && /^[+-]?(0|[1-9]\d{0,15})\.\d+(e[+-]?\d\d?)?$/i.test(text);
   return fraction ? String(Number(Number(text).toPrecision(Math.max(6, text.indexOf("."))))) : text;
 }
 const names = data.classes.map(name => cutMiddle(name, LONGEST_NAME));

@@ -54,7 +54,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
             data, info = load(run.source, run.recipe)
         added = info is not None
     train, sets = data
-    surveyed = {"train": train, **{name: part for name, part in sets.items() if f"survey.{name}.margin" in run.samples}}
+    surveyed = {"train": train} | {name: sets[name] for name in ("val",) if f"survey.{name}.margin" in run.samples}
     before, now = run.digests, digests(run.source, surveyed)
     same = torch.equal(run.samples["given"], train.given) and all(
         len(run.samples[f"survey.{name}.margin"]) == len(part) for name, part in surveyed.items()

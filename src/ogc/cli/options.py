@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -55,11 +57,13 @@ def check_weights(weights: str) -> None:
 
 
 def check_new_file(option: str, path: Path, suffix: str) -> None:
-    """Refuse a file of another type, and one that exists: commands do not overwrite files. Create its folder."""
+    """Refuse a file of another type, one that exists, and one whose folder cannot be created."""
     require(path.suffix.lower() == suffix, option, f"a {suffix} file", str(path))
     if path.exists() or path.is_symlink():
         raise ValueError(f"{path} exists, and is not overwritten. Choose another file with --{option} FILE{suffix}.")
-    path.parent.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
+    nearest = next(folder for folder in path.parents if folder.exists())
+    if not nearest.is_dir():  # reported before the work, not after it
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(nearest))
 
 
 def parse_settings(changes: Iterable[str], given: dict[str, object], example: str) -> dict[str, object]:

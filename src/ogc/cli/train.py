@@ -180,6 +180,8 @@ class Plan(NamedTuple):
         if recipe.network != "auto":
             check_name(recipe.network)
         check(source, recipe)
+        rule = "omitted with --true: it would replace the given labels. To start from correct labels, train on those"
+        require(source.true is None or recipe.noise is None, "noise", rule, recipe.noise)
         seeds = shared.parse_seeds(options.seeds) if options.seeds else [recipe.seed]
         recipes = [override(recipe, {"seed": seed}) for seed in seeds]
         return cls(source, recipes, [_folder(options.out, source, each, len(seeds)) for each in recipes])

@@ -86,8 +86,9 @@ class Kind(NamedTuple):
             known, what = [*with_images], "images: "
         if self.name.startswith("human:"):
             known = ["cifar10", "cifar100"]
-        rule = f"another kind with {source}, such as pairflip: {self.name} needs {what}{either(known)}"
-        require(source in known, "noise", rule, self.name)
+        if source not in known:
+            needs = f"{self.name} noise needs {what}{either(known)}"
+            raise ValueError(f"{needs}. Found {source}. Use another kind, such as pairflip.")
 
     def make(
         self, truth: Truth, *, seed: int, file: Path | None = None, column: str | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def digests(source: Source | None, parts: Mapping[str, Dataset]) -> dict[str, str]:
-    """Return the sha256 of the file that the data came from, and of each part's labels, class names and ids in order.
+    """Return the sha256 of the files that the data came from, and of each part's labels, class names and ids in order.
 
     Rows of tables and arrays may have no id except their number. Only the file's checksum shows that they have moved.
     """
@@ -26,6 +26,8 @@ def digests(source: Source | None, parts: Mapping[str, Dataset]) -> dict[str, st
         found[f"ids of {name}"] = ids_sha256(part.ids)
     if source is not None and source.kind in ("table", "arrays") and source.path is not None:
         found["file"] = file_sha256(source.path)
+    if source is not None and source.test is not None:
+        found["test file"] = file_sha256(source.test)
     return found
 
 

@@ -45,6 +45,7 @@ def _sentence(error: ValidationError, fields: list[str]) -> str:
     if first["type"] == "missing":
         return f"Parameter `{name}` should be given."
     rule = first["msg"].removeprefix("Input should be ").partition(", unable")[0].replace("'", "")
+    rule += " or auto" if len(path) < len(first["loc"]) else ""
     near = did_you_mean(str(first["input"]), rule.split()) if first["type"] == "literal_error" else ""
     return f"Parameter `{name}` should be {rule}. Found `{name} = {first['input']!r}`.{near}"
 

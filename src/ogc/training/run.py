@@ -172,7 +172,7 @@ class Run:
         self.surveys: Surveys = Surveys(parts, epochs=recipe.epochs, surveys=recipe.surveys)
         self.digests: dict[str, str] = {}  # checksums of the data
         if job.out is not None and rank == 0:
-            self.digests = digests(job.source, {"train": self.train_set, **sets})
+            self.digests = digests(job.source, {"train": self.train_set} | sets | {"train": self.train_set})
         self.best: dict[str, Tensor] | None = None  # weights of the best epoch, until they are written
         self.saved = False  # True if there is a checkpoint
         self.events: Any = None  # TensorBoard's SummaryWriter, if enabled

@@ -22,7 +22,7 @@ from .history import SilentWatch, Watch
 from .method import allow_loss, confirmed, own_loss
 from .preprocessing import Preprocessing
 from .ranks import Ranks, ranks
-from .recipe import Recipe, batch_for_samples, never_clips
+from .recipe import batch_for_samples, never_clips
 from .run import Job, NonFinite, Run, check, described
 from .run_folder import BEST, LAST, NONFINITE, RESULT, CheckpointError
 from .stopping import IN_PYTHON, Interrupted, Stop, stopping
@@ -58,7 +58,7 @@ def train(
 
     require(engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", engine)
     chosen = pick_device(device)
-    jobs = [job._replace(recipe=resolve(job.recipe, chosen, len(job.data[0]))) for job in jobs]
+    jobs = [resolved(job, chosen, resume=resume) for job in jobs]
     folders = [job.out.resolve() for job in jobs if job.out is not None]
     require(
         len(set(folders)) == len(folders), "out", "a different folder for each job", [str(path) for path in folders]
@@ -293,17 +293,23 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def resolve(recipe: Recipe, device: torch.device, samples: int) -> Recipe:
-    """Replace ``auto`` by the precision and the network for this device, and the batch size for so many samples."""
+def resolved(job: Job, device: torch.device, *, resume: bool) -> Job:
+    """Replace ``auto`` by the precision, the network and the batch size for this device and data.
+
+    A run that is resumed keeps its batch size.
+    """
+    recipe, out = job.recipe, job.out
     changes: dict[str, str | int] = {}
     if recipe.batch_size == "auto":
-        changes["batch_size"] = batch_for_samples(samples)
+        saved = resume and out is not None and run_folder.is_saved(out)
+        recorded = run_folder.read_description(out).recipe.batch_size if saved and out is not None else "auto"
+        changes["batch_size"] = batch_for_samples(len(job.data[0])) if recorded == "auto" else recorded
     if recipe.precision == "auto":
         short = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         changes["precision"] = "bf16" if short else "float32"
     if recipe.network == "auto":
         changes["network"] = "resnet18-cifar" if device.type == "cuda" else "resnet20-cifar"
-    return recipe.model_copy(update=changes)
+    return job._replace(recipe=recipe.model_copy(update=changes))
 
 
 def _tensorboard(opened: ExitStack) -> Callable[[Run], Any]:

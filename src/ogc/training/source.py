@@ -137,11 +137,6 @@ def check(source: Source, recipe: Recipe) -> None:
     if kind is None:
         return
     kind.check_source(source.kind, with_images=WITH_IMAGES)
-    if recipe.noise is not None:
-        rule = (
-            "omitted with true, because it would replace the given labels. To start from correct labels, train on them"
-        )
-        require(source.true is None, "noise", rule, recipe.noise)
     if not kind.in_file:
         imported = source.labels if source.kind != "arrays" else None
         require(imported is None, "labels", f"omitted with {recipe.noise}, which generates labels", str(imported))
