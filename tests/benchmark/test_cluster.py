@@ -199,7 +199,7 @@ def test_max_minutes(cluster, ray_options, loss_file, tmp_path):
         (
             "somewhere",
             2,
-            "Parameter `address` should be HOST:PORT of the cluster's head. Found `address = 'somewhere'`.",
+            "Parameter `--address` should be HOST:PORT of the cluster's head. Found `--address 'somewhere'`.",
         ),
     ],
 )
