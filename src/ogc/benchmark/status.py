@@ -26,7 +26,10 @@ class Status(NamedTuple):
 
 
 def result_status(task: Task, out: Path) -> Status | None:
-    """Return ``done`` or ``invalid`` if the task has a result file, else ``None``."""
+    """Return ``done`` or ``invalid`` if the task has a result file, else ``None``.
+
+    A result on the labels of our earlier generator is to be repeated on the authors', and its file replaced.
+    """
     path = task.result(out)
     if not path.exists():
         return None
@@ -40,6 +43,8 @@ def result_status(task: Task, out: Path) -> Status | None:
             )
     except ValueError as error:
         return Status(task, "invalid", str(error))
+    if result.labels == "earlier":
+        return None
     return Status(task, "done", epochs=task.recipe.epochs)
 
 
