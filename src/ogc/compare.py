@@ -336,17 +336,16 @@ class Comparison:
 
     def _without_clipping(self) -> list[str]:
         """Explain why a method with OGC is the same as its base loss here."""
-        firsts = [(Recipe.model_validate(runs[0]["recipe"]), runs[0]["facts"]) for runs in self.results]
-        reasons = [
-            never_clips(recipe, samples=facts["samples"], batch=facts["batch"], steps=facts["steps"])
-            for recipe, facts in firsts
-        ]
-        return [why for why in reasons if why is not None]
+        sizes = ({name: run["facts"][name] for name in ("samples", "batch", "steps")} for run, *_ in self.results)
+        recipes = (Recipe.model_validate(run["recipe"]) for run, *_ in self.results)
+        return [why for recipe, size in zip(recipes, sizes, strict=True) if (why := never_clips(recipe, **size))]
 
     def _best_balanced(self) -> list[str]:
+        if not self.is_imbalanced:
+            return []
         first, best = self.ranking[0], int(self.balanced(self.judged_by).mean(1).argmax())
         lead = self.lead(best, first, balanced=True)
-        if not self.is_imbalanced or lead.mean < 0.0005:
+        if lead.mean < 0.0005:  # less than is shown
             return []
         chance = "" if lead.is_clear else f", which is within two standard errors ({100 * lead.spread:.1f} points)"
         names = self.methods[best], self.methods[first]

@@ -424,6 +424,13 @@ def test_audit_of_data_from_python():
     assert np.array_equal(np.load("fixed.npy"), found.issues.suggested_label.numpy())
 
 
+def test_audit_of_the_training_set_alone():
+    job = small_runs.job(Path("run"))
+    train_set, sets = job.data
+    train([job._replace(data=(train_set, {"val": sets["again"]}))])
+    assert len(audit_run("run", (train_set, {})).ids) == len(train_set)
+
+
 def test_audit_of_images_and_network_from_python():
     job = small_runs.job(Path("run"), net=small_runs.network())
     train([job])

@@ -99,6 +99,9 @@ def test_changed_test_file_is_rejected_on_resuming():
     assert fails(train("--resume", "run"), 1, "belongs to other data: test file changed.")
     Path("test.csv").write_text(text)
     assert train("--resume", "run").exit_code == 0
+    Path("test.csv").write_text(text.replace(",yes", "1,yes"))
+    audited = CliRunner().invoke(build(), ["audit", "run"])  # of the training file alone
+    assert audited.exit_code == 0, audited.output
 
 
 def test_resume_completes_the_run():

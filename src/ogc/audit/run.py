@@ -54,7 +54,9 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
             data, info = load(run.source, run.recipe)
         added = info is not None
     train, sets = data
-    surveyed = {"train": train} | {name: sets[name] for name in ("val",) if f"survey.{name}.margin" in run.samples}
+    surveyed = {"train": train}
+    if "val" in sets and "survey.val.margin" in run.samples:
+        surveyed["val"] = sets["val"]
     before, now = run.digests, digests(run.source, surveyed)
     same = torch.equal(run.samples["given"], train.given) and all(
         len(run.samples[f"survey.{name}.margin"]) == len(part) for name, part in surveyed.items()

@@ -145,8 +145,9 @@ class Recipe(Checked):
         require(increasing, "milestones", f"increasing, and below epochs = {self.epochs}", self.milestones)
         sgd = self.optimizer == "sgd" and self.momentum > 0
         require(sgd or not self.nesterov, "nesterov", "false without SGD and a momentum above 0", self.nesterov)
-        smallest = SMALLEST_BATCH if self.batch_size == "auto" else self.batch_size
-        of = "16 with batch_size = auto" if self.batch_size == "auto" else f"batch_size = {smallest}"
+        smallest, of = self.batch_size, f"batch_size = {self.batch_size}"
+        if smallest == "auto":
+            smallest, of = SMALLEST_BATCH, f"{SMALLEST_BATCH} with {of}"
         require(smallest % self.accumulate == 0, "accumulate", f"a divisor of {of}", self.accumulate)
         large = self.augment == "large"
         require(not large or self.size is not None, "size", "given with augment = large", self.size)
