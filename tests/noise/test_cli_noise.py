@@ -216,7 +216,7 @@ def test_human_labels(monkeypatch):
         ("digits symmetric", "`rate` should be given with symmetric"),
         ("digits symmetric: 0.5", "`kind` should be one of symmetric"),
         ("digits symmetric:1.5", "`rate` should be in [0, 1]. Found `rate = 1.5`"),
-        ("digits symmetric:half", "KIND:RATE, as in symmetric:0.5. Found `noise = 'symmetric:half'`"),
+        ("digits symmetric:half", "KIND:RATE, as in symmetric:0.5. Found `kind = 'symmetric:half'`"),
         ("digits symmetric:0.3 0.4", "`rate` should be given once: symmetric:0.3 includes it. Found `rate = 0.4`"),
         ("cifar10 file:0.3 --labels x.npy", "`rate` should be omitted with file"),
         ("digits symmetric 0.5 --seed -1", "`--seed` should be in [0, 2**32)"),

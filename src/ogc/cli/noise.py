@@ -90,7 +90,7 @@ class NoiseOptions:
         if name == "human" or not rate:
             return Kind(self.kind, self.rate).checked()
         require(self.rate is None, "rate", f"given once: {self.kind} includes it", self.rate)
-        return Kind.parse(self.kind)
+        return Kind.parse(self.kind, "kind")
 
     @property
     def target(self) -> Path:

@@ -44,32 +44,32 @@ class Kind(NamedTuple):
     rate: float | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Kind:
-        """Parse a kind of noise.
+    def parse(cls, text: str, parameter: str = "noise") -> Kind:
+        """Parse a kind of noise. Errors name the parameter.
 
         >>> Kind.parse("symmetric:0.5"), Kind.parse("human:worse")
         (Kind(name='symmetric', rate=0.5), Kind(name='human:worse', rate=None))
         """
         name, _, rest = text.partition(":")
-        if not rest or name == "human":
-            return cls(text).checked()
+        if name == "human" or text == "file":
+            return cls(text).checked(parameter)
         try:
             rate = float(rest)
         except ValueError:
-            require(False, "noise", "KIND:RATE, as in symmetric:0.5", text)
-        return cls(name, rate).checked()
+            require(False, parameter, "KIND:RATE, as in symmetric:0.5", text)
+        return cls(name, rate).checked(parameter)
 
     @property
     def in_file(self) -> bool:
         return self.name == "file" or self.name.startswith("human:")
 
-    def checked(self) -> Kind:
-        """Return the kind itself. Raise ``ValueError`` if it does not exist."""
+    def checked(self, parameter: str = "kind") -> Kind:
+        """Return the kind itself. Raise ``ValueError``, which names the parameter, if it does not exist."""
         rule = f"one of {', '.join(GENERATORS)}, human:KIND, file"
-        require(self.in_file or self.name in GENERATORS, "kind", rule, self.name, GENERATORS)
+        require(self.in_file or self.name in GENERATORS, parameter, rule, self.name, GENERATORS)
         if self.name.startswith("human:"):
             human = self.name.removeprefix("human:")
-            require(human in KINDS, "kind", f"human:KIND, where KIND is one of {', '.join(KINDS)}", self.name)
+            require(human in KINDS, parameter, f"human:KIND, where KIND is one of {', '.join(KINDS)}", self.name)
         if self.in_file:
             require(self.rate is None, "rate", f"omitted with {self.name}, which has a fixed rate", self.rate)
         else:
