@@ -26,7 +26,7 @@ from ogc.benchmark.run import run as run_tasks
 from ogc.benchmark.status import status_of
 from ogc.benchmark.task import tasks_of
 from ogc.report.report import class_rows, headline, recipe_rows, sentences
-from ogc.training import RECIPES, Interrupted, Job, NonFinite, Source, load, load_network, override, resume, train
+from ogc.training import RECIPES, Interrupted, Job, NonFinite, Source, jobs_of, load, load_network, override, train
 from ogc.training.run_folder import BEST, LAST, RESULT, SAMPLES, read, read_part, read_tensors
 from small_runs import StopAt, without_times
 
@@ -142,7 +142,7 @@ def tensors(path):
 
 def resumed(folder):
     """Resume and return everything the run writes, without times."""
-    resume([folder])
+    train(jobs_of([folder]), resume=True)
     kept = {name: tensors(folder / name) for name in (LAST, BEST, SAMPLES)}
     result = read_part(folder / RESULT)
     return kept, [without_times(epoch) for epoch in result["epochs"]], result["recipe"], result["summary"]

@@ -18,7 +18,7 @@ from ogc.benchmark.plan import find
 from ogc.benchmark.result import read_all, write
 from ogc.cli.app import build
 from ogc.report.report import write_report
-from ogc.training import CheckpointError, Recipe, load_network, own_loss, resume
+from ogc.training import CheckpointError, Recipe, jobs_of, load_network, own_loss
 from ogc.training.run_folder import RUN, read
 from small_runs import StopAt
 
@@ -91,7 +91,7 @@ def test_no_command_runs_the_loss(received):
 
 
 def test_no_reading_function_runs_the_loss(received):
-    for use in (read, write_report, load_network, audit_run, lambda folder: resume([folder])):
+    for use in (read, write_report, load_network, audit_run, lambda folder: jobs_of([folder])):
         with contextlib.suppress(ValueError):
             use(received)
     assert not ran(received)

@@ -42,8 +42,9 @@ def demo(
     )
     try:
         results, runs = train_all(recipes, console)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Stopped before the end: nothing was written to {out}.") from None
+    except KeyboardInterrupt as stop:
+        stop.args = (f"Stopped before the end: nothing was written to {out}.",)
+        raise
     console.print()
     console.print(table(results))
     write_whole(out / "demo.png", png(picture(runs)))

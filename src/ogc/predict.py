@@ -24,7 +24,7 @@ from .data.augment import normalise
 from .data.columns import Cell, Column
 from .data.dataset import Inputs
 from .data.folder import images_in
-from .data.images import SUFFIXES, ImageFiles
+from .data.images import SUFFIXES, ImageFiles, report_unreadable
 from .data.table import Table, cells, read
 from .training.evaluate import batch_for
 from .training.preprocessing import Preprocessing
@@ -223,15 +223,10 @@ class Predictor:
         if not paths:
             raise ValueError(f"`{path}` has no images. Expected files like .jpg or .png in it or its sub-folders.")
         files = ImageFiles(paths, height)
-        if bad := files.check():
-            if not skip_bad or len(bad) == len(paths):
-                them = "it" if len(bad) == 1 else "them"
-                raise ValueError(
-                    f"{len(bad)} of {counted(len(paths), 'image')} cannot be read: {few(bad)}. "
-                    f"Remove {them}, or skip {them} with --skip-bad (skip_bad=True in Python)."
-                )
-            warnings.warn(f"Skipped {counted(len(bad), 'image')} that cannot be read: {few(bad)}.", stacklevel=4)
-            files = ImageFiles([each for each in paths if str(each) not in set(bad)], height)
+        bad = files.check()
+        report_unreadable(bad, len(paths), skip_bad=skip_bad, stacklevel=4)
+        skipped = set(bad)
+        files.paths = [each for each in files.paths if str(each) not in skipped]
         return Samples(files, "path", [each.relative_to(root).as_posix() for each in files.paths])
 
     def _rows(self, rows: Table, where: str, id: str | None) -> Samples:

@@ -183,7 +183,7 @@ def test_headline():
     assert numbers[1][1] == "of all labels wrong (estimate)"
     short = [Point(1, 0.9, 0.9, True), Point(2, 0.5, 0.7, True)]
     doubtful = Findings("t", list("abcd"), ("x", "y"), issues, surveys=short)
-    assert headline(doubtful)[1][1].endswith("(estimate) (probably too high, because training was too short)")
+    assert headline(doubtful)[1][1].endswith("of all labels wrong (unreliable estimate)")
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def test_key_depends_on_settings():
     assert key(noise_seed=2) == f"{plain}-noise_seed-2"
     assert key(q=0.123456789) == f"{plain}-q-0.123456789"
     assert key(epochs=3) == f"{plain}-epochs-3"
-    assert key(epochs=3, report_epochs=10) == key(epochs=3)  # the default of earlier versions
+    assert key(epochs=3, report_epochs=10) == f"{plain}-epochs-3-report_epochs-10"
     assert key(report_epochs=5) == f"{plain}-report_epochs-5"
     assert key(clip_norm=None) == f"{plain}-clip_norm-None"
     assert key_of(override(RECIPES["webvision"], {"report_epochs": 10})).endswith("-report_epochs-10")

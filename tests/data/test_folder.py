@@ -119,7 +119,7 @@ def test_unreadable_images_raise_unless_skip_bad(tmp_path):
     write(tmp_path, cat=10, dog=10)
     for i in range(7):
         (tmp_path / "cat" / f"{i}.png").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"7 of 20 .*: `cat/0.png`, .*`cat/4.png` and 2 more\. To skip them") as error:
+    with pytest.raises(ValueError, match=r"7 of 20 .*: `cat/0.png`, .*`cat/4.png` and 2 more\. Remove them, or skip them") as error:
         folder(tmp_path)
     assert "cat/5.png" not in str(error.value)
     with pytest.warns(UserWarning, match="Skipped 7 images .*: `cat/0.png`"):
@@ -143,7 +143,7 @@ def test_links_outside_the_folder_are_rejected(tmp_path, inner):
     os.symlink(root / "dog" / "0.png", root / "cat" / "within.png")
     os.symlink(outside / "eel", root / "cat" / "linked-folder")
     if inner:
-        with pytest.raises(ValueError, match=r"1 of 6 images .*`cat/linked.png`\. To skip it, use"):
+        with pytest.raises(ValueError, match=r"1 of 6 images .*`cat/linked.png`\. Remove it, or skip it"):
             folder(root)
         with pytest.warns(UserWarning, match=r"Skipped 1 image .*: `cat/linked.png`"):
             assert "cat/within.png" in folder(root, skip_bad=True, val=0)[0].ids

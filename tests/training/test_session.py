@@ -19,11 +19,11 @@ from ogc.training import (
     Interrupted,
     Job,
     Source,
+    jobs_of,
     load,
     load_network,
     loop,
     override,
-    resume,
     source,
     train,
 )
@@ -32,7 +32,7 @@ from ogc.training.history import SilentWatch
 from ogc.training.ranks import Ranks
 from ogc.training.run import NonFinite
 from ogc.training.run_folder import BEST, LAST, NONFINITE, RESULT, RUN, SAMPLES, read, read_part, read_tensors
-from ogc.training.session import jobs_of, pick_device
+from ogc.training.session import pick_device
 from small_runs import StopAt, feed, job, metrics, network, train_with_stops
 
 
@@ -78,7 +78,7 @@ def test_resume_from_the_folder_alone(tmp_path):
     [uninterrupted] = train([digits(tmp_path / "uninterrupted")])
     with pytest.raises(Interrupted):
         train([digits(tmp_path / "run")], watch=StopAt(2, 5))
-    [result] = resume([tmp_path / "run"])
+    [result] = train(jobs_of([tmp_path / "run"]), resume=True)
     assert metrics(tmp_path / "run") == metrics(tmp_path / "uninterrupted")
     assert result["summary"] == uninterrupted["summary"]
     assert result["facts"]["noise"] == uninterrupted["facts"]["noise"]

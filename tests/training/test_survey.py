@@ -16,11 +16,11 @@ from ogc.training.survey import (
     Point,
     Survey,
     Surveys,
-    hardly_learned,
     memorised_from,
     moments,
     points_of,
     unsettled,
+    why_unreliable,
 )
 from small_runs import CLASSES, StopAt, features, feed, images, job, network, recipe
 
@@ -106,11 +106,11 @@ def test_early_surveys_always_count():
 
 def test_a_network_that_learned_late_has_not_memorised():
     points = [Point(20, 0.6, 0.6, True), Point(24, 0.54, 0.6, True), Point(28, 0.3, 0.6, False)]
-    assert hardly_learned(points, {"a": 30, "b": 20}, 100).startswith(
-        "The estimated noise is unreliable, because the network had hardly learned anything after 24 epochs."
+    assert why_unreliable(points, {"a": 30, "b": 20}, 100).startswith(
+        "The estimated noise rate is unreliable, because the network had hardly learned anything after 24 epochs."
     )
-    assert hardly_learned(points, {"a": 30, "b": 19}, 100) is None
-    assert hardly_learned(points[:2], {"a": 100}, 100) is None, "all surveys count"
+    assert why_unreliable(points, {"a": 30, "b": 19}, 100) is None
+    assert why_unreliable(points[:2], {"a": 100}, 100) is None, "all surveys count"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,7 @@ def test_a_network_that_learned_late_has_not_memorised():
 def test_training_is_unsettled_if_disagreement_falls_at_its_end(disagreements, epochs, expected):
     points = [Point(epoch, d, 0.3, True) for epoch, d in zip(epochs, disagreements, strict=True)]
     assert unsettled(points) is expected
+    assert (why_unreliable(points, {}, 100) is not None) is expected
 
 
 def test_no_results_without_surveys():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .._require import cut_middle
 from ..rival_label import almost_all, unlearned
-from ..training.survey import hardly_learned, unsettled
+from ..training.survey import why_unreliable
 from .findings import Findings
 from .unusual import unusual_cells
 
@@ -122,12 +122,10 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     issues = findings.issues
     suspected = issues.is_label_issue
     classes = unlearned(issues.given_label, ~suspected, findings.class_names)
-    note = " (probably too high, because training was too short)" if unsettled(findings.surveys) else ""
-    if hardly_learned(findings.surveys, classes, len(issues)):
-        note = " (unreliable, because the network learned late)"
+    doubtful = why_unreliable(findings.surveys, classes, len(issues)) is not None
     numbers = [
         (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {len(issues):,}"),
-        (share(issues.noise_rate), f"of all labels wrong (estimate){note}"),
+        (share(issues.noise_rate), f"of all labels wrong ({'unreliable ' if doubtful else ''}estimate)"),
     ]
     if classes:
         what = f"{'class' if len(classes) == 1 else 'classes'} probably not learned: the issues include"

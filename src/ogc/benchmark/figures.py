@@ -128,7 +128,11 @@ def draw_sweep(axes: Axes, points: Sequence[tuple[float, Sequence[float]]], meas
 def draw_references(axes: Axes, noise: str | None, results: Sequence[Result]) -> None:
     """Draw the accuracy of the paper's rule, epsilon = 20 lr: the paper's number and ours."""
     cell = next(cell for cell in TABLES["cifar10"].cells if cell.method == "ce+ogc" and cell.noise == noise)
-    ours = [found for r in results if r.key == cell.key and (found := r.measured("test")) is not None]
+    ours = [
+        found
+        for r in results
+        if r.key == cell.key and r.labels != "other" and (found := r.measured("test")) is not None
+    ]
     lines = [("paper", cell.paper.mean, ":")] if cell.paper else []
     lines += [("ours", statistics.fmean(ours), "--")] if ours else []
     for _, height, style in lines:

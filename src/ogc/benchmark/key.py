@@ -30,19 +30,13 @@ def key_of(recipe: Recipe, *, alone: bool = False) -> str:
     parts += [] if recipe.epochs == RECIPES[recipe.name].epochs else ["epochs", recipe.epochs]
     left_out = NOT_IN_KEY if recipe.report == "raw" else tuple(name for name in NOT_IN_KEY if name != "average")
     for name, value in recipe:
-        usually = value == getattr(usual, name) or (name == "report_epochs" and has_earlier_default(recipe))
-        if name not in left_out and not usually:
+        if name not in left_out and value != getattr(usual, name):
             parts += [name, _signed(str(value)) if isinstance(value, float) else value]
     for name, number in sorted(recipe.parameters.items()):
         if number != usual.parameters.get(name):
             parts += [name, str(number).lower() if isinstance(number, bool) else _signed(f"{number:.12g}")]
     parts += ["alone"] if alone else []
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", str(part)).strip("-") for part in parts)
-
-
-def has_earlier_default(recipe: Recipe) -> bool:
-    """Return True if ``report_epochs`` is what earlier versions used for short runs, whose files keep their names."""
-    return recipe.report_epochs == 10 and recipe.epochs < 30
 
 
 def _signed(number: str) -> str:

@@ -12,7 +12,6 @@ from typing import TypeVar
 from .._require import require
 from ..training import Job, Recipe
 from ..training.method import own_loss
-from .key import has_earlier_default
 from .plan import Cell
 from .result import path_of
 
@@ -70,8 +69,6 @@ def differences(one: Recipe, another: Recipe) -> str:
 
     a, b = settings(one), settings(another)
     names = [name for name in a | b if a.get(name) != b.get(name)]
-    if has_earlier_default(one) or has_earlier_default(another):
-        names = [name for name in names if name != "report_epochs"]
     return ", ".join(f"{name} is {a.get(name)!r} there and {b.get(name)!r} here" for name in names)
 
 

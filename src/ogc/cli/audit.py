@@ -214,29 +214,22 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     from ..rival_label import MAY_BE_RIGHT, almost_all
     from ..training.method import for_rare_classes
     from ..training.source import NAMED, ONLY_ADDED
-    from ..training.survey import Point, hardly_learned
 
     issues, samples, true = summary["issues"], summary["samples"], summary["true_noise_rate"]
     actual = "" if true is None else f" (actual rate: {_percent(true)})"
     rate = "" if not samples else f": an estimated noise rate of {_percent(summary['noise_rate'])}{actual}"
     found = [f"{issues:,} of {samples:,} labels are probably wrong{rate}."]
-    why = hardly_learned([Point(**point) for point in summary["surveys"]], summary["unlearned"], samples)
     if summary["unlearned"]:
         found.append(
             f"They include {almost_all(summary['unlearned'])}. {MAY_BE_RIGHT} Look at them before you apply the "
             "suggestions."
         )
-    if summary["unsettled"]:
-        found.append(
-            "The estimated rate is probably too high, because training was too short for the network to learn the "
-            "right labels. Train for more epochs."
-        )
-    elif why is not None:
-        found.append(why)
+    if summary["unreliable"] is not None:
+        found.append(summary["unreliable"])
     elif summary["unlearned"]:
         recipe = summary["run"]["recipe"]
         found.append(f"Training {for_rare_classes(recipe['method'], recipe['parameters'])} may help.")
-    if summary["memorised_from"] is not None and why is None:
+    if summary["memorised_from"] is not None and summary["unreliable"] is None:
         found.append(
             f"From epoch {summary['memorised_from']} on, the network fits labels that it contradicted before. Most of "
             "these are memorised, so later epochs are ignored here. Training for more epochs would not help."

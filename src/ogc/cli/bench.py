@@ -57,7 +57,7 @@ class RunOptions:
         from ..benchmark.task import tasks_of
         from ..training.method import criterion, own_loss
 
-        tasks = tasks_of(cells, shared.parse_seeds(self.seeds or "1"), self._trial())
+        tasks = tasks_of(cells, shared.parse_seeds(self.seeds), self._trial())
         custom = {task.recipe.method: task.recipe for task in tasks if own_loss(task.recipe.method)}
         for recipe in custom.values():
             criterion(recipe, classes=CLASSES[recipe.data], optimizer=None, total_steps=1)

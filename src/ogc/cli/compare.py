@@ -93,7 +93,6 @@ class CompareOptions:
         require("" not in self.chosen, "methods", "a comma-separated list, as in ce,gce,ce+ogc", self.methods)
         for text in self.chosen:  # only files named on the command line may run
             allow_loss(Method.parse(text).name)
-        require(bool(self.seeds), "seeds", "different whole numbers, as in 1,2,3", self.seeds)
         require(
             self.val is None or self.val > 0,
             "val",

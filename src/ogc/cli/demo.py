@@ -31,4 +31,4 @@ def demo(options: DemoOptions) -> None:
     """
     from .. import demo
 
-    demo.demo(options.out, make_console(), seeds=shared.parse_seeds(options.seeds or "0"), epochs=options.epochs)
+    demo.demo(options.out, make_console(), seeds=shared.parse_seeds(options.seeds), epochs=options.epochs)

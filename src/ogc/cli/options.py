@@ -40,7 +40,9 @@ Results = Annotated[
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the weights, the batches and the augmentation.")]
-Seeds = Annotated[str | None, typer.Option(metavar="N,N,...", help="Comma-separated seeds, one run per seed.")]
+_SEEDS = typer.Option(metavar="N,N,...", help="Comma-separated seeds, one run per seed.")
+Seeds = Annotated[str, _SEEDS]
+OptionalSeeds = Annotated[str | None, _SEEDS]
 Set = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the recipe; may be repeated.")
 ]

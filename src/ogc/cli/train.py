@@ -46,7 +46,7 @@ class TrainOptions:
         typer.Option(metavar="KIND:RATE", help="Add noise to the training labels: symmetric:0.5, human:worse, ..."),
     ] = None
     seed: shared.Seed = None
-    seeds: shared.Seeds = None
+    seeds: shared.OptionalSeeds = None
     epochs: shared.Epochs = None
     changes: shared.Set = field(default_factory=list)
     data: shared.Data = None
@@ -175,14 +175,14 @@ class Plan(NamedTuple):
         typed = {name: getattr(options, name) for name in ("method", "noise", "seed", "epochs")}
         typed = {name: value for name, value in typed.items() if value is not None}
         settings = shared.parse_settings(options.changes, typed, "lr=0.05")
-        require("seed" not in settings or not options.seeds, "seed", "omitted with --seeds", settings.get("seed"))
+        require("seed" not in settings or options.seeds is None, "seed", "omitted with --seeds", settings.get("seed"))
         recipe = override(recipe, settings)
         if recipe.network != "auto":
             check_name(recipe.network)
         check(source, recipe)
         rule = "omitted with --true: it would replace the given labels. To start from correct labels, train on those"
         require(source.true is None or recipe.noise is None, "noise", rule, recipe.noise)
-        seeds = shared.parse_seeds(options.seeds) if options.seeds else [recipe.seed]
+        seeds = [recipe.seed] if options.seeds is None else shared.parse_seeds(options.seeds)
         recipes = [override(recipe, {"seed": seed}) for seed in seeds]
         return cls(source, recipes, [_folder(options.out, source, each, len(seeds)) for each in recipes])
 

@@ -386,6 +386,10 @@ class OGC(Loss):
 
     def get_extra_state(self) -> dict[str, Any]:
         self._warn_once()  # a kernel cannot warn, so a save does
+        return self._identity()
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what a state must have in common with the OGC that loads it."""
         slope = [float(f"{self.slopes.slope[i]:.6g}") for i in (0, GRID // 2, -1)]  # distinguishes losses
         base = {"name": type(self.base).__name__, **self.base.hyperparameters}
         threshold = None if self.threshold is None else type(self.threshold).__name__
@@ -395,7 +399,7 @@ class OGC(Loss):
         """Do nothing: ``_load_from_state_dict`` checks the state before any buffer is written."""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        found, own = state_dict.get(f"{prefix}_extra_state"), self.get_extra_state()
+        found, own = state_dict.get(f"{prefix}_extra_state"), self._identity()
         if found is not None and found != own:
             raise ValueError(f"This state belongs to another OGC: it was saved with {found}; this one has {own}.")
         solution = state_dict.get(f"{prefix}solution")

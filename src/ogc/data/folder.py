@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-from .._require import counted, few
+from .._require import few
 from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
-from .images import SUFFIXES, ImageFiles
+from .images import SUFFIXES, ImageFiles, report_unreadable
 from .split import stratified_split
 
 Sample = tuple[str, str]  # the path from the root, and the class
@@ -51,16 +50,10 @@ def folder(
                 raise ValueError(f"The class `{unknown[0]}` of `{root / name}` has no folder in `{train_folder}`.")
 
     everything = [path for part in parts.values() for path, _ in part]
-    bad = set(_unreadable(root, everything))
-    if bad and not skip_bad:
-        names = few([path for path in everything if path in bad])
-        raise ValueError(
-            f"{len(bad)} of {counted(len(everything), 'image')} cannot be read: {names}. To skip "
-            f"{'it' if len(bad) == 1 else 'them'}, use --skip-bad (skip_bad=True in Python)."
-        )
-    if bad:
-        warnings.warn(f"Skipped {counted(len(bad), 'image')} that cannot be read: {few(sorted(bad))}.", stacklevel=2)
-    parts = {name: [sample for sample in part if sample[0] not in bad] for name, part in parts.items()}
+    bad = _unreadable(root, everything)
+    report_unreadable(bad, len(everything), skip_bad=skip_bad, stacklevel=2)
+    skipped = set(bad)
+    parts = {name: [sample for sample in part if sample[0] not in skipped] for name, part in parts.items()}
     samples = parts["train"]
     if empty := sorted(set(class_names) - {label for _, label in samples}):
         raise ValueError(f"`{root}` has no training images of {few(empty)}.")

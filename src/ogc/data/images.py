@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .._extras import extra
-from .._require import require
+from .._require import counted, few, require
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -81,6 +82,18 @@ class ImageFiles:
             raise ValueError(f"The image `{path}` cannot be read: {error}.") from error
         pixels = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
         return pixels.view(self.size, self.size, 3).permute(2, 0, 1)
+
+
+def report_unreadable(bad: Sequence[str], total: int, *, skip_bad: bool, stacklevel: int) -> None:
+    """Raise ``ValueError`` for images that cannot be read, or warn if they are skipped and others are left."""
+    if bad and skip_bad and len(bad) < total:
+        warnings.warn(
+            f"Skipped {counted(len(bad), 'image')} that cannot be read: {few(bad)}.", stacklevel=stacklevel + 1
+        )
+    elif bad:
+        them = "it" if len(bad) == 1 else "them"
+        fix = "" if skip_bad else f" Remove {them}, or skip {them} with --skip-bad (skip_bad=True in Python)."
+        raise ValueError(f"{len(bad)} of {counted(total, 'image')} cannot be read: {few(bad)}.{fix}")
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -157,7 +157,7 @@ def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
     """Draw each label to the right of its curve."""
     last = [next((value for value in reversed(curve.values) if value is not None), None) for curve in curves]
     room = 0.72 * 72 * axes.figure.get_figure(root=True).get_figheight()  # approximate height of the axes in points
-    ends = [(value, curve.label, curve.colour) for value, curve in zip(last, curves, strict=True) if value]
+    ends = [(end, curve.label, curve.colour) for end, curve in zip(last, curves, strict=True) if end is not None]
     name_heights(axes, ends, gap=12 / room, x=1.015, size=9.5)
 
 

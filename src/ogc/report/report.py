@@ -20,7 +20,7 @@ from ..training.recipe import Recipe, never_clips, shown
 from ..training.run_folder import REPORT, StoredRun, read
 from ..training.source import NAMED, ONLY_ADDED, OPTIONS
 from ..training.stopping import resume_command
-from ..training.survey import Point, hardly_learned, memorised_from, points_of, unsettled
+from ..training.survey import Point, memorised_from, points_of, why_unreliable
 from .drawing import png, svg
 from .pictures import Picture, mixture_of, pictures
 from .table import better_best, clock
@@ -177,14 +177,7 @@ def training_notes(run: StoredRun) -> list[str]:
     added = [ONLY_ADDED] if own and run.recipe.noise is not None else []
     classes = _unlearned(run)
     rejected = [f"The network rejects {almost_all(classes)}. {MAY_BE_RIGHT}"] if classes else []
-    if unsettled(surveys):
-        return [
-            *added,
-            *rejected,
-            "The estimated noise is unreliable, because the training was too short for the network to learn the right "
-            "labels. Train for more epochs.",
-        ]
-    if why := hardly_learned(surveys, classes, run.facts["samples"]):
+    if why := why_unreliable(surveys, classes, run.facts["samples"]):
         return [*added, *rejected, why]
     remedy = f"Training {for_rare_classes(run.recipe.method, run.recipe.parameters)} may help."
     return [*added, *(f"{text} {remedy}" for text in rejected), *_memorised(run, surveys)]

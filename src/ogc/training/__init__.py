@@ -14,7 +14,7 @@ from .method import allow_loss
 from .recipe import RECIPES, Recipe, from_toml, override
 from .run import Job, NonFinite
 from .run_folder import CheckpointError
-from .session import Result, load_network, resume, train
+from .session import Result, jobs_of, load_network, train
 from .source import Source, load
 from .stopping import Interrupted
 
@@ -31,9 +31,9 @@ __all__ = [
     "Watch",
     "allow_loss",
     "from_toml",
+    "jobs_of",
     "load",
     "load_network",
     "override",
-    "resume",
     "train",
 ]

@@ -51,7 +51,8 @@ def train(
 
     :param engine: ``loop``, ``graph`` (steps as CUDA graphs), or ``auto``.
     :param save_every: seconds between two checkpoints.
-    :param resume: resume from the jobs' checkpoints. Jobs without one start from the beginning.
+    :param resume: resume from the jobs' checkpoints. Jobs without one start from the beginning. Those of finished or
+        interrupted runs on files are read with :func:`jobs_of`.
     :param stop: saves and raises ``Interrupted`` once its ``signal`` is set; by default Ctrl-C and SIGTERM set it.
     """
     from ..engine import graphs  # not at the top: it imports this package
@@ -197,39 +198,14 @@ def _finish(run: Run, world: Ranks) -> Result:
     return result
 
 
-def resume(
-    folders: Sequence[Path],
-    *,
-    device: str = "auto",
-    engine: str = "auto",
-    tensorboard: bool = False,
-    watch: Watch | None = None,
-    save_every: float = 60.0,
-    loss: str | None = None,
-) -> list[Result]:
-    """Resume runs from their folders. Runs on data from Python resume with ``train(jobs, resume=True)``.
+def jobs_of(folders: Sequence[Path], *, loss: str | None = None) -> list[Job]:
+    """Make the jobs of run folders, to resume them. Data that several of them share is loaded once.
 
     :param loss: the file and class of the runs' loss, if it comes from a file. A folder may come from anyone, so
         code that only the folder names is not run.
     """
     if loss is not None:
         allow_loss(loss)
-    return train(
-        jobs_of(folders, loss=loss),
-        device=device,
-        engine=engine,
-        tensorboard=tensorboard,
-        watch=watch,
-        save_every=save_every,
-        resume=True,
-    )
-
-
-def jobs_of(folders: Sequence[Path], *, loss: str | None = None) -> list[Job]:
-    """Make the jobs of run folders. Data that several of them share is loaded once.
-
-    :param loss: as in :func:`resume`.
-    """
     jobs, known, used = [], source.Known(), False
     for folder in folders:
         found = run_folder.read_description(folder)

@@ -173,16 +173,21 @@ def memorised_from(points: Sequence[Point]) -> int | None:
     return next((point.epoch for point in points if not point.counts), None)
 
 
-def hardly_learned(points: Sequence[Point], unlearned: Mapping[str, int], labels: int) -> str | None:
-    """Explain why a run that seems to memorise labels has learned them late; None if it has not.
+def why_unreliable(points: Sequence[Point], unlearned: Mapping[str, int], labels: int) -> str | None:
+    """Explain why the estimated noise rate of a run cannot be trusted: training was too short, or learned late.
 
     :param unlearned: number of labels of each class that the surveys that count reject.
     """
+    if unsettled(points):
+        return (
+            "The estimated noise rate is probably too high, because training was too short for the network to learn "
+            "the right labels. Train for more epochs."
+        )
     if memorised_from(points) is None or 2 * sum(unlearned.values()) < labels:
         return None
     last = [point.epoch for point in points if point.counts][-1]
     return (
-        f"The estimated noise is unreliable, because the network had hardly learned anything after {last} epochs. "
+        f"The estimated noise rate is unreliable, because the network had hardly learned anything after {last} epochs. "
         "Use a smaller batch_size, so that each epoch has more steps."
     )
 
