@@ -137,7 +137,7 @@ def json_lines(content: Mapping[str, Any], rows: Iterable[str] = ()) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error message as a sentence. Messages of torch have many lines."""
     return f"{error}".strip().partition("\n")[0].rstrip(":.") + "."
 

@@ -484,16 +484,6 @@ def test_noise_rate_of_training_and_validation_labels(tmp_path):
         assert ("training and validation" in noise.words) == bool(added)
 
 
-def test_true_noise_rate_of_a_run_of_an_earlier_version(tmp_path):
-    folder = write_run_folder(tmp_path / "run", noise=None)
-    assert read(folder).true_noise_rate is None  # as recorded
-    edited(folder / "result.json", lambda content: content.pop("true_noise_rate"))
-    samples = read(folder).samples
-    wrong = float((samples["given"] != samples["true"]).double().mean())
-    assert read(folder).true_noise_rate == pytest.approx(wrong)
-    assert 0.3 < wrong < 0.5
-
-
 def test_best_epoch_is_reported_if_the_accuracy_is_that_of_the_last_epoch(tmp_path):
     run = read(write_run_folder(tmp_path / "run"))
     run = replace(run, recipe=override(run.recipe, {"report_epochs": 1}))

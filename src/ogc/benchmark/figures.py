@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     Drawn = dict[str, Figure]  # by the name of the file, without suffix
 
-FORMATS = ("png", "svg", "pdf")
 SKY, PURPLE = "#56b4e9", "#cc79a7"
 SMALL = 8.5  # points
 # background of text that may cross a line

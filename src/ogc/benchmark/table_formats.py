@@ -146,7 +146,7 @@ def latex(filled: Filled) -> str:
 def _tex(text: str) -> str:
     for plain, command in (("~", r"$\sim$"), ("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("&", r"\&"), ("#", r"\#")):
         text = text.replace(plain, command)
-    return text if text.startswith("\\") or not text.startswith("-") else f"${text}$" if text[1:] else "--"
+    return text if not text.startswith("-") else f"${text}$" if text[1:] else "--"
 
 
 def html(tables: Sequence[Filled]) -> str:
@@ -205,7 +205,7 @@ def _comparison(tables: Sequence[Filled], results: Sequence[Result], place: str)
         if entry.verdict != "agrees":
             seeds = sorted(result.seed for result in results if result.key == key)
             links = ", ".join(f"[{seed}]({path_of(Path(place), key, seed).as_posix()})" for seed in seeds)
-            numbers = [entry.show(entry.ours), paper(entry).text, difference(entry).text.removesuffix(" !")]
+            numbers = [entry.show(entry.ours), paper(entry).text, difference(entry).text]
             name = key if measure == "test" else f"{key}, {measure}"
             rows.append([f"`{name}`", links, *(number.replace("±", " ± ") for number in numbers)])
     verdicts = Counter(entry.verdict for entry in entries.values())

@@ -53,8 +53,8 @@ def figures(options: FiguresOptions) -> None:
       ogc figures tau ratio --results runs/bench --format pdf
       ogc figures all --out figures --format png,svg
     """
-    from ..benchmark.figures import FORMATS
     from ..benchmark.motivation import Settings
+    from ..plot import FORMATS
 
     formats = [part.strip() for part in options.format.split(",")]
     for name in options.names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +30,7 @@ class Flat:
         }
         named = sorted(run.network.named_parameters(), key=lambda item: id(item[1]) not in casts)
         sizes = [-(-value.numel() // kernels.ALIGNED) * kernels.ALIGNED for _, value in named]  # rounded up
-        self.offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        self.offsets = [0, *accumulate(sizes[:-1])]
         self.names = [name for name, _ in named]
         self.params = [value for _, value in named]
         self.n_low = sum(size for size, (_, value) in zip(sizes, named, strict=True) if id(value) in casts)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from .._files import first_line
 from ..clipping.backends.cuda import LARGEST
 from ..training.history import Watch
 from ..training.ranks import Ranks
@@ -70,8 +71,8 @@ def prepare(runs: Sequence[Run], watch: Watch) -> list[Lane]:
                 raise
             except RuntimeError as error:
                 _forget_capture(run.device)
-                first = str(error).strip().partition("\n")[0]
-                raise CaptureError(f"{run.recipe.network} cannot be captured in a CUDA graph ({first}).") from error
+                why = f"{run.recipe.network} cannot be captured in a CUDA graph: {first_line(error)}"
+                raise CaptureError(why) from error
     return lanes
 
 

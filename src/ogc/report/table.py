@@ -116,7 +116,7 @@ def table_of(headings: Sequence[str], rows: Sequence[tuple[Sequence[str], str]])
 def _rows(named: Sequence[str], runs: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> list[list[str]]:
     """Format the numbers in ASCII, "-" for unknown ones: a row per evaluation set, the other columns in the first."""
     ends = [run["epochs"][-1] for run in runs]
-    estimates = (run.get("noise_rate") for run in runs)  # None without surveys, and in results of older versions
+    estimates = (run["noise_rate"] for run in runs)  # None without surveys
     true = (run["true_noise_rate"] for run in runs)
     noise = "/".join(percent(values).split("+")[0] for values in (estimates, true))
     others = [

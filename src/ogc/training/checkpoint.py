@@ -71,8 +71,6 @@ def load(run: Run, ranks: Ranks) -> None:
     try:
         for name, here in _fingerprint(run, ranks).items():
             there = facts["belongs_to"].get(name)
-            if name == "method":
-                there = there.rpartition("/")[2]  # earlier versions recorded the path of a loss from a file
             if there != here and name == SAMPLE_COUNT:
                 raise _other_data(path, f"the number of training samples changed from {there:,} to {here:,}")
             if there != here and name == LABELS:

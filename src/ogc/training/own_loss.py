@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .._files import first_line
 from .._require import did_you_mean
 
 _allowed: dict[Path, bytes] = {}  # files that may run, by absolute path, as they were when they were allowed
@@ -111,10 +112,8 @@ def try_out(loss: nn.Module, name: str, classes: int) -> None:
     try:
         value = copy.deepcopy(loss)(logits, torch.arange(4) % classes)
     except (Exception, SystemExit) as error:  # the file may contain anything
-        first = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"{name} fails on logits (4, {classes}) and labels (4,): {type(error).__name__}: {first}"
-        ) from error
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise ValueError(f"{name} fails on logits (4, {classes}) and labels (4,): {why}") from error
     if not isinstance(value, Tensor) or value.shape != () or not value.requires_grad or not value.isfinite():
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) and value.dim() else repr(value)
         raise ValueError(f"{name} should return a finite scalar with a gradient for zero logits. Found {found}.")

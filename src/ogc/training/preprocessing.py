@@ -42,8 +42,8 @@ class Preprocessing:
         path = folder / PREPROCESSING
         if not path.is_file():
             raise FileNotFoundError(
-                f"{folder} has no {PREPROCESSING}, which describes the preprocessing: an older version of ogc trained "
-                "this run. Use that version, or train again."
+                f"{folder} has no {PREPROCESSING}, which describes the preprocessing of the run. Restore it from a "
+                "backup, or train again."
             )
         stored = read_part(path)
         with checked_fields(path, error=CheckpointError, again="train again"):

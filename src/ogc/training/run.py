@@ -26,7 +26,7 @@ from .digests import digests
 from .evaluate import EvaluationSet, clipping_facts, differ_in_size, training_shares
 from .feed import Feed
 from .feed import check as check_data
-from .history import Epoch, summaries
+from .history import Epoch, summaries, summary
 from .method import criterion as make_criterion
 from .run_folder import NONFINITE
 from .survey import LARGEST, Survey, Surveys, points_of
@@ -361,13 +361,13 @@ class Run:
         """Return the content of ``result.json``."""
         seconds = sum(epoch.seconds for epoch in self.history)
         images = len(self.history) * self.feed.steps * self.feed.batch
-        of_sets = summaries(self.history, self.recipe.report_epochs)
+        last_epochs = self.recipe.report_epochs
         return {
             **described(self.job),
             "facts": self.facts(),
             "epochs": [asdict(epoch) for epoch in self.history],
-            "summary": of_sets[0] if of_sets else {"set": None},
-            "summaries": of_sets,
+            "summary": summary(self.history, last_epochs),
+            "summaries": summaries(self.history, last_epochs),
             "recall": self.recall() if self.finished else {},
             "noise_rate": self.surveys.noise_rate(),
             "true_noise_rate": self.true_noise_rate(),

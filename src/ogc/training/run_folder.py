@@ -197,10 +197,8 @@ def read(folder: Path) -> StoredRun:
         content = read_tensors(path)[1] if is_saved(folder) else {"history": []}
     with checked(path):
         epochs = [Epoch(**epoch) for epoch in content[key]]
-        recall = dict(content.get("recall", {}))  # not recorded by earlier versions, nor before the end
+        recall = dict(content.get("recall", {}))  # not recorded before the end
         true_rate = content.get("true_noise_rate")
-    if "true_noise_rate" not in content and "true" in samples:  # an earlier version recorded the labels alone
-        true_rate = float((samples["given"] != samples["true"]).double().mean())
     facts = NOT_STARTED | (described.facts or {"from_python": described.from_python})
     totals = summaries(epochs, described.recipe.report_epochs)
     who = described.id, described.recipe, described.source
