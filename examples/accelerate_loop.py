@@ -1,8 +1,8 @@
 """Train with Accelerate on digits with half of the labels wrong: first with CE, then with OGC, saved and resumed.
 
-pip install "torch-ogc[accelerate,cli]"
+pip install ".[accelerate,cli]"
 python examples/accelerate_loop.py                          # a minute on a CPU, offline
-torchrun --nproc_per_node 2 examples/accelerate_loop.py     # two processes that share a queue
+torchrun --nproc-per-node 2 examples/accelerate_loop.py     # two processes that share a queue
 """
 
 import argparse

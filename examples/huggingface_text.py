@@ -1,6 +1,6 @@
 """Train with the Hugging Face Trainer on sentences with 40 % wrong topics: first with CE, then with OGC.
 
-pip install "torch-ogc[huggingface]"
+pip install ".[huggingface]"
 python examples/huggingface_text.py            # a minute on a CPU, offline
 python examples/huggingface_text.py --smoke    # a smoke test of a few seconds
 """

@@ -1,6 +1,6 @@
 """Train with Lightning on digits with half of the labels wrong: first with CE, then with OGC.
 
-pip install "torch-ogc[lightning,cli]"
+pip install ".[lightning,cli]"
 python examples/lightning_classifier.py     # a minute on a CPU, offline
 """
 

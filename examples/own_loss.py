@@ -1,6 +1,6 @@
 """Train your own loss with and without OGC, on digits with half of the labels wrong.
 
-pip install "torch-ogc[cli]"
+pip install ".[cli]"
 python examples/own_loss.py            # half a minute on a CPU, offline
 python examples/own_loss.py --smoke    # a smoke test of a few seconds
 """

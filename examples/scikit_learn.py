@@ -1,6 +1,6 @@
 """Train OGCClassifier, a scikit-learn estimator, on digits with 40 % wrong labels.
 
-pip install "torch-ogc[sklearn]"
+pip install ".[sklearn]"
 python examples/scikit_learn.py            # a few seconds
 python examples/scikit_learn.py --smoke    # a smoke test
 """

@@ -1,6 +1,6 @@
 """Train a timm network on digits with half of the labels wrong, with timm's task, optimizer and checkpoints.
 
-pip install "torch-ogc[timm,cli]"
+pip install ".[timm,cli]"
 python examples/timm_images.py            # a minute on a CPU, offline
 python examples/timm_images.py --smoke    # a smoke test of a few seconds
 """

@@ -365,9 +365,7 @@ def test_incomplete_or_corrupt_run_folders_are_rejected(tickets, numbers, tmp_pa
     with pytest.raises(CheckpointError, match=r"preprocessing\.json belongs to a different run"):
         Predictor.load(tmp_path)
     (tmp_path / PREPROCESSING).unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"has no preprocessing\.json.* Restore it from a backup"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"has no preprocessing\.json.* Restore it from a backup"):
         Predictor.load(tmp_path)
     with pytest.raises(ValueError, match="`which` should be one of last, averaged, best"):
         Predictor.load(tickets[0], which="worst")

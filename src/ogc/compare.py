@@ -81,7 +81,12 @@ class Method(NamedTuple):
         while rest and "=" not in rest[0]:  # my_loss.py:MyLoss
             name = f"{name}:{rest.pop(0)}"
         pairs = [part.partition("=") for part in rest]
-        require(bool(name) and all(all(pair) for pair in pairs), "methods", "as in ce or gce:q=0.9", text)
+        require(
+            bool(name) and all(all(pair) for pair in pairs),
+            "methods",
+            "METHOD or METHOD:KEY=VALUE, as in gce:q=0.9",
+            text,
+        )
         return cls(name, {key: value for key, _, value in pairs})
 
     @property
@@ -107,7 +112,7 @@ def jobs_of(
     """
     sets = {name: part for name, part in data[1].items() if len(part)}
     require(bool(sets), "val", "above 0: methods are judged on held-out samples", 0)
-    require(len(set(seeds)) == len(seeds) > 0, "seeds", "different whole numbers", list(seeds))
+    require(len(set(seeds)) == len(seeds) > 0, "seeds", "distinct integers", list(seeds))
     recipes = recipes_of(recipe, methods)
     return [
         Job(override(each, {"seed": seed}), source, (data[0], sets), info, out / f"{label}-{seed}")
@@ -121,7 +126,7 @@ def recipes_of(recipe: Recipe, methods: Sequence[str]) -> dict[str, Recipe]:
     parsed = [Method.parse(text) for text in methods]
     require(len(parsed) > 1, "methods", "two methods or more", list(methods))
     found = {method.label: override(recipe, {"method": method.name, **method.settings}) for method in parsed}
-    require(len(found) == len(parsed), "methods", "different from each other", list(methods))
+    require(len(found) == len(parsed), "methods", "distinct", list(methods))
     return found
 
 
@@ -179,7 +184,7 @@ def check_folders(jobs: Sequence[Job]) -> None:
                 f"{job.out} has a run with {name} = {recorded[name]!r}, but {wanted[name]!r} was requested. {fix}"
             )
         if found.source != job.source:
-            raise CheckpointError(f"{job.out} has a run on other data, or with other options for reading them. {fix}")
+            raise CheckpointError(f"{job.out} has a run on other data, or with other options for reading it. {fix}")
 
 
 def judge(jobs: Sequence[Job], results: Sequence[Mapping[str, Any]], *, device: str = "auto") -> Comparison:

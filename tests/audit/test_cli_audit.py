@@ -397,12 +397,12 @@ def test_renamed_or_moved_files_are_detected(photos):
     works("audit", "--folder", photos, *FOLDER, "--out", "run")
     one = min((photos / "train/red").glob("*.png"))
     one.rename(one.with_name("zz.png"))
-    fails(2, "have changed since training (ids of train)", "audit", "run")
+    fails(2, "has changed since training (ids of train)", "audit", "run")
     one.with_name("zz.png").rename(one)
     blue, red = (min((photos / "val" / name).glob("*.png")) for name in ("blue", "red"))
     blue.rename(photos / "val/red/aa.png")
     red.rename(photos / "val/blue/zz.png")
-    fails(2, "have changed since training (ids of val)", "audit", "run")
+    fails(2, "has changed since training (ids of val)", "audit", "run")
 
 
 def test_folder_named_like_a_dataset(photos):
@@ -436,7 +436,7 @@ def test_audit_of_images_and_network_from_python():
     assert all(torch.equal(found.image(i), job.data[0].inputs[i]) for i in range(80))
     assert torch.equal(found.true, job.data[0].true)
     other = small_runs.job(seed=5, n=70).data
-    with pytest.raises(ValueError, match="have changed since training"):
+    with pytest.raises(ValueError, match="has changed since training"):
         audit_run("run", other)
 
 
@@ -507,9 +507,9 @@ def test_changed_data_are_rejected():
     works("audit", "--table", "t.csv", *TABLE, "--out", "run")
     before = Path("t.csv").read_bytes()
     write_table(seed=1)
-    fails(2, "have changed since training (labels of train). Train again", "audit", "run")
+    fails(2, "has changed since training (labels of train). Train again", "audit", "run")
     Path("t.csv").write_bytes(before.replace(b"with, comma", b"with, Comma"))
-    fails(2, "have changed since training (classes of train)", "audit", "run")
+    fails(2, "has changed since training (classes of train)", "audit", "run")
     Path("t.csv").write_bytes(before)
     works("audit", "run")
 
@@ -533,7 +533,7 @@ def two_rows_of_one_class():
 def test_rows_swapped_within_a_class_are_detected(table):
     swap_rows(*two_rows_of_one_class())
     fails(1, "t.csv` has changed since it was audited", "audit", "apply", table, "--out", "f.csv")
-    fails(2, "have changed since training (ids of train)", "audit", table)
+    fails(2, "has changed since training (ids of train)", "audit", table)
     assert not Path("f.csv").exists()
 
 
@@ -541,7 +541,7 @@ def test_swapped_rows_without_ids_are_detected():
     write_table()
     works("audit", "--table", "t.csv", "--label", "kind", "--epochs", "1", "--out", "run")
     swap_rows(*two_rows_of_one_class())
-    fails(2, "have changed since training (file)", "audit", "run")
+    fails(2, "has changed since training (file)", "audit", "run")
     fails(1, "t.csv` has changed since it was audited", "audit", "apply", "run", "--out", "f.csv")
 
 
@@ -887,5 +887,5 @@ def test_apply_rejects_runs_with_added_noise(name):
     assert "ogc audit apply" not in output
     assert "Compared with the true labels" in output
     assert ONLY_ADDED in " ".join(output.split())
-    message = "symmetric:0.2 was added to the labels of run for training. Its data do not contain these labels"
+    message = "symmetric:0.2 was added to the labels of run for training. Its data does not contain these labels"
     fails(2, message, "audit", "apply", "run", "--out", "f.npy")

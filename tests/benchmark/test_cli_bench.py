@@ -255,7 +255,7 @@ def test_only_runs_the_named_task(tmp_path):
         (
             ["digits", "--seeds", "one"],
             2,
-            "`--seeds` should be different whole numbers, as in 1,2,3. Found `--seeds 'one'`",
+            "`--seeds` should be distinct integers, as in 1,2,3. Found `--seeds 'one'`",
         ),
         (["digits", "--set", "lr"], 2, "`--set` should be KEY=VALUE"),
         (["digits", "--set", "seed=3"], 2, "`--set` should be a setting that is part of a run's name"),

@@ -130,12 +130,12 @@ class WrongSlope(Pointwise):
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        (losses.MAE(), r"The gradient of MAE\(\) does not near p = 1\b"),
-        (losses.GCE(q=1.0), r"The gradient of GCE\(q=1\.0\) does not near p = 1\b"),
-        (losses.TaylorCE(t=1), r"The gradient of TaylorCE\(t=1\) does not near p = 1\b"),
-        (losses.PHuberCE(), r"The gradient of PHuberCE\(tau=2\.0\) does not near p = 0\.5\b"),
-        (Bump(), r"The gradient of Bump\(\) does not near p = 0\.5\b"),
-        (Rising(), r"The gradient of Rising\(\) does not, or is not above 0"),
+        (losses.MAE(), r"The gradient of MAE\(\) does not fall near p = 1\b"),
+        (losses.GCE(q=1.0), r"The gradient of GCE\(q=1\.0\) does not fall near p = 1\b"),
+        (losses.TaylorCE(t=1), r"The gradient of TaylorCE\(t=1\) does not fall near p = 1\b"),
+        (losses.PHuberCE(), r"The gradient of PHuberCE\(tau=2\.0\) does not fall near p = 0\.5\b"),
+        (Bump(), r"The gradient of Bump\(\) does not fall near p = 0\.5\b"),
+        (Rising(), r"The gradient of Rising\(\) does not stay above 0"),
         (
             WrongSlope(),
             r"^`WrongSlope\.slope` should be \|d value/dp\|\. At p = 1 it is 2, but the gradient of `value` is 1\.$",

@@ -170,7 +170,7 @@ def test_truncated_file_error_gives_both_sizes(files):
 def test_pickle_without_its_last_byte_is_named(files):
     version = files.cifar.python
     files.write_folder(version, **{version.test: files.content(version, version.test)[:-1]})
-    with pytest.raises(ValueError, match=f"`{version.test}` is broken or cut short"):
+    with pytest.raises(ValueError, match=f"`{version.test}` is damaged or truncated"):
         load(files.cifar, files.folder)
 
 

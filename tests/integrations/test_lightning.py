@@ -243,7 +243,7 @@ class SelfAttaching(Classifier):
 @pytest.mark.filterwarnings("ignore:Found 4 module.s. in eval mode")
 def test_warns_in_evaluation_mode(tmp_path):
     module = Classifier().eval()
-    with pytest.warns(UserWarning, match=r"`criterion` is in evaluation mode, so OGC does not learn"):
+    with pytest.warns(UserWarning, match=r"`criterion` is in evaluation mode, so OGC does not update"):
         trainer_in(tmp_path, OGCCallback(picture=False), max_epochs=1).fit(module, Batches())
     assert int(module.criterion.steps) == 0
 

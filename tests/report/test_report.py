@@ -254,7 +254,7 @@ def test_memorisation_is_reported_once_with_a_remedy(tmp_path, method, remedy):
     written = {path.name for path in write_report(folder)}
     text = Page((folder / "report.html").read_text()).text.replace("\u00a0", " ")
     assert text.count("The network probably memorised wrong labels after epoch 15. At that point it contradicted") == 1
-    assert "and at the end 12.0 %. The estimated noise uses only the first 15 epochs." in text
+    assert "and at the end 12.0 %. The estimated noise rate uses only the surveys of the first 15 epochs." in text
     assert f"train for fewer epochs or {remedy}." in text
     assert "An estimated 46.0 % of the labels are wrong" in text, "not the 12 % that are left"
     assert "noise.png" in written
@@ -547,8 +547,8 @@ def test_table_caption_explains_the_numbers(tmp_path):
     def caption(name, **options):
         return " ".join(rendered(make_results(tmp_path / name, options)).split())
 
-    assert "running average: mean over the last 10 epochs. The best epoch of either is chosen" in caption("many")
-    assert "running average: after the last epoch. The best epoch of either is chosen" in caption("one", epochs=1)
+    assert "averaged weights: mean over the last 10 epochs. The best epoch of either is chosen" in caption("many")
+    assert "averaged weights: after the last epoch. The best epoch of either is chosen" in caption("one", epochs=1)
     assert "Accuracy: after the last epoch. The best epoch is chosen" in caption("raw", epochs=1, average=False)
     without = caption("none", sets=(), average=False)
     assert without.endswith("No held-out data: the performance on new data is unknown.")

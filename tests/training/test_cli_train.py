@@ -219,7 +219,7 @@ def test_print_shows_the_recipe_without_training(calls, monkeypatch):
         (
             "digits --seeds 1-3",
             2,
-            "Parameter `--seeds` should be different whole numbers, as in 1,2,3. Found `--seeds '1-3'`.",
+            "Parameter `--seeds` should be distinct integers, as in 1,2,3. Found `--seeds '1-3'`.",
         ),
         ("digits --seed 1 --seeds 2", 2, "Parameter `--seed` should be omitted with --seeds. Found `--seed 1`."),
         ("digits --seeds 1,4294967296", 2, "Parameter `seed` should be less than 4294967296"),
@@ -230,7 +230,7 @@ def test_print_shows_the_recipe_without_training(calls, monkeypatch):
         (
             "digits --noise asymmetric:0.2",
             2,
-            "asymmetric noise needs cifar10 or cifar100. Found digits. Use another kind, such as pairflip.",
+            "asymmetric noise is defined only for cifar10 or cifar100. Found digits. Use another kind",
         ),
         ("digits --recipe digitz", 2, "There is no recipe named 'digitz'. Did you mean digits?"),
         ("digits --recipe no.toml", 1, "There is no recipe file no.toml. Check its path, or choose from cifar10, "),

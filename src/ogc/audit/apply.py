@@ -77,7 +77,7 @@ def apply(
     noise = run["recipe"]["noise"]
     if noise is not None and kind in WRITERS:
         raise ValueError(
-            f"{noise} was added to the labels of {folder} for training. Its data do not contain these labels, "
+            f"{noise} was added to the labels of {folder} for training. Its data does not contain these labels, "
             "so there is nothing to fix."
         )
     changed = sum(old != new for old, new in zip(audit.given, labels, strict=True))

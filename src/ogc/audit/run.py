@@ -64,7 +64,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
     other = [what for what in now if what in before and now[what] != before[what]]
     if other or not same:
         what = f" ({other[0]})" if other else ""
-        raise ValueError(f"The data of {folder} have changed since training{what}. Train again, and audit the new run.")
+        raise ValueError(f"The data of {folder} has changed since training{what}. Train again, and audit the new run.")
 
     parts = list(surveyed.values())
     table = rows_of(run.source) if run.source is not None and run.source.kind == "table" else None

@@ -136,8 +136,13 @@ def _tensor(found: object, name: str) -> Tensor:
         array = np.array(found)
         return torch.from_numpy(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
     except (TypeError, ValueError):
-        require(False, name, "numbers, all rows of one length", type(found).__name__)
-        raise
+        kind = type(found).__name__
+        raise ValueError(f"Parameter `{name}` should be numbers, all rows of one length. Found a {kind}.") from None
+
+
+def _require_finite(holds: bool, name: str) -> None:
+    if not holds:
+        raise ValueError(f"Parameter `{name}` should be finite. Found NaN or infinity.")
 
 
 def _log_probabilities(values: Tensor, name: str) -> Tensor:
@@ -146,10 +151,10 @@ def _log_probabilities(values: Tensor, name: str) -> Tensor:
     values, known = values.double(), bool((values < torch.inf).all())  # a logit of -inf rules a class out
     if name == "logits":
         log_p = values.log_softmax(-1)
-        require(known and not bool(log_p.isnan().any()), name, "finite", "NaN or infinity")
+        _require_finite(known and not bool(log_p.isnan().any()), name)
         return log_p.clamp(min=math.log(TINY))
     sums = values.sum(-1, keepdim=True)
-    require(known and bool(values.isfinite().all()), name, "finite", "NaN or infinity")
+    _require_finite(known and bool(values.isfinite().all()), name)
     proper = bool((values >= 0).all()) and bool(((sums - 1).abs() < (0.05 if short else 1e-3)).all())
     if not proper:
         lowest, found = float(values.min()), [float(sums.min()), float(sums.max())]

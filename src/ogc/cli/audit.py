@@ -141,7 +141,7 @@ def group() -> typer.Typer:
 
 @command()
 def audit(options: AuditOptions) -> None:
-    """Find wrong labels and suggest the right ones, in a finished run, a table, a folder of images or arrays.
+    """Find wrong labels and suggest the right ones, in a finished run, a table, an .npz file or a folder of images.
 
     \b
     Examples:
@@ -216,7 +216,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     from ..training.source import NAMED, ONLY_ADDED
 
     issues, samples, true = summary["issues"], summary["samples"], summary["true_noise_rate"]
-    actual = "" if true is None else f" (actual rate: {_percent(true)})"
+    actual = "" if true is None else f" (true rate: {_percent(true)})"
     rate = "" if not samples else f": an estimated noise rate of {_percent(summary['noise_rate'])}{actual}"
     found = [f"{issues:,} of {samples:,} labels are probably wrong{rate}."]
     if summary["unlearned"]:

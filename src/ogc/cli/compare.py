@@ -1,4 +1,4 @@
-"""``ogc compare``: train several methods on one data set from several seeds, and recommend one of them."""
+"""``ogc compare``: train several methods on one data set with several seeds, and recommend one of them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class CompareOptions:
 
 @command(stopped=f"Stopped. {AGAIN}", out_of_memory="use a smaller --side-by-side, or a smaller batch_size")
 def compare(options: CompareOptions) -> None:
-    """Find out which loss to use on your data: train several, from several seeds, and compare them on held-out samples.
+    """Find out which loss to use on your data: train several with several seeds, and compare them on held-out samples.
 
     \b
     Examples:
@@ -121,7 +121,8 @@ def compare(options: CompareOptions) -> None:
       ogc compare photos/ --engine ray --address 10.0.0.1:6379
 
     Prints a table and one sentence, and writes compare.png and compare.json to the folder of the comparison.
-    Methods are compared on the labels of --test, or else of --true, or else on the given labels of held-out samples.
+    Methods are compared on the test set if there is one (--test, or a test/ folder), otherwise on held-out samples with
+    the labels of --true, or else with their given labels.
     After Ctrl-C, run the same command to continue. With more methods or seeds, it trains only what is missing.
     """
     from ..compare import compare as run
@@ -176,7 +177,7 @@ def _show(comparison: Comparison, out: Path, console: Console) -> None:
     say(console, comparison.caption)
     for text in (comparison.sentence(), *comparison.notes()):
         say(console, text)
-    say(console, f"Picture: {out / PICTURE}")
+    say(console, f"Figure: {out / PICTURE}")
     folder = shlex.quote(str(comparison.folders[comparison.ranking[0]][0]))
     say(console, f"To predict new samples with it: ogc predict {folder} DATA")
     say(console, f"To find wrong labels with it: ogc audit {folder}")

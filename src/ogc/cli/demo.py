@@ -22,7 +22,7 @@ class DemoOptions:
 
 @command()
 def demo(options: DemoOptions) -> None:
-    """Compare CE with CE+OGC on digits with 50 % wrong labels. Takes less than a minute and works offline.
+    """Compare CE with CE+OGC on digits with about half of the labels wrong. Takes less than a minute and works offline.
 
     \b
     Examples:

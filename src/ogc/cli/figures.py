@@ -28,9 +28,9 @@ NAMES = ("motivation", "epsilon", "queue", "every", "tau", "ratio")
 
 @dataclass(frozen=True, kw_only=True)
 class FiguresOptions:
-    names: Annotated[list[str], typer.Argument(help=f"{', '.join(NAMES)}, or all.", metavar="NAME...")]
+    names: Annotated[list[str], typer.Argument(help=f"{', '.join(NAMES)}, or all.", metavar="NAME")]
     results: shared.Results = None
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("runs/figures")
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("runs/figures")
     format: Annotated[str, typer.Option("--format", help="png, svg, pdf, or several of them: png,pdf.")] = "png"
     seed: Annotated[int, typer.Option(help="Seed of motivation: points, noise, weights and batches.")] = 0
 

@@ -35,7 +35,7 @@ class NoiseOptions:
         typer.Argument(
             metavar="KIND",
             help="symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file. May include the rate, as in "
-            "symmetric:0.5. Without it, describe SOURCE.",
+            "symmetric:0.5. If KIND is omitted, describe SOURCE.",
         ),
     ] = None
     rate: Annotated[float | None, typer.Argument(metavar="RATE", help="Fraction of the labels to flip, in [0, 1].")] = (

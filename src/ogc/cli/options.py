@@ -24,7 +24,9 @@ Epochs = Annotated[int | None, typer.Option(help="Number of epochs; the schedule
 Id = Annotated[str | None, typer.Option("--id", help="Column that identifies the rows of a table.")]
 Ilsvrc = Annotated[Path | None, typer.Option(help="Folder with the ILSVRC-12 validation images, for webvision.")]
 Label = Annotated[str | None, typer.Option(help="Label column of a table, or label array of an .npz.")]
-Labels = Annotated[Path | None, typer.Option(help="Read the given labels from a file: a CIFAR-N .pt, .npy or .csv.")]
+Labels = Annotated[
+    Path | None, typer.Option(help="Read the given labels from a file: .npy, .csv, or the .pt of CIFAR-N.")
+]
 Method = Annotated[
     str | None, typer.Option(help="Loss, with or without clipping: ce, gce, fl+ogc, ...", show_default="ce+ogc")
 ]
@@ -83,7 +85,7 @@ def parse_seeds(text: str) -> list[int]:
     """Parse ``1,2,3``."""
     parts = [part.strip() for part in text.split(",")]
     seeds = [int(part) for part in parts if part.isdecimal()]
-    require(len(set(seeds)) == len(parts), "seeds", "different whole numbers, as in 1,2,3", text)
+    require(len(set(seeds)) == len(parts), "seeds", "distinct integers, as in 1,2,3", text)
     return seeds
 
 

@@ -22,9 +22,9 @@ FORMATS = {"terminal": ".txt", "markdown": ".md", "latex": ".tex", "html": ".htm
 
 @dataclass(frozen=True, kw_only=True)
 class TablesOptions:
-    names: Annotated[list[str], typer.Argument(help=f"{shared.TABLES}.", show_default="all that have runs")] = field(
-        default_factory=list
-    )
+    names: Annotated[
+        list[str], typer.Argument(metavar="TABLE", help=f"{shared.TABLES}.", show_default="all that have runs")
+    ] = field(default_factory=list)
     results: shared.Results = None
     format: Annotated[
         str | None,

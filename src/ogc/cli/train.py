@@ -252,5 +252,3 @@ def _report(jobs: list[Job], console: Console) -> None:
         run = read(folder)
         for note in (*balanced_sentences(run), *training_notes(run)):
             say(console, f"Note: {note}")
-    if folders:
-        console.print("The report shows the results and the next steps, as commands and code.")

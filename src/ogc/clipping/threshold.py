@@ -116,7 +116,7 @@ def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
     """Raise ValueError if the slope does not fall strictly as p rises, or if it is not the derivative of ``value``."""
     stuck = slope.diff() <= 0
     if bool(stuck.any()) or not bool(((slope > 0) & slope.isfinite()).all()):
-        where = f" near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else ", or is not above 0"
+        where = f" fall near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else " stay above 0"
         raise ValueError(
             "OGC needs a loss whose gradient falls strictly as p rises, so that there is a p0 for every tau. The "
             f"gradient of {type(base).__name__}({base.extra_repr()}) does not{where}. If it is constant, as for MAE, "

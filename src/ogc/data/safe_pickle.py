@@ -64,7 +64,7 @@ def read_pickle(content: bytes, name: str) -> dict[str, Any]:
     except _Refused as error:
         raise ValueError(f"`{name}` holds {error}.") from error
     except Exception as error:  # a broken pickle raises nearly anything: EOFError, IndexError, TypeError, ...
-        raise ValueError(f"`{name}` is broken or cut short after {len(content)} bytes: {error}.") from error
+        raise ValueError(f"`{name}` is damaged or truncated after {len(content)} bytes: {error}.") from error
     if not isinstance(found, dict):
         raise ValueError(f"`{name}` should hold a dict. Found a {type(found).__name__}.")
     names = [key.decode("utf-8") if isinstance(key, bytes) else str(key) for key in found]

@@ -45,7 +45,7 @@ def loss(criterion: Loss) -> TrainerLoss:
         Trainer assumes when it counts labels. With ``weight`` and gradient accumulation, the weighted means of the
         micro-batches are averaged, in proportion to their labels.
     """
-    require(isinstance(criterion, Loss), "criterion", "an OGC or another of ogc.losses", criterion)
+    require(isinstance(criterion, Loss), "criterion", "an OGC or another loss from ogc.losses", criterion)
     require(criterion.reduction == "mean", "reduction", "mean, since the Trainer needs one number", criterion.reduction)
     require(criterion.ignore_index == -100, "ignore_index", "-100, as in the Trainer", criterion.ignore_index)
 

@@ -72,7 +72,9 @@ class OGCCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for name, criterion in _criteria(pl_module).items():
             if not criterion.training:  # Lightning leaves a module in the mode that it was in
-                rank_zero_warn(f"`{name}` is in evaluation mode, so OGC does not learn. Call train() before fit.")
+                rank_zero_warn(
+                    f"`{name}` is in evaluation mode, so OGC does not update its state. Call train() before fit."
+                )
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         due = trainer._logger_connector.should_update_logs  # as in Lightning's own monitors

@@ -221,7 +221,8 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
         check_classification_targets(y)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        require(bool((weight > 0).any()), "sample_weight", "above 0 for some row", "zeros")
+        if not (weight > 0).any():
+            raise ValueError("Parameter `sample_weight` should be above 0 for some row. Found only zeros.")
         return X, y, weight
 
     def _widths(self, distinct_rows: int) -> list[int]:

@@ -87,7 +87,7 @@ class Kind(NamedTuple):
         if self.name.startswith("human:"):
             known = ["cifar10", "cifar100"]
         if source not in known:
-            needs = f"{self.name} noise needs {what}{either(known)}"
+            needs = f"{self.name} noise is defined only for {what}{either(known)}"
             raise ValueError(f"{needs}. Found {source}. Use another kind, such as pairflip.")
 
     def make(

@@ -208,14 +208,14 @@ def _memorised(run: StoredRun, surveys: Sequence[Point]) -> Iterator[str]:
         return
     remedy = "with a smaller network"
     if epsilon := {"epsilon", "epsilon0"} & run.recipe.parameters.keys():
-        remedy = f"(while tau is well above 1) with a smaller {epsilon.pop()}"
+        remedy = f"if tau is well above 1, with a smaller {epsilon.pop()}"
     elif "+" not in run.recipe.method:
         remedy = "with a method that ends in +ogc"
     yield (
         f"The network probably memorised wrong labels after epoch {before.epoch}. At that point it contradicted "
         f"{100 * before.disagreement:.1f} % of the labels, and at the end {100 * end.disagreement:.1f} %. The "
-        f"estimated noise uses only the first {before.epoch} epochs. To avoid memorisation, train for fewer epochs "
-        f"or {remedy}."
+        f"estimated noise rate uses only the surveys of the first {before.epoch} epochs. To avoid memorisation, train "
+        f"for fewer epochs or {remedy}."
     )
 
 

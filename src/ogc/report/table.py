@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-BEST = "is chosen on the set it is measured on, so its accuracy is too optimistic."
+BEST = "is chosen on the same set, so its accuracy is too optimistic."
 
 
 def distinguishing_fields(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -75,7 +75,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Group:
     over = "mean over the last epochs" if len(epochs) > 1 else f"mean over the last {max(epochs, default=0)} epochs"
     over = "after the last epoch" if epochs == {1} else over
     averaged = any("averaged_last" in summary for summary in summaries)
-    of, either = (" of the weights, and of their running average", " of either") if averaged else ("", "")
+    of, either = (" of the raw and of the averaged weights", " of either") if averaged else ("", "")
     what = f"Accuracy{of}: {over}. The best epoch{either} {BEST}"
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
