@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import clipping, losses, plot, theory
+    from . import audit, clipping, data, losses, models, noise, plot, theory, training
     from .clipping import OGC
 
 __version__ = "0.1.0"
-__all__ = ["OGC", "clipping", "losses", "plot", "theory"]
+__all__ = ["OGC", "audit", "clipping", "data", "losses", "models", "noise", "plot", "theory", "training"]
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for a public one

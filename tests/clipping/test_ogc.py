@@ -13,6 +13,7 @@ from asserts import value_and_gradient
 from ogc import OGC, losses
 from ogc.clipping import EMA, Fixed, noisy_to_clean_ratio
 from ogc.given_label import P_MIN, cross_entropy
+from ogc.integrations import never_fitted
 from ogc.losses import clipped
 from samples import batch, clipping_ogc, feed, noisy_batch, optimizer_with, queue_of, rare_batch, same_bits, state_of
 
@@ -370,6 +371,43 @@ def test_two_spikes_are_a_good_fit():
     assert_close(
         torch.stack([criterion.mixture.clean_mean, criterion.mixture.noisy_mean]), torch.tensor([0.1, 9.0]).double()
     )
+
+
+def test_warns_if_the_first_parameter_group_is_frozen():
+    groups = [{"params": torch.nn.Linear(2, 2).parameters(), "lr": lr} for lr in (0.0, 0.1)]
+    optimizer = torch.optim.SGD(groups)
+    criterion = OGC("ce", optimizer, epsilon=2.0, every=1, queue_size=512)
+    clusters = queue_of("two clusters")
+    for _ in range(31):
+        feed(criterion, clusters)
+    with pytest.warns(UserWarning, match=r"first parameter group, which has always been 0"):
+        feed(criterion, clusters)
+    assert "first parameter group" in never_fitted(criterion)
+    optimizer.param_groups[1]["lr"] = 0.0  # a warm-up of all groups
+    assert "first parameter group" not in never_fitted(criterion)
+
+
+@pytest.mark.parametrize("rule", [{}, {"epsilon": 2.0}, {"epsilon0": 20.0}])
+def test_a_learning_rate_of_nan_does_not_move_tau(rule):
+    optimizer = optimizer_with(0.1)
+    criterion = OGC("ce", optimizer, every=1, queue_size=256, **rule)
+    criterion(*noisy_batch(300, seed=0))
+    tau = float(criterion.tau)
+    optimizer.param_groups[0]["lr"] = math.nan
+    criterion(*noisy_batch(300, seed=1))
+    assert (float(criterion.tau), float(criterion.highest_lr)) == (tau, pytest.approx(0.1))
+
+
+def test_rejects_a_loss_with_trainable_parameters():
+    class Learned(losses.GCE):
+        def __init__(self):
+            super().__init__(q=0.7)
+            self.scale = torch.nn.Parameter(torch.tensor(1.0))
+
+    with pytest.raises(ValueError, match=r"^OGC needs a loss without trainable parameters"):
+        OGC(Learned())
+    loss = Learned()
+    OGC(loss.requires_grad_(False))
 
 
 def test_warns_once_if_nothing_is_clipped_despite_noise():

@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 from ogc import OGC, losses
-from ogc.clipping import EMA, Linear, backends
+from ogc.clipping import EMA, Fixed, Linear, backends
 from samples import batch, clipping_ogc, noisy_batch, optimizer_with, same_bits, state_of
 
 
@@ -141,6 +141,24 @@ def test_state_with_another_loss_parameter_is_rejected():
         "'gamma': 0.5",
         "'gamma': 2.0",
     )
+
+
+def test_schedule_with_other_parameters_is_rejected():
+    state = OGC("ce", threshold=Linear(10.0, steps=100)).state_dict()
+    OGC("ce", threshold=Linear(10.0, steps=100)).load_state_dict(state)
+    for other in (Linear(5.0, steps=100), Linear(10.0, steps=10), Fixed(2.0), None):
+        with pytest.raises(ValueError, match=r"saved with .*'Linear\(beta=10\.0, steps=100\)'"):
+            OGC("ce", threshold=other).load_state_dict(state)
+
+
+def test_schedule_that_is_a_function_is_compared_by_name():
+    def halved(step, tau):
+        return tau / 2
+
+    state = OGC("ce", threshold=halved).state_dict()
+    OGC("ce", threshold=halved).load_state_dict(state)
+    with pytest.raises(ValueError, match="belongs to another OGC"):
+        OGC("ce", threshold=lambda step, tau: tau).load_state_dict(state)
 
 
 def assert_rejected(criterion, other, found, own):

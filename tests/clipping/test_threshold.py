@@ -127,6 +127,11 @@ class WrongSlope(Pointwise):
         return 2 / p
 
 
+class WrongAt(losses.CrossEntropy):
+    def at(self, H):
+        return 2 * H
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [
@@ -140,6 +145,7 @@ class WrongSlope(Pointwise):
             WrongSlope(),
             r"^`WrongSlope\.slope` should be \|d value/dp\|\. At p = 1 it is 2, but the gradient of `value` is 1\.$",
         ),
+        (WrongAt(), r"^`WrongAt\.at\(H\)` should be `value\(p\)` at H = -log p\. At p = 1e-07 it is 32\.\d+, but"),
     ],
     ids=lambda value: repr(value) if isinstance(value, Pointwise) else "",
 )
@@ -148,7 +154,7 @@ def test_rejects_loss_whose_slope_does_not_fall(base, message):
         with pytest.raises(ValueError, match=message) as error:
             make(base)
         falls = "OGC needs a loss whose gradient falls strictly as p rises, so that there is a p0 for every tau."
-        assert str(error.value).startswith((falls, "`WrongSlope"))
+        assert str(error.value).startswith((falls, "`WrongSlope", "`WrongAt"))
 
 
 @pytest.mark.parametrize("name", ["lc_ce", "nce_rce", "nce_nnce"])

@@ -1,5 +1,7 @@
 """Losses of p alone: value, slope and `at` agree, and a custom loss needs only `value`."""
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -95,6 +97,15 @@ def test_custom_loss_with_ogc():
     assert P_MIN < criterion.p0 < 1 - P_MIN
     assert_close(criterion.p0, 1 - criterion.tau, rtol=1e-6, atol=0)
     assert criterion.get_extra_state()["base"] == {"name": "Power", "k": 2.0}
+
+
+def test_gce_has_a_gradient_where_p_rounds_to_0():
+    """|d loss / d logit| = p^q (1 - p)."""
+    logits = torch.tensor([[0.0, 100.0]], requires_grad=True)
+    loss = losses.GCE(q=0.05)(logits, torch.tensor([0]))
+    loss.backward()
+    assert_close(loss, torch.tensor((1 - math.exp(-5)) / 0.05))
+    assert_close(logits.grad, math.exp(-5) * torch.tensor([[-1.0, 1.0]]))
 
 
 def test_hyperparameters_of_a_custom_loss():

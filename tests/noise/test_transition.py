@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def test_symmetric_counts_are_exact_for_every_pair_of_classes(labels, rate):
         assert (np.delete(table[c], c) == int(rate * (labels == c).sum() / (C - 1))).all()
 
 
+@pytest.mark.filterwarnings("ignore:Symmetric noise")
 @forall(
     labels=st.lists(st.integers(0, 4), max_size=60),
     rate=st.floats(0, 1),
@@ -231,6 +233,21 @@ def test_accepts_read_only_labels(labels, kind):
     locked = labels.copy()
     locked.flags.writeable = False
     kind(locked)
+
+
+def test_accepts_lists_and_tensors():
+    labels = [0, 0, 1, 1]
+    for given in (labels, torch.tensor(labels)):
+        assert symmetric(given, 0.5, num_classes=2).tolist() == [0, 1, 0, 1]
+        assert pair_flip(given, 0.5, num_classes=2).tolist() == [0, 1, 0, 1]
+
+
+def test_symmetric_warns_if_small_classes_lose_more_than_half_of_the_rate():
+    with pytest.warns(
+        UserWarning, match=r"^Symmetric noise of 0.5 changes 0 of 100 labels, "
+    ):
+        symmetric(np.arange(100) % 10, 0.5, num_classes=10)
+    symmetric(np.arange(200) % 10, 0.5, num_classes=10)  # 90 of 100
 
 
 def test_empty_labels(kind):

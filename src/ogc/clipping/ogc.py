@@ -33,7 +33,7 @@ from .loss_queue import gather_ranks, newest, push
 from .mixture import Mixture, fit
 from .ratio import GRID
 from .reliability import describe, find_problem
-from .schedules import TAU_MIN, Fixed, Schedule
+from .schedules import TAU_MIN, Fixed, Schedule, name_of
 from .state import Solution, State, keeping_dtype
 from .threshold import Slopes
 
@@ -120,6 +120,8 @@ class OGC(Loss):
                 f"OGC needs a pointwise loss, one that depends on the given label's probability alone: {names} or a "
                 f"subclass of ogc.losses.Pointwise. Found {type(loss).__name__}."
             )
+        if any(value.requires_grad for value in loss.parameters()):
+            raise ValueError("OGC needs a loss without trainable parameters, which it would not train. Freeze them.")
         self.base = loss.require_plain("OGC")
         self.epsilon, self.epsilon0, self.follow_lr = epsilon, epsilon0, follow_lr
         self.threshold, self.every, self.queue_size, self.process_group = threshold, every, queue_size, process_group
@@ -192,7 +194,7 @@ class OGC(Loss):
         lr = self._lr()
         if isinstance(lr, Tensor):
             state.highest_lr.copy_(torch.maximum(state.highest_lr, lr))
-        elif lr is not None:
+        elif lr is not None and not math.isnan(lr):
             state.highest_lr.clamp_(min=lr)
 
     def _update(self, state: State, by_clock: bool = False) -> None:
@@ -211,7 +213,7 @@ class OGC(Loss):
     def _solve(self, state: State) -> None:
         """Fit two normals to the queue and solve for tau, on the CPU: Algorithm 1, lines 8 and 9."""
         seen, is_default = int(state.seen), self.rule == "default"
-        if seen < self._fewest or (epsilon := float(self._epsilon(float(state.highest_lr)))) <= 0:
+        if seen < self._fewest or not (epsilon := float(self._epsilon(float(state.highest_lr)))) > 0:
             return
         count = default_rule.recent(seen, self.queue_size) if is_default else self.queue_size
         mixture, is_degenerate = fit(newest(state.queue, seen, count))  # line 8
@@ -392,8 +394,7 @@ class OGC(Loss):
         """Return what a state must have in common with the OGC that loads it."""
         slope = [float(f"{self.slopes.slope[i]:.6g}") for i in (0, GRID // 2, -1)]  # distinguishes losses
         base = {"name": type(self.base).__name__, **self.base.hyperparameters}
-        threshold = None if self.threshold is None else type(self.threshold).__name__
-        return {"base": base, "slope": slope, "queue_size": self.queue_size, "threshold": threshold}
+        return {"base": base, "slope": slope, "queue_size": self.queue_size, "threshold": name_of(self.threshold)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Do nothing: ``_load_from_state_dict`` checks the state before any buffer is written."""

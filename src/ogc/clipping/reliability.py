@@ -21,6 +21,8 @@ def find_problem(criterion: OGC) -> str | None:
     steps, unreliable = int(criterion.steps), int(criterion.unreliable)
     if steps < UNRELIABLE_UPDATES * criterion.every:
         return None
+    if why := frozen_group(criterion):
+        return why
     mixture, tau = criterion.mixture, float(criterion.tau)
     share = float(mixture.noisy_weight)
     if unreliable >= UNRELIABLE_UPDATES:
@@ -41,6 +43,19 @@ def find_problem(criterion: OGC) -> str | None:
             f"{name} to use the default rule, or lower it."
         )
     return None
+
+
+def frozen_group(criterion: OGC) -> str | None:
+    """Return a warning if the learning rate that OGC follows is always 0, although other parameters are trained."""
+    optimizer = criterion._optimizer() if criterion.follow_lr and criterion.threshold is None else None
+    if optimizer is None or float(criterion.highest_lr) > 0:
+        return None
+    if not any(float(group["lr"]) > 0 for group in optimizer.param_groups[1:]):
+        return None
+    return (
+        "OGC clips nothing: it follows the learning rate of the optimizer's first parameter group, which has always "
+        "been 0. Make the first group one that is trained, or pass follow_lr=False."
+    )
 
 
 def describe(criterion: OGC) -> str:

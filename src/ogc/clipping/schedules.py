@@ -20,6 +20,15 @@ TAU_MIN = 1e-7
 """OGC keeps the tau of a schedule at this value or above."""
 
 
+def name_of(schedule: Schedule | None) -> str | None:
+    """Return a name that states have in common with the schedule they were saved with; None without a schedule."""
+    if schedule is None:
+        return None
+    if isinstance(schedule, Fixed | Linear | EMA):
+        return repr(schedule)
+    return getattr(schedule, "__qualname__", type(schedule).__name__)
+
+
 @dataclass(frozen=True)
 class Fixed:
     """The same tau at every step. With CE this is PHuber-CE."""

@@ -122,6 +122,13 @@ def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
             f"gradient of {type(base).__name__}({base.extra_repr()}) does not{where}. If it is constant, as for MAE, "
             "it is clipped already: use that loss by itself."
         )
+    at, value = base.at(-torch.log(p)), base.value(p)
+    if not torch.allclose(at, value, rtol=1e-4):
+        worst = int((at - value).abs().argmax())
+        raise ValueError(
+            f"`{type(base).__name__}.at(H)` should be `value(p)` at H = -log p. At p = {float(p[worst]):.3g} it is "
+            f"{float(at[worst]):.6g}, but `value` is {float(value[worst]):.6g}."
+        )
     derived = Pointwise.slope(base, p)
     if not torch.allclose(derived, slope, rtol=1e-4):
         worst = int(((derived - slope).abs() / slope).argmax())

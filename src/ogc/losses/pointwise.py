@@ -106,6 +106,9 @@ class GCE(Pointwise):
     def slope(self, p: Tensor) -> Tensor:
         return p ** (self.q - 1)
 
+    def at(self, H: Tensor) -> Tensor:
+        return -torch.expm1(-self.q * H) / self.q  # p^q = e^-qH, which is above 0 even if p rounds to 0
+
 
 class MAE(Pointwise):
     """MAE: 1 - p, the symmetric loss (Robust Loss Functions under Label Noise, Ghosh et al., 2017)."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._require import require
-from .transition import _check
+from .transition import checked
 
 Label = TypeVar("Label", bound=np.integer[Any])
 
@@ -47,7 +47,7 @@ def instance_dependent(
         (N, H, W, 3), (N, 1, H, W) or flat, is read in the order in which it is stored. The labels do not depend on the
         device: random numbers are drawn on the CPU and the projection is exact.
     """
-    _check(labels, rate, num_classes, seed)
+    labels = checked(labels, rate, num_classes, seed)
     require(len(images) == len(labels), "images", f"{len(labels)} images, one per label", len(images))
     pixels = _flat(torch.as_tensor(images))
     require(pixels.dtype == torch.uint8, "images", "raw pixels, uint8", pixels.dtype)

@@ -8,6 +8,7 @@ never changed in place, and the given labels have the same type.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -56,8 +57,17 @@ def symmetric(labels: NDArray[Label], rate: float, *, num_classes: int, seed: in
     >>> symmetric(np.array([0, 0, 1, 1]), 0.5, num_classes=2)
     array([0, 1, 0, 1])
     """
-    _check(labels, rate, num_classes, seed)
-    counts = (rate / (num_classes - 1) * _sizes(labels, num_classes)).astype(np.int64)
+    labels = checked(labels, rate, num_classes, seed)
+    sizes = _sizes(labels, num_classes)
+    counts = (rate / (num_classes - 1) * sizes).astype(np.int64)
+    moved, wanted = int(counts.sum()) * (num_classes - 1), rate * len(labels)
+    if moved < wanted / 2:
+        warnings.warn(
+            f"Symmetric noise of {rate:g} changes {moved:,} of {len(labels):,} labels, because int(rate * size / "
+            f"{num_classes - 1}) samples of a class move to each other class, and the classes have {sizes.min():,} to "
+            f"{sizes.max():,} samples. Use another kind, such as pairflip, or noise.by_matrix in Python.",
+            stacklevel=2,
+        )
     return _move(labels, np.repeat(counts[:, None], num_classes, axis=1), seed)
 
 
@@ -69,8 +79,9 @@ def asymmetric(labels: NDArray[Label], rate: float, *, pairs: Mapping[int, int],
     """
     valid = all(0 <= source != target >= 0 for source, target in pairs.items())
     require(valid, "pairs", "from a class to another class, none negative", dict(pairs))
+    labels = np.asarray(labels)
     num_classes = 1 + max((1, int(labels.max(initial=0)), *pairs.keys(), *pairs.values()))
-    _check(labels, rate, num_classes, seed)
+    checked(labels, rate, num_classes, seed)
     counts = np.zeros((num_classes, num_classes), np.int64)
     sources = list(pairs)
     counts[sources, list(pairs.values())] = rate * _sizes(labels, num_classes)[sources]
@@ -83,7 +94,7 @@ def pair_flip(labels: NDArray[Label], rate: float, *, num_classes: int, seed: in
     >>> pair_flip(np.array([0, 0, 1, 1, 2, 2]), 0.5, num_classes=3)
     array([0, 1, 2, 1, 0, 2])
     """
-    _check(labels, rate, num_classes, seed)
+    labels = checked(labels, rate, num_classes, seed)
     return asymmetric(labels, rate, pairs=_cycles([range(num_classes)]), seed=seed)
 
 
@@ -104,7 +115,7 @@ def by_matrix(labels: NDArray[Label], matrix: ArrayLike, *, seed: int = 0) -> ND
             raise ValueError(
                 f"Parameter `matrix` should have rows that sum to 1. Found `matrix[{row}].sum() = {total}`."
             )
-    _check(labels, 0, len(T), seed)
+    labels = checked(labels, 0, len(T), seed)
     up_to = T.cumsum(1)
     up_to /= up_to[:, -1:]  # exactly 1 for the last class with any probability, so that no class after it is drawn
     draws, given = np.random.default_rng(seed).random(len(labels)), labels.copy()
@@ -136,7 +147,9 @@ def _move(labels: NDArray[Label], counts: NDArray[np.int64], seed: int) -> NDArr
     return given
 
 
-def _check(labels: NDArray[Any], rate: float, num_classes: int, seed: int) -> None:
+def checked(labels: NDArray[Label], rate: float, num_classes: int, seed: int) -> NDArray[Label]:
+    """Return the labels as an array, so that lists and tensors can be passed as well. Check all arguments."""
+    labels = np.asarray(labels)
     require(0 <= rate <= 1, "rate", "in [0, 1]", rate)
     require(num_classes >= 2, "num_classes", "at least 2", num_classes)
     require(0 <= seed < 2**32, "seed", "in [0, 2**32)", seed)
@@ -147,3 +160,4 @@ def _check(labels: NDArray[Any], rate: float, num_classes: int, seed: int) -> No
     )
     outside = labels[(labels < 0) | (labels >= num_classes)]
     require(len(outside) == 0, "labels", f"in [0, {num_classes})", np.unique(outside)[:5].tolist())
+    return labels
