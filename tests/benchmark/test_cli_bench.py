@@ -369,6 +369,7 @@ def test_unusable_custom_loss_is_rejected_before_training(name, sentence, tmp_pa
 # --- tuning -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:Symmetric noise")  # classes of 5 images
 def test_tune(tmp_path, monkeypatch):
     folder = tiny_cifar(tmp_path / "data", monkeypatch)
     trial = ["--epochs", "1", "--set", "network=resnet20-cifar", "--set", "batch_size=20"]

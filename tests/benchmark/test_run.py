@@ -158,6 +158,7 @@ def test_runs_per_device():
         runs_per_device("cuda", some, 0)
 
 
+@pytest.mark.filterwarnings("ignore:Symmetric noise")  # classes of 5 images
 def test_images_are_read_once(tmp_path, monkeypatch):
     data = Data(tiny_cifar(tmp_path / "data", monkeypatch))
     cells = [
@@ -174,6 +175,7 @@ def test_images_are_read_once(tmp_path, monkeypatch):
     assert all(job.info.kind == job.recipe.noise.partition(":")[0] for job in jobs)
 
 
+@pytest.mark.filterwarnings("ignore:Symmetric noise")  # classes of 5 images
 def test_cifar(tmp_path, monkeypatch):
     folder = tiny_cifar(tmp_path / "data", monkeypatch)
     args = ["--methods", "ce,ce+ogc", "--noises", "symmetric:0.5,asymmetric:0.4", "--epochs", "1"]

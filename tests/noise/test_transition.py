@@ -243,9 +243,7 @@ def test_accepts_lists_and_tensors():
 
 
 def test_symmetric_warns_if_small_classes_lose_more_than_half_of_the_rate():
-    with pytest.warns(
-        UserWarning, match=r"^Symmetric noise of 0.5 changes 0 of 100 labels, "
-    ):
+    with pytest.warns(UserWarning, match=r"^Symmetric noise of 0.5 changes 0 of 100 labels, "):
         symmetric(np.arange(100) % 10, 0.5, num_classes=10)
     symmetric(np.arange(200) % 10, 0.5, num_classes=10)  # 90 of 100
 

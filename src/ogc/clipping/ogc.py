@@ -193,7 +193,7 @@ class OGC(Loss):
     def _track_lr(self, state: State) -> None:
         lr = self._lr()
         if isinstance(lr, Tensor):
-            state.highest_lr.copy_(torch.maximum(state.highest_lr, lr))
+            state.highest_lr.copy_(torch.fmax(state.highest_lr, lr))
         elif lr is not None and not math.isnan(lr):
             state.highest_lr.clamp_(min=lr)
 
