@@ -42,6 +42,40 @@ def test_two_files_and_true_labels(tmp_path):
     assert arrays(tmp_path / "x.npy", named, labels_name="other", val=0)[0].given.tolist() == [1, 0] * 10
 
 
+def test_another_file_is_the_test_set(tmp_path):
+    path = save(tmp_path / "x.npz", a=X, b=Y)
+    names = {"features_name": "a", "labels_name": "b"}
+    train, others = arrays(path, test=save(tmp_path / "t.npz", a=X[:3] + 0.5, b=[7, 7, 3]), **names)
+    assert (len(train), len(others["val"])) == (16, 4)
+    assert others["test"].inputs.tolist() == (X[:3] + 0.5).tolist()
+    assert others["test"].given.tolist() == [1, 1, 0]
+    with pytest.warns(UserWarning, match=r"also the training file"):
+        arrays(path, test=path, **names)
+    with pytest.warns(UserWarning, match=r"2 of 3 rows of `.*u\.npz` have the same features as a row of `.*x\.npz`"):
+        arrays(path, test=save(tmp_path / "u.npz", a=[*X[:2], [0.5, 0.5]], b=[7, 7, 3]), **names)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"X": X[:, :1], "y": Y}, r"`.*t\.npz` should have the shape \(2,\), as in training\. Found \(1,\)\."),
+        ({"X": X, "y": Y[1:]}, r"Each row of `.*t\.npz` should have a label\. Found 20 rows and 19 labels\."),
+        ({"X": X, "y": Y + 1}, r"label `4` in row 1 of `.*t\.npz` is not one of the classes `3`, `7`"),
+        ({"y": Y}, r"`.*t\.npz` should have an array named `X`"),
+    ],
+)
+def test_test_files_that_do_not_fit_are_refused(tmp_path, named, message):
+    path = save(tmp_path / "x.npz", X=X, y=Y)
+    with pytest.raises(ValueError, match=message):
+        arrays(path, test=save(tmp_path / "t.npz", **named))
+
+
+def test_a_test_file_needs_features_and_labels(tmp_path):
+    np.save(tmp_path / "t.npy", X)
+    with pytest.raises(ValueError, match=r"should be an \.npz file with features and labels\. Found a single array"):
+        arrays(save(tmp_path / "x.npz", X=X, y=Y), test=tmp_path / "t.npy")
+
+
 def test_array_names_can_be_set_and_unknown_ones_list_choices(tmp_path):
     path = save(tmp_path / "x.npz", a=X, b=Y)
     assert len(arrays(path, features_name="a", labels_name="b", val=0)[0]) == 20

@@ -51,6 +51,41 @@ def test_train_val_and_test_folders_are_used_as_given(tmp_path):
     assert others["test"].given.tolist() == [2]
 
 
+def test_another_folder_is_the_test_set(tmp_path):
+    root, checked, labels = tmp_path / "photos", tmp_path / "checked", tmp_path / "true.csv"
+    write(root, cat=5, dog=5, eel=5)
+    write(checked, eel=2, cat=1)
+    (checked / "eel" / "0.png").write_bytes(b"broken")
+    labels.write_text("path,label\n" + "".join(f"{name}/{i}.png,cat\n" for name in COLOURS for i in range(5)))
+    with pytest.raises(ValueError, match=r"1 of 3 images cannot be read: `eel/0.png`"):
+        folder(root, test=checked)
+    with pytest.warns(UserWarning, match="Skipped 1 image "):
+        train, others = folder(root, test=checked, skip_bad=True, true_labels=labels)
+    assert (len(train), len(others["val"])) == (12, 3)
+    assert others["test"].ids == ["cat/0.png", "eel/1.png"]
+    assert others["test"].class_names == train.class_names
+    assert others["test"].inputs[torch.arange(2)].flatten(1).float().mean(1).tolist() == [50, 250]
+    assert train.true is not None
+    assert others["test"].true is None, "the true labels are of the folder"
+
+
+def test_test_folders_that_cannot_be_used_are_refused(tmp_path):
+    write(tmp_path / "photos", cat=3, dog=3)
+    write(tmp_path / "split" / "train", cat=3, dog=3)
+    write(tmp_path / "split" / "test", cat=1)
+    write(tmp_path / "other", fox=1)
+    photos = tmp_path / "photos"
+    for root, test, message in (
+        (photos, tmp_path / "other", r"The class `fox` of `.*other` has no folder in `.*photos`"),
+        (photos, photos, r"`test` should be outside of the training images in `.*photos`"),
+        (photos, tmp_path, r"`test` should be outside of the training images in `.*photos`"),
+        (tmp_path / "split", tmp_path / "other", r"omitted, because `.*split` has a folder named test"),
+        (photos, photos / "cat" / "0.png", r"`test` should be a folder with one sub-folder of images for each class"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            folder(root, test=test)
+
+
 def test_train_folder_alone_is_split(tmp_path):
     write(tmp_path / "train", cat=5, dog=5)
     train, others = folder(tmp_path)

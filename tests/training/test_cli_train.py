@@ -1,4 +1,5 @@
 import json
+import shutil
 import signal
 import warnings
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from children import held, ogc, wait_for
@@ -99,8 +101,27 @@ def test_changed_test_file_is_rejected_on_resuming():
     assert fails(train("--resume", "run"), 1, "belongs to other data: test file changed.")
     Path("test.csv").write_text(text)
     assert train("--resume", "run").exit_code == 0
-    Path("test.csv").write_text(text.replace(",yes", "1,yes"))
+    Path("test.csv").unlink()
     audited = CliRunner().invoke(build(), ["audit", "run"])  # of the training file alone
+    assert audited.exit_code == 0, audited.output
+
+
+def test_images_are_tested_on_another_folder():
+    for root, count in (("photos", 5), ("checked", 2)):
+        for label, colour in (("dark", 10), ("light", 240)):
+            Path(root, label).mkdir(parents=True)
+            for i in range(count):
+                Image.new("L", (8, 8), colour + i).save(Path(root, label, f"{i}.png"))
+    options = ["--test", "checked", "--epochs", 1, "--out", "run"]
+    options += [text for name in ("network=mlp", "augment=none", "size=8") for text in ("--set", name)]
+    assert train("photos", *options).exit_code == 0
+    assert set(json.loads(Path("run/result.json").read_text())["epochs"][0]["accuracy"]) == {"val", "test"}
+    result = Path("run/result.json").rename("result.json")
+    Path("checked/dark/1.png").rename("checked/light/9.png")
+    assert fails(train("--resume", "run"), 1, "belongs to other data: labels of test changed.")
+    result.rename("run/result.json")
+    shutil.rmtree("checked")
+    audited = CliRunner().invoke(build(), ["audit", "run"])  # of the training folder alone
     assert audited.exit_code == 0, audited.output
 
 

@@ -208,6 +208,9 @@ def test_evaluation_set_with_other_classes_is_rejected():
     other = digits(None).data[1]["test"]
     with pytest.raises(ValueError, match=r"`other\.num_classes` should be 3, as in training"):
         train([one._replace(data=(one.data[0], {"other": other}))])
+    for data in (one.data[0], (one.data[0], other)):
+        with pytest.raises(ValueError, match=r"`data` should be a training set and the others by name"):
+            train([one._replace(data=data)])
 
 
 def events(folder):

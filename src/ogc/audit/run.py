@@ -51,7 +51,7 @@ def findings_of(folder: Path, data: Loaded | None = None) -> Findings:
                 f"ogc.audit.run.audit_run({str(folder)!r}, (train, sets))."
             )
         with warnings.catch_warnings(action="ignore"):  # already shown when the run was trained
-            data, info = load(run.source, run.recipe)
+            data, info = load(run.source.model_copy(update={"test": None}), run.recipe)
         added = info is not None
     train, sets = data
     surveyed = {"train": train}

@@ -42,7 +42,7 @@ class CompareOptions:
     method: shared.OtherMethods = field(default_factory=list)
     seeds: shared.Seeds = "1,2,3"
     true: shared.TrueLabels = None
-    test: Annotated[Path | None, typer.Option(help="Table with checked labels to evaluate on.")] = None
+    test: Annotated[Path | None, typer.Option(help="Table, folder of images or .npz with checked labels.")] = None
     noise: Annotated[
         str | None,
         typer.Option(metavar="KIND:RATE", help="Add noise to the training labels, but not to the held-out ones."),

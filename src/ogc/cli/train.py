@@ -57,7 +57,7 @@ class TrainOptions:
     val: Annotated[float | None, typer.Option(help="Fraction of the samples to validate on.", show_default="0.2")] = (
         None
     )
-    test: Annotated[Path | None, typer.Option(help="Table to test on.")] = None
+    test: Annotated[Path | None, typer.Option(help="Table, folder of images or .npz to test on.")] = None
     ilsvrc: shared.Ilsvrc = None
     skip_bad: shared.SkipBad = False
     device: shared.Device = "auto"

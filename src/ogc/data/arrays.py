@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from .._extras import extra
 from .._require import few
-from .dataset import Dataset, Loaded, class_indices
+from .dataset import Dataset, Loaded, class_indices, warn_of_same_rows
 from .split import stratified_split
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def arrays(
     true_name: str | None = None,
     val: float = 0.2,
     seed: int = 0,
+    test: str | Path | None = None,
 ) -> Loaded:
     """Load the training set and ``val`` from one ``.npz`` with features and labels, or from ``.npy`` files.
 
@@ -40,6 +41,8 @@ def arrays(
     width, 3). Labels are integers or strings, (N,); their sorted values name the classes. In an ``.npz`` file, the
     features are named `X`, `features` or `embeddings`, the labels `y` or `labels`, and the optional true labels `true`,
     `true_labels` or `y_true`.
+
+    :param test: an ``.npz`` file with the same names, to evaluate on.
     """
     path = Path(features)
     found = _load(path)
@@ -64,7 +67,26 @@ def arrays(
         truth = class_indices(_names(known, file), class_names, "the true labels", range(len(known)))
     whole = Dataset(inputs, given, class_names, [str(i) for i in range(len(inputs))], truth)
     keep, held_out = stratified_split(given, class_names, val=val, seed=seed)
-    return whole.subset(keep), {"val": whole.subset(held_out)} if val else {}
+    sets = {"val": whole.subset(held_out)} if val else {}
+    if test is not None:
+        sets["test"] = _test_set(Path(test), whole, features_name, labels_name)
+        warn_of_same_rows(cast(Tensor, sets["test"].inputs), Path(test), inputs, path)
+    return whole.subset(keep), sets
+
+
+def _test_set(path: Path, training: Dataset, features_name: str | None, labels_name: str | None) -> Dataset:
+    found = _load(path)
+    if UNNAMED in found:
+        raise ValueError(f"`{path}` should be an .npz file with features and labels. Found a single array.")
+    inputs = to_inputs(_pick(found, FEATURES, features_name, path)[1], path)
+    shape, expected = tuple(inputs.shape[1:]), tuple(cast(Tensor, training.inputs).shape[1:])
+    if shape != expected:
+        raise ValueError(f"Each sample in `{path}` should have the shape {expected}, as in training. Found {shape}.")
+    names = _names(_pick(found, LABELS, labels_name, path)[1], path)
+    if len(names) != len(inputs):
+        raise ValueError(f"Each row of `{path}` should have a label. Found {len(inputs)} rows and {len(names)} labels.")
+    given = class_indices(names, training.class_names, f"`{path}`")
+    return Dataset(inputs, given, training.class_names, [str(i) for i in range(len(inputs))])
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -102,6 +103,24 @@ def warn_of_spellings(class_names: Sequence[str], where: str, remedy: str) -> No
         warnings.warn(
             f"The classes {', '.join(groups[:MOST_SPELLINGS])}{more} {where} differ only in case. If they are the same "
             f"class, {remedy}.",
+            stacklevel=3,
+        )
+
+
+def warn_of_same_rows(part: Tensor, file: Path, rows: Tensor, path: Path) -> None:
+    """Warn if most rows of a held-out file, (n, F), are also rows of the training file, (N, F), or if it is that file.
+
+    If more than a tenth of the training rows repeat another one, independent rows may well be the same.
+    """
+    if file.samefile(path):
+        warnings.warn(f"`{file}` is also the training file, so the accuracy on it is too high.", stacklevel=3)
+        return
+    known = {hash(row.tobytes()) for row in rows.numpy()}  # hashes, because the rows may take most of the memory
+    same = sum(hash(row.tobytes()) in known for row in part.numpy())
+    if 2 * same > len(part) and len(known) >= 0.9 * len(rows):
+        warnings.warn(
+            f"{same:,} of {len(part):,} rows of `{file}` have the same features as a row of `{path}`. "
+            "If they are the same samples, the accuracy on them is too high.",
             stacklevel=3,
         )
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from .._require import few
+from .._require import few, require
 from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
 from .images import SUFFIXES, ImageFiles, report_unreadable
 from .split import stratified_split
@@ -25,12 +25,17 @@ def folder(
     seed: int = 0,
     skip_bad: bool = False,
     true_labels: str | Path | None = None,
+    test: str | Path | None = None,
 ) -> Loaded:
     """Load the training set and ``val`` (and ``test``, if there is such a folder), labelled by folder name.
 
-    Without a folder ``val`` or ``test``, a share ``val`` of each class is split off. Every image is decoded once.
-    Unreadable images raise an error, or are skipped with ``skip_bad``. Links that point outside of ``root`` count as
-    unreadable. ``true_labels`` is a CSV file with the columns ``path`` (relative to ``root``) and ``label``.
+    Without a folder ``val`` or ``test`` in ``root``, a share ``val`` of each class is split off. Every image is decoded
+    once. Unreadable images raise an error, or are skipped with ``skip_bad``. Links that point outside of the folder
+    count as unreadable.
+
+    :param true_labels: a CSV file with the columns ``path`` (relative to ``root``) and ``label``. It does not apply to
+        ``test``.
+    :param test: another folder with the same classes.
     """
     root = Path(root)
     if not root.is_dir():
@@ -45,15 +50,8 @@ def folder(
     parts = {"train": samples}
     for name in ("val", "test"):
         if train_folder != root and (root / name).is_dir():
-            parts[name] = _samples(root, root / name)[1]
-            if unknown := [label for _, label in parts[name] if label not in class_names]:
-                raise ValueError(f"The class `{unknown[0]}` of `{root / name}` has no folder in `{train_folder}`.")
-
-    everything = [path for part in parts.values() for path, _ in part]
-    bad = _unreadable(root, everything)
-    report_unreadable(bad, len(everything), skip_bad=skip_bad, stacklevel=2)
-    skipped = set(bad)
-    parts = {name: [sample for sample in part if sample[0] not in skipped] for name, part in parts.items()}
+            parts[name] = _of_classes(class_names, root, root / name, train_folder)
+    parts = _readable(root, parts, skip_bad)
     samples = parts["train"]
     if empty := sorted(set(class_names) - {label for _, label in samples}):
         raise ValueError(f"`{root}` has no training images of {few(empty)}.")
@@ -62,9 +60,7 @@ def folder(
         keep, held_out = stratified_split(labels, class_names, val=val, seed=seed)
         parts = {"train": [samples[i] for i in keep.tolist()], "val": [samples[i] for i in held_out.tolist()]}
 
-    truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
-
-    def dataset(part: Sequence[Sample]) -> Dataset:
+    def dataset(root: Path, part: Sequence[Sample], truth: Mapping[str, int] | None) -> Dataset:
         paths = [path for path, _ in part]
         if truth is not None and (missing := [path for path in paths if path not in truth]):
             raise ValueError(f"The true labels have no row for {few(missing)}.")
@@ -72,7 +68,16 @@ def folder(
         given = class_indices([label for _, label in part], class_names, f"`{root}`")
         return Dataset(ImageFiles([root / path for path in paths], size), given, class_names, paths, true)
 
-    sets = {name: dataset(part) for name, part in parts.items()}
+    truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
+    sets = {name: dataset(root, part, truth) for name, part in parts.items()}
+    if test is not None:
+        test = Path(test)
+        require("test" not in parts, "test", f"omitted, because `{root}` has a folder named test", str(test))
+        require(test.is_dir(), "test", "a folder with one sub-folder of images for each class", str(test))
+        apart = not inside(train_folder, test) and not inside(test, train_folder)
+        require(apart, "test", f"outside of the training images in `{train_folder}`", str(test))
+        checked = _readable(test, {"test": _of_classes(class_names, test, test, train_folder)}, skip_bad)
+        sets["test"] = dataset(test, checked["test"], None)
     return sets.pop("train"), sets
 
 
@@ -107,6 +112,14 @@ def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
     return tuple(path.name for path in classes), samples
 
 
+def _of_classes(class_names: Sequence[str], root: Path, folder: Path, train_folder: Path) -> list[Sample]:
+    """Return the images of an evaluation set. Raises ``ValueError`` if it has a class that the training set lacks."""
+    samples = _samples(root, folder)[1]
+    if unknown := [label for _, label in samples if label not in class_names]:
+        raise ValueError(f"The class `{unknown[0]}` of `{folder}` has no folder in `{train_folder}`.")
+    return samples
+
+
 def images_in(folder: Path) -> Iterator[Path]:
     """Yield the image files in a folder and its sub-folders, in order."""
     for parent, folders, files in os.walk(folder):  # does not follow links to folders
@@ -114,6 +127,15 @@ def images_in(folder: Path) -> Iterator[Path]:
         for name in sorted(files):
             if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
                 yield Path(parent, name)
+
+
+def _readable(root: Path, parts: Mapping[str, list[Sample]], skip_bad: bool) -> dict[str, list[Sample]]:
+    """Decode all images, and leave out those that cannot be read. Unless ``skip_bad``, they raise ``ValueError``."""
+    paths = [path for part in parts.values() for path, _ in part]
+    bad = _unreadable(root, paths)
+    report_unreadable(bad, len(paths), skip_bad=skip_bad, stacklevel=3)
+    skipped = set(bad)
+    return {name: [sample for sample in part if sample[0] not in skipped] for name, part in parts.items()}
 
 
 def _unreadable(root: Path, paths: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from .._extras import extra
 from .._require import counted, did_you_mean, few, require
 from .columns import Cell, Encoder, finite, is_missing
-from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
+from .dataset import Dataset, Loaded, class_indices, warn_of_same_rows, warn_of_spellings
 from .split import stratified_split
 
 Table = dict[str, list[Cell]]  # by column
@@ -100,7 +100,7 @@ def table(
             raise ValueError(f"`{file}` has no {columns} {few(absent)}, which `{path}` has.")
         part, numbers = _labelled(part, label, file, skip_bad)
         encoded = encoder.features(part)
-        _warn_of_same_rows(encoded, file, features, path)
+        warn_of_same_rows(encoded, file, features, path)
         given, ids = indices(part, label, numbers, file), _ids(part, id, numbers)
         known = None if true is None or true not in part else indices(part, true, numbers, file)
         return Dataset(encoded, given, class_names, ids, known)
@@ -124,24 +124,6 @@ def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, l
     if missing:
         warnings.warn(f"Skipped {missing:,} of {total:,} rows of `{path}` without a label.", stacklevel=3)
     return {name: [cells[number - 1] for number in numbers] for name, cells in rows.items()}, numbers
-
-
-def _warn_of_same_rows(part: Tensor, file: Path, rows: Tensor, path: Path) -> None:
-    """Warn if most rows of a held-out file, (n, F), are also rows of the training file, (N, F), or if it is that file.
-
-    If more than a tenth of the training rows repeat another one, independent rows may well be the same.
-    """
-    if file.samefile(path):
-        warnings.warn(f"`{file}` is also the training file, so the accuracy on it is too high.", stacklevel=3)
-        return
-    known = {hash(row.tobytes()) for row in rows.numpy()}  # hashes, because the rows may take most of the memory
-    same = sum(hash(row.tobytes()) in known for row in part.numpy())
-    if 2 * same > len(part) and len(known) >= 0.9 * len(rows):
-        warnings.warn(
-            f"{same:,} of {len(part):,} rows of `{file}` have the same features as a row of `{path}`. "
-            "If they are the same samples, the accuracy on them is too high.",
-            stacklevel=3,
-        )
 
 
 def _class_names(cells: Sequence[Cell], label: str, path: Path) -> tuple[str, ...]:

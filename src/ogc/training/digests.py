@@ -26,7 +26,7 @@ def digests(source: Source | None, parts: Mapping[str, Dataset]) -> dict[str, st
         found[f"ids of {name}"] = ids_sha256(part.ids)
     if source is not None and source.kind in ("table", "arrays") and source.path is not None:
         found["file"] = file_sha256(source.path)
-    if source is not None and source.test is not None and "test" in parts:
+    if source is not None and source.test is not None and source.kind != "folder" and "test" in parts:
         found["test file"] = file_sha256(source.test)
     return found
 

@@ -58,6 +58,8 @@ def described(job: Job) -> dict[str, Any]:
 
 def check(job: Job, processes: int = 1) -> None:
     """Raise ``ValueError`` if the job cannot be trained, before anything is written or built."""
+    is_pair = isinstance(job.data, tuple) and len(job.data) == 2 and isinstance(job.data[1], Mapping)
+    require(is_pair, "data", 'a training set and the others by name, as in (train, {"test": test})', job.data)
     recipe, (train, sets) = job.recipe, job.data
     parts = recipe.accumulate * processes
     shape = check_data(train, batch_size=recipe.batch, augment=recipe.augment, size=recipe.size, parts=parts)

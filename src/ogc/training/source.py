@@ -36,9 +36,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "cifar10": ("path", "labels"),
     "cifar100": ("path", "labels"),
     "webvision": ("path", "ilsvrc"),
-    "folder": ("path", "true", "val", "skip_bad"),
+    "folder": ("path", "true", "val", "test", "skip_bad"),
     "table": ("path", "label", "true", "id", "val", "test", "skip_bad"),
-    "arrays": ("path", "labels", "label", "true", "val"),
+    "arrays": ("path", "labels", "label", "true", "val", "test"),
 }
 
 
@@ -52,7 +52,7 @@ class Source(Checked):
     true: str | None = None  # likewise, for true labels; for a folder, a CSV file
     id: str | None = None  # a table's column
     val: Share = 0.2  # share of samples to validate on, for data without a split
-    test: Path | None = None  # a table to test on
+    test: Path | None = None  # a table, a folder or an .npz file to test on
     skip_bad: bool = False  # skip unreadable images and rows without a label
     ilsvrc: Path | None = None  # folder of ILSVRC-12's validation images, for webvision
 
@@ -220,7 +220,12 @@ def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | N
         return data.webvision(source.path, size=recipe.size or 224, ilsvrc=source.ilsvrc)
     if source.kind == "folder":
         return data.folder(
-            source.path, size=recipe.size or 32, val=source.val, skip_bad=source.skip_bad, true_labels=source.true
+            source.path,
+            size=recipe.size or 32,
+            val=source.val,
+            skip_bad=source.skip_bad,
+            true_labels=source.true,
+            test=source.test,
         )
     if source.kind == "table":
         return data.table(
@@ -232,7 +237,14 @@ def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | N
             test=source.test,
             skip_bad=source.skip_bad,
         )
-    return data.arrays(source.path, source.labels, labels_name=source.label, true_name=source.true, val=source.val)
+    return data.arrays(
+        source.path,
+        source.labels,
+        labels_name=source.label,
+        true_name=source.true,
+        val=source.val,
+        test=source.test,
+    )
 
 
 def _in_memory(part: Dataset) -> Dataset:
