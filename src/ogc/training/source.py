@@ -76,8 +76,9 @@ class Source(Checked):
         :param data: the folder of a named data set.
         """
         kind = _kind(text)
-        path = Path(text) if kind not in NAMED else None if kind == "digits" else data or Path("data")
-        require(data is None or (kind in NAMED and kind != "digits"), "data", f"omitted with {kind}", str(data))
+        folder = (data or Path("data")) if "path" in OPTIONS[kind] else None
+        require(data is None or (kind in NAMED and folder is not None), "data", f"omitted with {kind}", str(data))
+        path = folder if kind in NAMED else Path(text)
         given = {"labels": labels, "label": label, "true": true, "id": id, "val": val, "test": test}
         given |= {"path": path, "skip_bad": skip_bad or None, "ilsvrc": ilsvrc}
         given = {name: value for name, value in given.items() if value is not None}
