@@ -67,13 +67,11 @@ def without_checksum(content: dict[str, Any]) -> dict[str, Any]:
 def parse_json(text: str | bytes, *, finite: bool = False) -> dict[str, Any]:
     """Parse a JSON object, without NaN and infinities if ``finite``. Raises ``ValueError`` for anything else."""
 
-    def constant(name: str) -> float:
-        if finite:
-            raise ValueError(f"{name} is not allowed.")
-        return float(name)
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not allowed.")
 
     try:
-        content = json.loads(text, parse_constant=constant)
+        content = json.loads(text, parse_constant=refuse if finite else None)
     except RecursionError:
         raise ValueError("it is nested too deeply.") from None
     if not isinstance(content, dict):

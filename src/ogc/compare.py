@@ -23,6 +23,7 @@ from ._files import write_json, write_whole
 from ._require import counted, either, require
 from .data.dataset import Dataset, Loaded
 from .predict import Predictor
+from .report.console import make_console
 from .report.drawing import (
     BLUE,
     GREEN,
@@ -151,12 +152,10 @@ def compare(
     """
     require(side_by_side >= 1, "side_by_side", "at least 1", side_by_side)
     if engine == "ray":
-        from rich.console import Console
-
         from .benchmark.cluster import train_jobs
 
         check_folders(jobs)
-        console = Console(highlight=False)
+        console = make_console()
         results = train_jobs(jobs, device=device, side_by_side=side_by_side, address=address, console=console)
         return judge(jobs, results)
     chosen = pick_device(device)

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ._files import write_whole
+from .report.console import say
 from .report.drawing import BLUE, RED, Curve, draw_curves, draw_histogram, draw_tau, figure_of_several, png
 from .report.pictures import lr_drops, mixture_of
 from .report.progress import Progress
@@ -30,11 +31,9 @@ PASTE = """\
     loss = criterion(model(inputs), labels)"""
 
 
-def demo(
-    out: Path, console: Console, *, seeds: Sequence[int] = (0,), epochs: int = 120, hidden: Sequence[int] = (512, 512)
-) -> list[Result]:
+def demo(out: Path, console: Console, *, seeds: Sequence[int] = (0,), epochs: int = 120) -> list[Result]:
     """Train both methods, print a table, and write ``demo.png`` and ``result.json`` to ``out``."""
-    recipes = recipes_of(seeds, epochs, hidden)
+    recipes = recipes_of(seeds, epochs)
     out.mkdir(parents=True, exist_ok=True)
     console.print(
         f"Handwritten digits, about {NOISE_RATE:.0%} of the training labels replaced at random. "
@@ -49,18 +48,17 @@ def demo(
     console.print(table(results))
     write_whole(out / "demo.png", png(picture(runs)))
     write_whole(out / "result.json", json.dumps({"runs": results}, indent=1).encode())
-    console.print(
+    say(
+        console,
         f"\nPicture: {out / 'demo.png'}\nNumbers: {out / 'result.json'}\n\nIn your own training loop:\n\n{PASTE}\n",
-        markup=False,
-        soft_wrap=True,
     )
     console.print("Next: see README.md for other losses and options, and docs/method.md for the equations.")
     return results
 
 
-def recipes_of(seeds: Sequence[int] = (0,), epochs: int = 120, hidden: Sequence[int] = (512, 512)) -> list[Recipe]:
+def recipes_of(seeds: Sequence[int], epochs: int) -> list[Recipe]:
     """Make one recipe per method and seed. The seed decides the noise, the initial weights and the batches."""
-    shared = {"noise": f"symmetric:{NOISE_RATE}", "epochs": epochs, "hidden": hidden, "average": None}
+    shared = {"noise": f"symmetric:{NOISE_RATE}", "epochs": epochs, "average": None}
     return [
         override(RECIPES["digits"], {"method": method, "seed": seed, "noise_seed": seed, "report_epochs": 1, **shared})
         for method in COLOURS

@@ -365,8 +365,8 @@ def test_copies_a_folder_with_files_under_their_new_labels(photos, monkeypatch):
 
     fails(2, "Parameter `--copy` should be a new folder: nothing is overwritten.", *apply, "--copy", "new/photos")
     fails(2, "outside of", *apply, "--copy", photos / "fixed")
-    fails(2, "Pass either --out FILE or --copy DIR, and not both.", *apply)
-    fails(2, "Pass either --out FILE or --copy DIR, and not both.", *apply, "--copy", "x", "--out", "x.csv")
+    fails(2, "Pass either --out FILE or --copy DIR, and not both", *apply)
+    fails(2, "Pass either --out FILE or --copy DIR, and not both", *apply, "--copy", "x", "--out", "x.csv")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copystat", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert ogc(*apply, "--copy", "stopped").exit_code == 130

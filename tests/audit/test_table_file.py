@@ -130,6 +130,12 @@ def test_parquet_keeps_all_categories_in_their_order(tmp_path, ordered):
     assert found.combine_chunks().dictionary.equals(categories)
 
 
+def test_parquet_class_named_none_is_not_a_missing_label(tmp_path):
+    parquet.write_table(pa.table({"label": [None, "a", "None"]}), tmp_path / "t.parquet")
+    (tmp_path / "out.parquet").write_bytes(with_labels(tmp_path / "t.parquet", "label", {2: "None"}))
+    assert parquet.read_table(tmp_path / "out.parquet")["label"].to_pylist() == [None, "None", "None"]
+
+
 def test_semicolons_are_kept_and_labels_with_one_are_quoted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x;note;y\n1,5;a, b;p\n2,5;c;q;\n".replace("q;", "q"))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from made_up_results import made_up
 from ogc import OGC, losses
 from ogc.benchmark import figures, motivation, motivation_picture
-from ogc.benchmark.figures import FIGURES, encode, ratio, sweep, tau
+from ogc.benchmark.figures import FIGURES, ratio, sweep, tau
 from ogc.benchmark.motivation import Settings, moons, numbers, task_of, tau_of, train
 from ogc.benchmark.motivation_picture import STEEPEST, density, draw, smoothed
 from ogc.benchmark.plan import TABLES, find
@@ -23,6 +23,7 @@ from ogc.benchmark.result import write
 from ogc.cli import figures as command
 from ogc.cli.app import build
 from ogc.cli.figures import NAMES
+from ogc.report.drawing import rendered
 from ogc.training import allow_loss
 
 pytestmark = pytest.mark.pictures
@@ -215,7 +216,7 @@ def test_draws_a_run_that_never_clips():
     free = replace(SMALL, queue_size=10**6, taus=(5.0,))
     task = task_of(free)
     figure = draw([train(5.0, free, task), train(None, free, task)], task)
-    assert encode(figure, "png").startswith(b"\x89PNG")
+    assert rendered(figure, "png").startswith(b"\x89PNG")
 
 
 @pytest.fixture
@@ -516,7 +517,7 @@ def test_all_draws_every_figure_with_results(tmp_path, tiny):
 
 @pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_a_figure_in_every_format(format, start):
-    assert encode(sweep("every", [made_up(cell_of("every", every=32))])["every"], format).startswith(start)
+    assert rendered(sweep("every", [made_up(cell_of("every", every=32))])["every"], format).startswith(start)
 
 
 def test_data_sets_have_names_and_noises_have_colours():

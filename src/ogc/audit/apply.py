@@ -55,7 +55,7 @@ def apply(
     """
     target = copy if out is None else out
     if target is None or (out is not None and copy is not None):
-        raise ValueError("Pass either `out` or `copy`, and not both.")
+        raise ValueError("Pass either --out FILE or --copy DIR, and not both (out=... or copy=... in Python).")
     proper = accept_above is None or 0 <= accept_above <= 1
     require(proper, "accept_above", "a probability in [0, 1]", accept_above)
     if not (folder / AUDIT / SUMMARY).is_file():

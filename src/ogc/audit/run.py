@@ -24,10 +24,9 @@ from ..training.source import Source, load
 from ..training.survey import LARGEST, points_of
 from .files import write_audit
 from .findings import Findings
+from .page import SIDE
 from .suspicion import from_surveys
 from .table_file import Rows, rows_of
-
-THUMBNAIL = 64  # side in pixels, for images read from files
 
 
 def audit_run(folder: str | Path, data: Loaded | None = None) -> Findings:
@@ -191,7 +190,7 @@ def _image(source: Source | None, data: Dataset, index: int) -> Tensor | None:
     """Return an image as the network saw it, or from its file in a folder; ``None`` if there is none."""
     inputs, kind = data.inputs, None if source is None else source.kind
     if kind == "folder" and source is not None and source.path is not None:
-        inputs, index = ImageFiles([source.path / data.ids[index]], THUMBNAIL), 0
+        inputs, index = ImageFiles([source.path / data.ids[index]], SIDE), 0
     try:
         found = inputs[torch.tensor([index])][0]
     except (ValueError, OSError):

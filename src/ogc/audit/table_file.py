@@ -74,7 +74,7 @@ def _parquet_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> 
     pyarrow, parquet = import_pyarrow()
     table = read_parquet(path)
     at, values = table.column_names.index(column), table.column(column).to_pylist()
-    named = {str(value).strip(): value for value in reversed(values)}
+    named = {str(value).strip(): value for value in reversed(values) if value is not None}
     for number, label in labels.items():
         values[number - 1] = named[label]
     field = table.schema.field(at)

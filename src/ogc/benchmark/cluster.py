@@ -28,6 +28,7 @@ from .._files import first_line
 from .._require import require
 from ..data import Loaded
 from ..noise import LabelInfo
+from ..report.console import say
 from ..training import Interrupted, Job, Recipe, Source
 from ..training.method import own_loss
 from ..training.own_loss import OwnLoss
@@ -97,7 +98,7 @@ def train_jobs(
             for job, outcome in train(ray, left, device, most, stop, console):
                 name = _folder(job).name
                 if is_finished(_folder(job)):
-                    console.print(f"{name} is finished.", markup=False, highlight=False, soft_wrap=True)
+                    say(console, f"{name} is finished.")
                 elif outcome.error is not None:
                     errors.append(outcome.error)
                 elif outcome.result is not None:
@@ -220,7 +221,7 @@ def train(
                     continue
                 reason = first_line(getattr(error, "cause", None) or error)
                 names = ", ".join(_folder(job).name for job in batch)
-                console.print(f"{names}: failed {TRIES} times. {reason}", markup=False, soft_wrap=True)
+                say(console, f"{names}: failed {TRIES} times. {reason}")
                 if len(batch) > 1:
                     waiting += [[job] for job in batch]
                     continue
@@ -271,7 +272,7 @@ def train_remotely(
 
     console, here = Console(width=200, highlight=False), platform.node()  # Ray forwards the output to the driver
     names = ", ".join(each.out.name for each in remote_jobs)
-    console.print(f"{names}: on {here}, process {os.getpid()}", markup=False, soft_wrap=True)
+    say(console, f"{names}: on {here}, process {os.getpid()}")
     try:
         require(version == __version__, "version", f"{version}, as on the driver", __version__)
         with ExitStack() as stack:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, name_heights, over_epochs, rendered, tidy
+from ..report.drawing import BLUE, GREEN, GREY, INK, ORANGE, RED, log_axis, name_heights, over_epochs, tidy
 from ..report.pictures import lr_drops
 from ..training.history import Epoch
 from .plan import TABLES, name_of
@@ -52,14 +52,6 @@ NAMES = {
     "cifar10-plus": "CIFAR-10, plus",
     "cifar100-plus": "CIFAR-100, plus",
 }
-
-
-def encode(figure: Figure, format: str) -> bytes:
-    """Return the content of a file. Text stays text in SVG, and PDF has TrueType fonts, which publishers ask for."""
-    import matplotlib
-
-    with matplotlib.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):
-        return rendered(figure, format)
 
 
 # --- the sweeps -------------------------------------------------------------------------------------------------------

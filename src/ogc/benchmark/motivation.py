@@ -35,10 +35,10 @@ from torch import Tensor, nn
 
 from .. import OGC, __version__, _provenance, losses
 from .._require import require
-from .._threads import one_thread
 from ..given_label import P_MIN
 from ..models import mlp
 from ..noise import symmetric
+from ..training.loop import one_thread
 
 TEST_SAMPLES = 2000
 PLANE = ((-1.9, 2.9), (-1.4, 1.9))  # limits of the region that is drawn: x, y

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from .._files import remove_leftovers
+from ..report.console import say
 from ..report.table import clock
 from ..training.session import pick_device
 from ..training.stopping import stopping
@@ -55,7 +56,7 @@ def run(
             if not batch:
                 continue
             for task in batch:
-                queue.print(f"{task.name} ...")
+                say(console, f"{task.name} ...")
             jobs = [data.job(task, out) for task in batch]
             outcomes = train_batch(
                 jobs, device=device, console=console, save_every=save_every, stop=stop, started=started
@@ -143,7 +144,7 @@ class RunQueue:
             remove_leftovers(self.out, [task.result(self.out).name])
             write(self.out, result)
             self.done.append(task)
-            self.print(f"{task.name}  {describe(result)}")
+            say(self.console, f"{task.name}  {describe(result)}")
         elif outcome.error is not None:
             self.failed[task.name] = outcome.error
         else:
@@ -156,9 +157,6 @@ class RunQueue:
         if status is not None and status.state == "done":
             shutil.rmtree(task.work(self.out), ignore_errors=True)
         self.claimed.pop(task.name)[1].release()
-
-    def print(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def describe(result: Result) -> str:

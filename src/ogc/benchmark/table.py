@@ -81,9 +81,7 @@ class Filled:
     left_out: tuple[str, ...] = ()  # labels of rows without runs
 
     def without_empty_rows(self) -> Filled:
-        """Drop the rows without runs, which the legend then names. A table without any runs is kept whole."""
-        if not self.has_runs:
-            return self
+        """Drop the rows without runs, which the legend then names."""
         rows = tuple(row for row in self.rows if any(entry.ours for entry in row[1]))
         left_out = tuple(row.label for row, entries in self.rows if not any(entry.ours for entry in entries))
         return replace(self, rows=rows, left_out=left_out)

@@ -13,11 +13,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .._require import printable, require
+from ..report.console import make_console, say, warnings_as_notes
 from . import options as shared
 from . import train as training
 from .command import as_typed, command, given
 from .errors import SIGNALLED, is_first_process, reported
-from .output import make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -350,8 +350,6 @@ def apply(options: ApplyOptions) -> None:
         raise FileNotFoundError(
             f"There is no folder {options.run}. Pass the folder of a run that ogc audit has audited."
         )
-    if (options.out is None) == (options.copy is None):
-        raise ValueError("Pass either --out FILE or --copy DIR, and not both.")
     console, limit = make_console(), options.accept_above
     applied = write(options.run, options.out, options.decisions, copy=options.copy, accept_above=limit)
     what = "files to move" if applied.kind == "folder" else "labels changed"

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._require import counted, require
+from ..report.console import download_bar, make_console, say, warnings_as_notes
 from . import options as shared
 from .bench_tables import grid_table, print_dry_run, trials_note
 from .command import command
 from .errors import FAILED, SIGNALLED, UNFINISHED
-from .output import download_bar, make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
     from ..benchmark.plan import Cell
     from ..benchmark.task import Task
 
+Out = Annotated[Path, typer.Option(help="Folder for the results, one JSON per run.")]
 HINTS = {
     "stopped": "Stopped. To continue from the last checkpoints, run the same command again.",
     "out_of_memory": "use a smaller --side-by-side",
@@ -37,9 +38,7 @@ class RunOptions:
 
     seeds: shared.Seeds = "1"
     data: shared.Data = None
-    out: Annotated[Path, typer.Option(help="Folder for the results, one JSON per run.")] = Path(
-        "benchmarks/results/runs"
-    )
+    out: Out = Path("benchmarks/results/runs")
     side_by_side: Annotated[int | None, typer.Option(help="Number of runs that share a GPU.", show_default="4")] = None
     device: shared.Device = "auto"
     epochs: Annotated[
@@ -147,7 +146,7 @@ class TuneOptions(ExecuteOptions):
     method: Annotated[
         str, typer.Argument(metavar="METHOD", help="A method that the paper tunes: gce, sce, ..., ce+ogc.")
     ]
-    out: Annotated[Path, typer.Option(help="Folder for the results, one JSON per run.")] = Path("runs/tuning")
+    out: Out = Path("runs/tuning")
 
 
 @dataclass(frozen=True, kw_only=True)

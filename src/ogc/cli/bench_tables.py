@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .output import say
+from ..report.console import say
 
 if TYPE_CHECKING:
     import torch

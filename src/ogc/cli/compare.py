@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._require import require
+from ..report.console import download_bar, make_console, say, warnings_as_notes
 from . import options as shared
 from . import train as training
 from .command import command
 from .errors import SIGNALLED, data_errors, fail, is_first_process
-from .output import download_bar, make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
     from rich.console import Console

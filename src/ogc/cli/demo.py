@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from ..report.console import make_console
 from . import options as shared
 from .command import command
-from .output import make_console
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._require import require_known
+from ..report.console import make_console, say, warnings_as_notes
 from . import options as shared
 from .command import command
 from .errors import FAILED, fail
-from .output import make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,8 +78,9 @@ def draw_recorded(names: list[str], options: FiguresOptions, formats: list[str],
     """Draw figures from recorded runs, and return one message per figure that has none."""
     if not names:
         return []
-    from ..benchmark.figures import FIGURES, SWEPT, encode
+    from ..benchmark.figures import FIGURES, SWEPT
     from ..benchmark.result import FOLDER, disagreements, read_all
+    from ..report.drawing import rendered
 
     folder = options.results or FOLDER
     if options.results is not None and not folder.is_dir():
@@ -93,7 +94,7 @@ def draw_recorded(names: list[str], options: FiguresOptions, formats: list[str],
     for name in names:
         drawn = FIGURES[name](found)
         for picture, figure in drawn.items():
-            write(options.out, picture, {each: encode(figure, each) for each in formats}, console)
+            write(options.out, picture, {each: rendered(figure, each) for each in formats}, console)
         if not drawn:
             runs = [name] if name in SWEPT else ["cifar10", "--methods", "ce+ogc,fl+ogc"]
             to_run = shlex.join(["ogc", "bench", "run", *runs, "--data", "DIR", *to_folder])
@@ -113,9 +114,9 @@ def write(out: Path, name: str, files: dict[str, bytes], console: Console) -> No
 
 def motivation(settings: Settings, out: Path, formats: list[str], console: Console) -> None:
     """Train with each threshold, print a line for each epoch that is drawn, and write the picture and its numbers."""
-    from ..benchmark.figures import encode
     from ..benchmark.motivation import Moment, name_of, numbers, task_of, train
     from ..benchmark.motivation_picture import draw
+    from ..report.drawing import rendered
 
     def show(threshold: float | None, moment: Moment) -> None:
         if moment.epoch in settings.epochs:
@@ -130,4 +131,4 @@ def motivation(settings: Settings, out: Path, formats: list[str], console: Conso
     text = json.dumps(numbers(histories, settings, task), indent=1, allow_nan=False)
     text = re.sub(r"\[[^][{}]*\]", lambda numbers: re.sub(r"\s+", " ", numbers[0]), text)  # one list per line
     figure = draw(histories, task)
-    write(out, "motivation", {each: encode(figure, each) for each in formats} | {"json": text.encode()}, console)
+    write(out, "motivation", {each: rendered(figure, each) for each in formats} | {"json": text.encode()}, console)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .._require import require
+from ..report.console import download_bar, make_console, say
 from . import options as shared
 from .command import command
 from .errors import data_errors
-from .output import download_bar, make_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,22 +150,17 @@ def noise(options: NoiseOptions) -> None:
 
 def _truth(options: NoiseOptions) -> Truth:
     """Load the true labels of the source."""
-    import torch
-
     from ..noise import LabelFileError, read_info, read_labels
     from ..noise.by_kind import Truth
     from ..noise.files import info_path
     from ..training.recipe import by_name
-    from ..training.source import Source, load
+    from ..training.source import Source, load, truth_of
 
     if options.source in NAMED:
         source = Source.parse(options.source, data=options.data)
         with data_errors(), download_bar() as progress:
             (train, _), _ = load(source, by_name(options.source), download=options.download, progress=progress)
-        images = train.inputs[torch.arange(len(train))]
-        images = (255 * images).round().to(torch.uint8) if images.is_floating_point() else images
-        true = train.given if train.true is None else train.true
-        return Truth(options.source, true.numpy(), train.num_classes, train.class_names, images)
+        return truth_of(source, train)
     path = Path(options.source)
     labels = read_labels(path, options.column if options.kind != "file" else None)
     for label in labels[(labels < 0) | (labels >= MOST_CLASSES)][:1]:

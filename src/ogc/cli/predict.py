@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..report.console import make_console, progress_bar, say, warnings_as_notes
 from . import options as shared
 from .command import command
 from .errors import data_errors
-from .output import make_console, progress_bar, say, warnings_as_notes
 
 if TYPE_CHECKING:
     from ..predict import Predictions

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from .._require import require
+from ..report.console import download_bar, make_console, say, warnings_as_notes
 from . import options as shared
 from .command import command, given
 from .errors import data_errors, is_first_process
-from .output import download_bar, make_console, say, warnings_as_notes
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -170,7 +170,6 @@ class Large(nn.Module):
 
     def draw(self, n: int, height: int, width: int, generator: Generator | None = None) -> LargeDraws:
         """Draw for n images of one size. Use the first of ten boxes that fits, or clamp the first box if none does."""
-
         device = self.mean.device if generator is None else generator.device
 
         def uniform(low: float, high: float, *shape: int) -> Tensor:

@@ -66,10 +66,13 @@ def png(figure: Figure) -> bytes:
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
-    """Return the content of a png, svg or pdf file."""
+    """Return the content of a png, svg or pdf file. Text stays text in SVG. PDF has TrueType fonts, for publishers."""
+    import matplotlib
+
     buffer = io.BytesIO()
     options: dict[str, Any] = {"pil_kwargs": {"optimize": True}} if kind == "png" else {}
-    figure.savefig(buffer, format=kind, **options)
+    with matplotlib.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(buffer, format=kind, **options)
     return buffer.getvalue()
 
 
@@ -288,8 +291,6 @@ def draw_histogram(
 
 def _range_of(H: Tensor) -> tuple[float, int]:
     """Return the upper limit of the axis and the number of outliers beyond it."""
-    if not len(H):
-        return 1.0, 0
     highest, most = float(H.max()), float(H.kthvalue(max(1, math.ceil(0.999 * len(H)))).values)
     top = max(highest if highest < 2 * most else most, 1.0)
     return top, int((H > top).sum())

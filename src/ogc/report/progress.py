@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from .._require import counted
 from ..training.history import Epoch
 from ..training.run_folder import is_finished
+from .console import say
 from .table import clock, short_names
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Progress:
             self.said(row.line())
 
     def said(self, sentence: str) -> None:
-        self.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, sentence)
 
     def table(self) -> Text:
         """Format one line per run, with a bar in the remaining width. This is ten times as fast as rich's table."""

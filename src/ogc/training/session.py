@@ -15,7 +15,6 @@ from .._extras import extra
 from .._files import first_line
 from .._require import require
 from .._tensors import part_of
-from .._threads import one_thread
 from ..models import build
 from . import checkpoint, loop, run_folder, source
 from .history import SilentWatch, Watch
@@ -102,7 +101,7 @@ def _one_by_one(jobs: Sequence[Job], context: Context) -> list[Result]:
         run = _begin(job, number, run, context)
         try:
             small = run.device.type == "cpu" and job.network is None and job.recipe.network == "mlp"
-            with one_thread() if small else nullcontext():
+            with loop.one_thread() if small else nullcontext():
                 loop.train(
                     run, ranks=context.world, watch=context.watch, stop=context.stop, save_every=context.save_every
                 )

@@ -203,10 +203,8 @@ def load(
     kind = noise_of(source, recipe)
     if kind is None:
         return (train, sets), None
-    true = train.given if train.true is None else train.true
-    truth = Truth(source.kind, true.numpy(), train.num_classes, train.class_names, _pixels(source, train))
     file = human_file(source, kind.name) if kind.name.startswith("human:") else source.labels
-    given, info = kind.make(truth, seed=recipe.noise_seed, file=file)
+    given, info = kind.make(truth_of(source, train), seed=recipe.noise_seed, file=file)
     return (train.with_given(given), sets), info
 
 
@@ -254,6 +252,12 @@ def _in_memory(part: Dataset) -> Dataset:
     if isinstance(files, ImageFiles) and len(files) * 3 * files.size**2 <= IN_MEMORY:
         return replace(part, inputs=files.decoded())
     return part
+
+
+def truth_of(source: Source, train: Dataset) -> Truth:
+    """Return what noise is made from. Labels count as true if the true ones are unknown."""
+    true = train.given if train.true is None else train.true
+    return Truth(source.kind, true.numpy(), train.num_classes, train.class_names, _pixels(source, train))
 
 
 def _pixels(source: Source, train: Dataset) -> Tensor | None:

@@ -163,7 +163,7 @@ class Surveys:
 
 
 def points_of(history: Tensor | None) -> list[Point]:
-    """Return one point per survey of a history, (epochs, 3); none if it is ``None``, as in older runs."""
+    """Return one point per survey of a history, (epochs, 3); none if it is ``None``: no surveys were taken."""
     rows = [] if history is None else history.tolist()
     return [Point(i, row[0], row[1], bool(row[2])) for i, row in enumerate(rows, 1) if row[0] == row[0]]
 

@@ -1,4 +1,4 @@
-"""Printing that several commands share."""
+"""Consoles, notes and progress bars for commands. This module imports neither torch nor rich."""
 
 from __future__ import annotations
 
