@@ -402,7 +402,8 @@ def test_epsilon_sweep_is_drawn_with_the_papers_rule():
         for seed in (1, 2)
         for value, percent in ((0.01, 70.0 + seed), (0.5, 80.0 + seed))
     ]
-    runs.append(made_up(find("cifar10", ["ce+ogc"], ["symmetric:0.5"])[0], 1, 86.0))
+    [cell] = find("cifar10", ["ce+ogc"], ["symmetric:0.5"])
+    runs += [made_up(cell, 1, 86.0), made_up(cell, 2, 50.0, noise_sha256="9c" * 32)]  # the second on other labels
     [(name, figure)] = sweep("epsilon", runs).items()
     assert name == "epsilon"
     half, heavy = figure.axes

@@ -19,7 +19,6 @@ from made_up_results import made_up
 from ogc.benchmark import batch as batch_module
 from ogc.benchmark.batch import SESSION, Outcome, SessionWatch, train_batch
 from ogc.benchmark.data import Data
-from ogc.benchmark.paper import EARLIER
 from ogc.benchmark.plan import find
 from ogc.benchmark.result import from_training, read_all, write
 from ogc.benchmark.run import RunQueue
@@ -199,14 +198,6 @@ def test_plus(tmp_path, monkeypatch):
     assert result.summary["averaged_last"] == pytest.approx(sum(averaged) / 3)
     assert f"{only}  {result.measured('test'):.2f} %, best {100 * max(averaged):.2f}" in output
     assert "1 of 1 runs are done, 0 of them new." in bench("bench", "run", *args)[1]
-
-
-def test_a_result_on_the_earlier_draw_is_repeated(tmp_path):
-    [task] = tasks("ce", table="cifar10", noises=["symmetric:0.5"], changes={})
-    write(tmp_path, made_up(task.cell, noise_sha256=EARLIER["cifar10", "symmetric:0.5"]))
-    assert result_status(task, tmp_path) is None
-    write(tmp_path, made_up(task.cell))
-    assert result_status(task, tmp_path).state == "done"
 
 
 def test_a_result_on_another_draw_is_refused(tmp_path):

@@ -9,7 +9,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from made_up_results import MADE, made_up
-from ogc.benchmark.paper import EARLIER, LABELS
 from ogc.benchmark.plan import TABLES, Cell, Printed, find, tuning
 from ogc.benchmark.result import OTHER_DRAWS, read_all, write
 from ogc.benchmark.table import Entry, fill, ranks
@@ -322,34 +321,6 @@ def test_plus_table_reports_the_averaged_weights():
     assert "`cifar10-plus-" not in full_page.split("## Comparison with the paper")[1]
 
 
-def test_runs_on_labels_of_the_earlier_generator_are_marked():
-    [cell] = find("cifar10", ["ce"], ["symmetric:0.5"])
-    old, new = (
-        made_up(cell, seed, 50.0, noise_sha256=labels["cifar10", cell.noise])
-        for seed, labels in ((1, EARLIER), (2, LABELS))
-    )
-    for results in ([old], [old, new]):
-        filled = fill(TABLES["cifar10"], results)
-        assert entry(filled, "CE", "Sym-50%").earlier
-        assert f"{'50.00' if len(results) == 1 else '50.00 ± 0.00'}~ ({len(results)})" in markdown(filled)
-        assert "50.00" in on_screen(filled)
-        assert "~" in on_screen(filled)
-        assert r"$^\sim$" in latex(filled)
-        for text in (markdown(filled), on_screen(filled), html([filled])):
-            assert "labels from our earlier generator" in " ".join(text.split())
-    plain = fill(TABLES["cifar10"], [new])
-    assert not entry(plain, "CE", "Sym-50%").earlier
-    assert "~" not in markdown(plain)
-
-
-def test_average_is_marked_if_one_of_its_cells_is():
-    results = [made_up(cell) for cell in find("cifar10", ["ce"])]
-    assert not entry(fill(TABLES["cifar10"], results), "CE", "Average").earlier
-    [cell] = find("cifar10", ["ce"], ["symmetric:0.5"])
-    results[1] = made_up(cell, noise_sha256=EARLIER["cifar10", cell.noise])
-    assert entry(fill(TABLES["cifar10"], results), "CE", "Average").earlier
-
-
 def test_runs_on_another_draw_fill_no_cell():
     [cell] = find("cifar10", ["ce"], ["instance:0.4"])
     other = made_up(cell, percent=61.25, noise_sha256="9c" * 32)
@@ -590,6 +561,7 @@ LEFT_OUT = ", except trial runs (other settings, such as --epochs or --set), whi
         (("cifar",), 2, "There is no table named 'cifar'. Did you mean cifar10"),
         (("--format", "htm"), 2, "There is no format 'htm'. Did you mean html?"),
         (("cifar10", "--write", "x.md"), 2, "`--write` should be used alone"),
+        (("--write", "--averaged"), 2, "`--write` should be a file that ends in .md"),
         (("cifar10", "--results", "nowhere"), 1, "nowhere has no runs of cifar10. To make them: ogc bench run cifar10"),
         ((), 1, "benchmarks/results/runs has no runs of any table. To make them: ogc bench run cifar10. To read"),
         (("--results", "."), 1, ". has no runs of any table."),

@@ -187,7 +187,8 @@ def test_stopped_run_resumes(then: str, tmp_path: Path) -> None:
     assert (facts["epoch"], facts["step"]) == (0, 65)
     [found] = train([stopped], device="cuda", engine=then, resume=True)
     assert abs(expected["epochs"][0]["loss"] - found["epochs"][0]["loss"]) < 0.05
-    assert abs(expected["summary"]["averaged_last"] - found["summary"]["averaged_last"]) < 0.05
+    apart = abs(expected["summary"]["averaged_last"] - found["summary"]["averaged_last"])
+    assert apart < 0.15, "one class of ten may be clipped away in one of the runs"
     if then == "graph":
         assert found["epochs"][0]["seconds"] > 0.5 * expected["epochs"][0]["seconds"], "both parts of the epoch count"
 

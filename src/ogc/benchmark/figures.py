@@ -120,9 +120,7 @@ def draw_references(axes: Axes, noise: str | None, results: Sequence[Result]) ->
     """Draw the accuracy of the paper's rule, epsilon = 20 lr: the paper's number and ours."""
     cell = next(cell for cell in TABLES["cifar10"].cells if cell.method == "ce+ogc" and cell.noise == noise)
     ours = [
-        found
-        for r in results
-        if r.key == cell.key and r.labels != "other" and (found := r.measured("test")) is not None
+        found for r in results if r.key == cell.key and not r.other_draw and (found := r.measured("test")) is not None
     ]
     lines = [("paper", cell.paper.mean, ":")] if cell.paper else []
     lines += [("ours", statistics.fmean(ours), "--")] if ours else []

@@ -20,12 +20,6 @@ LABELS = {  # sha256 of the given labels, noise seed 0: the authors' where they 
     ("cifar100", "instance:0.4"): "b64a603280c829c57a4292665a40d32afa626f023a060bc817c3b47f3aa3fcac",
     ("cifar100", "human:noisy"): "4a1efd5da7a214b299cf6ac0bafe3f0d48c065b7aa2d40aa185d4711714bb311",
 }
-EARLIER = {  # from our generator before it used the authors' random stream: the same counts, other samples
-    ("cifar10", "symmetric:0.2"): "9e4954aa3c09729f501a5b21121f4b4a3e79bb0f239e3d7e5b265f22d811002d",
-    ("cifar10", "symmetric:0.5"): "7d881ddcea1dc4589ad423febd989c62eeb1eae11c88847c812f5373616f88bc",
-    ("cifar10", "symmetric:0.8"): "018e11e5cda6b10e411a54466c938916ff08d485c7cd094bc6234c006fc2987c",
-    ("cifar10", "asymmetric:0.4"): "4cf0d78973950dbab42da88bdd27bf613786bcdcaa39574a19bdc6590a1a3f8b",
-}
 
 # --- names and numbers ------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ..training.history import Epoch, summary
 from ..training.method import RULES, own_loss, split
 from ..training.recipe import Checked, Recipe
 from .key import key_of
-from .paper import EARLIER, LABELS
+from .paper import LABELS
 from .plan import Cell
 
 FOLDER = Path("benchmarks/results/runs")  # in a clone of the repository
@@ -93,16 +93,10 @@ class Result(Checked):
         return self.key.endswith("-alone")
 
     @property
-    def labels(self) -> Literal["same", "earlier", "other"]:
-        """Compare the given labels with those behind the tables.
-
-        ``earlier``: from an earlier version of our generator, with the same counts but other samples flipped.
-        ``other``: a different draw, which is not comparable with the paper's numbers.
-        """
-        noise = self.recipe.data, str(self.noise)
-        if self.recipe.noise_seed or self.noise_sha256 == LABELS.get(noise, self.noise_sha256):
-            return "same"
-        return "earlier" if self.noise_sha256 == EARLIER.get(noise) else "other"
+    def other_draw(self) -> bool:
+        """True if the given labels are not those behind the tables, so that the numbers cannot be compared."""
+        known = LABELS.get((self.recipe.data, str(self.noise)), self.noise_sha256)
+        return not self.recipe.noise_seed and self.noise_sha256 != known
 
     @property
     def reports_average(self) -> bool:
@@ -229,9 +223,9 @@ def disagreements(results: Iterable[Result]) -> list[str]:
     for result in results:
         if result.noise is None or result.noise_sha256 is None:
             continue
-        if result.labels == "other":
+        if result.other_draw:
             left_out.setdefault((result.dataset, result.noise), []).append(result)
-        elif result.labels == "same":
+        else:
             noise = (result.dataset, result.noise, result.recipe.noise_seed)
             labels.setdefault(noise, set()).add(result.noise_sha256)
     return [

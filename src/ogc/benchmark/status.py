@@ -26,10 +26,7 @@ class Status(NamedTuple):
 
 
 def result_status(task: Task, out: Path) -> Status | None:
-    """Return ``done`` or ``invalid`` if the task has a result file, else ``None``.
-
-    A result on the labels of our earlier generator is to be repeated on the authors', and its file replaced.
-    """
+    """Return ``done`` or ``invalid`` if the task has a result file, else ``None``."""
     path = task.result(out)
     if not path.exists():
         return None
@@ -37,14 +34,12 @@ def result_status(task: Task, out: Path) -> Status | None:
         result = read(path)
         if other := differences(result.recipe, task.recipe):  # different runs can have the same name
             raise ValueError(f"{path} belongs to another run: {other}. Move it away to repeat the run.")
-        if result.labels == "other":
+        if result.other_draw:
             raise ValueError(
                 f"{path} was trained on labels other than those of the tables. Move it away to repeat the run."
             )
     except ValueError as error:
         return Status(task, "invalid", str(error))
-    if result.labels == "earlier":
-        return None
     return Status(task, "done", epochs=task.recipe.epochs)
 
 

@@ -33,7 +33,6 @@ class Entry:
     misprinted: float | None = None  # the mean of the paper's row, if the printed average differs from it
     rank: int = 0  # among our numbers of the column: 1 for the best, 2 for the second
     paper_rank: int = 0
-    earlier: bool = False  # some run used labels of our earlier generator
 
     @property
     def mean(self) -> float | None:
@@ -69,7 +68,6 @@ class Shown(NamedTuple):
     runs: int = 0  # behind the number
     off: bool = False
     misprinted: bool = False
-    earlier: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,6 @@ class Filled:
         marked = any(entry.verdict in ("above", "below") for entry in entries)
         second = "; underlined: second best" if any(2 in (e.rank, e.paper_rank) for e in entries) else ""
         apart = "; our numbers and the paper's are ranked separately" if any(e.paper_rank for e in entries) else ""
-        earlier = "labels from our earlier generator, which corrupts different samples, but the same number"
         over = ", ".join(column.label for column in table.columns[: table.average_over])
         sentences = {
             "; ".join(filter(None, [accuracy, others])): True,
@@ -137,7 +134,6 @@ class Filled:
             f"!: differs from the paper by more than {far}; averages are not marked": marked,
             f"bold: best in its column{second}{apart}": any(entry.rank or entry.paper_rank for entry in entries),
             "*: the paper's average is not the mean of its row; our difference is relative to that mean": misprinted,
-            f"~: trained on {earlier}": any(entry.earlier for entry in entries),
             f"{AVERAGE}: the mean of {over}": table.average_over is not None,
             table.note: table.note,
         }
@@ -178,8 +174,7 @@ def entry_of(
     beside = [run for run in runs if measure not in NOT_ACCURACY and not run.reports_average]
     ours = _known(run.measured(measure) for run in runs)
     averaged = _known(run.measured(measure, averaged=True) for run in beside)
-    blank, earlier = bool(runs) and not ours, any(run.labels == "earlier" for run in runs)
-    return Entry(key, ours, averaged, paper, std, measure, blank=blank, earlier=earlier)
+    return Entry(key, ours, averaged, paper, std, measure, blank=bool(runs) and not ours)
 
 
 def _known(values: Iterable[float | None]) -> tuple[float, ...]:
@@ -201,7 +196,6 @@ def _average(row: Row, entries: Sequence[Entry]) -> Entry:
         mean([statistics.fmean(entry.averaged) if entry.averaged else None for entry in entries]),
         None if row.average is None else Printed(row.average),
         misprinted=printed[0] if wrong else None,
-        earlier=any(entry.earlier for entry in entries),
     )
 
 
@@ -223,7 +217,7 @@ def runs_by_row(table: Table, results: Iterable[Result]) -> list[tuple[Row, list
     """Return the rows of a table, and rows for methods that no table has, with the runs of each column."""
     by_key: dict[str, list[Result]] = {}
     for result in results:
-        if result.labels != "other":
+        if not result.other_draw:
             by_key.setdefault(result.key, []).append(result)
     rows = [(row, [by_key.get(cell.key, []) for cell in cells]) for row, cells in table.by_row]
     for row, runs in _more_rows(table, by_key):
@@ -288,7 +282,7 @@ def ranks(values: Sequence[float | None]) -> list[int]:
 def _ours(entry: Entry) -> Shown:
     if not entry.ours:
         return Shown("none" if entry.blank else "-")
-    return Shown(entry.show(entry.ours), entry.rank, len(entry.ours) if entry.key else 0, earlier=entry.earlier)
+    return Shown(entry.show(entry.ours), entry.rank, len(entry.ours) if entry.key else 0)
 
 
 def paper(entry: Entry) -> Shown:

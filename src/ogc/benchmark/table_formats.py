@@ -42,7 +42,6 @@ def terminal(filled: Filled, *, width: int = 100) -> Group:
             texts = []
             for cell, count in zip(cells, runs, strict=True):
                 text = Text().append(cell.text.replace("±", "+-"), RANKS[cell.rank])
-                text.append("~" if cell.earlier else "")
                 text.append("*" if cell.misprinted else "")
                 text.append("!" if cell.off else "", "bold red")
                 text.append(f" ({count})" if line == lines[-1][0] != "ours" and count else "", "dim")
@@ -83,7 +82,7 @@ def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
 def markdown(filled: Filled) -> str:
     def written(cell: Shown) -> str:
         text = {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}[cell.rank].format(cell.text.replace("±", " ± "))
-        text += ("~" if cell.earlier else "") + (r"\*" if cell.misprinted else "")
+        text += r"\*" if cell.misprinted else ""
         return text + (" !" if cell.off else "") + _runs(cell)
 
     head = [filled.table.heading, "", *filled.columns]
@@ -108,7 +107,7 @@ def latex(filled: Filled) -> str:
 
     def written(cell: Shown) -> str:
         text = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}[cell.rank].format(_tex(cell.text))
-        text += (r"$^\sim$" if cell.earlier else "") + ("$^*$" if cell.misprinted else "")
+        text += "$^*$" if cell.misprinted else ""
         return text + (r"\,!" if cell.off else "") + _runs(cell)
 
     lines = []

@@ -73,6 +73,8 @@ def tables(options: TablesOptions) -> None:
 
     alone = options.write is None or not set(given(options)) - {"write", "results"}
     require(alone, "write", "used alone or with --results, because the page has every table", str(options.write))
+    page_name = options.write is None or options.write.suffix == ".md"  # an option without its value takes the next one
+    require(page_name, "write", "a file that ends in .md", str(options.write))
     format, folder = options.chosen_format(), options.results or FOLDER
     wanted = [by_table(name) for name in options.names]
     found, errors = read_all(folder)
