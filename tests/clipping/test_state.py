@@ -168,6 +168,15 @@ def test_equal_schedules_load_each_other(saved, loading):
     OGC("ce", threshold=loading).load_state_dict(state)
 
 
+def test_state_of_an_older_version_names_only_the_class_of_its_schedule():
+    state = OGC("ce", threshold=EMA(0.9)).state_dict()
+    state["_extra_state"]["threshold"] = "EMA"
+    OGC("ce", threshold=EMA(0.9)).load_state_dict(state)
+    for other in (Linear(10.0, steps=100), None):
+        with pytest.raises(ValueError, match="belongs to another OGC"):
+            OGC("ce", threshold=other).load_state_dict(state)
+
+
 def test_schedule_that_is_a_function_is_compared_by_name():
     def halved(step, tau):
         return tau / 2

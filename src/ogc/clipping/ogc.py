@@ -401,7 +401,8 @@ class OGC(Loss):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         found, own = state_dict.get(f"{prefix}_extra_state"), self._identity()
-        if found is not None and found != own:
+        in_earlier_versions = {**own, "threshold": type(self.threshold).__name__}
+        if found not in (None, own, in_earlier_versions):
             raise ValueError(f"This state belongs to another OGC: it was saved with {found}; this one has {own}.")
         solution = state_dict.get(f"{prefix}solution")
         if solution is not None:  # states of older versions have one p0 for all classes
