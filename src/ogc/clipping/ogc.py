@@ -120,8 +120,12 @@ class OGC(Loss):
                 f"OGC needs a pointwise loss, one that depends on the given label's probability alone: {names} or a "
                 f"subclass of ogc.losses.Pointwise. Found {type(loss).__name__}."
             )
-        if any(value.requires_grad for value in loss.parameters()):
-            raise ValueError("OGC needs a loss without trainable parameters, which it would not train. Freeze them.")
+        trainable = [name for name, value in loss.named_parameters() if value.requires_grad]
+        if trainable:
+            raise ValueError(
+                "OGC does not train the parameters of its base loss. Found trainable parameters in "
+                f"{type(loss).__name__}: {', '.join(trainable)}. To fix this, call loss.requires_grad_(False)."
+            )
         self.base = loss.require_plain("OGC")
         self.epsilon, self.epsilon0, self.follow_lr = epsilon, epsilon0, follow_lr
         self.threshold, self.every, self.queue_size, self.process_group = threshold, every, queue_size, process_group
