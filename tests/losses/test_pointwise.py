@@ -91,6 +91,51 @@ def test_custom_loss_has_a_derived_slope():
     assert_close(HalfSquare()(logits, labels), expected)
 
 
+class Halved:
+    """Mixin with another value."""
+
+    def value(self, p):
+        return super().value(p) / 2
+
+
+class HalvedGCE(Halved, losses.GCE):
+    pass
+
+
+class HalvedFocal(losses.Focal):
+    def value(self, p):
+        return super().value(p) / 2
+
+
+class HalvedAgain(HalvedFocal):
+    def slope(self, p):
+        return losses.Focal.slope(self, p) / 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "base"),
+    [(HalvedGCE(), losses.GCE()), (HalvedFocal(), losses.Focal()), (HalvedAgain(), losses.Focal())],
+    ids=repr,
+)
+def test_subclass_with_another_value_does_not_inherit_slope_and_at(loss, base):
+    logits, labels = batch()
+    assert_close(loss.at(H), base.at(H) / 2)
+    assert_close(loss.slope(torch.exp(-H)), base.slope(torch.exp(-H)) / 2)
+    assert_close(loss(logits, labels), base(logits, labels) / 2)
+    OGC(loss)
+
+
+def test_subclass_with_the_same_value_inherits_slope_and_at():
+    class Named(losses.GCE):
+        pass
+
+    class WithSlope(losses.GCE):
+        def slope(self, p):
+            return p ** (self.q - 1)
+
+    assert (Named.slope, Named.at, WithSlope.at) == (losses.GCE.slope, losses.GCE.at, losses.GCE.at)
+
+
 def test_custom_loss_with_ogc():
     criterion = OGC(Power(), follow_lr=False, every=1, queue_size=64, epsilon=0.5)
     criterion(*noisy_batch(64, seed=1, margin=8))
