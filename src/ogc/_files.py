@@ -135,9 +135,20 @@ def json_lines(content: Mapping[str, Any], rows: Iterable[str] = ()) -> bytes:
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error message as a sentence. Messages of torch have many lines."""
-    return f"{error}".strip().partition("\n")[0].rstrip(":.") + "."
+def first_line(error: BaseException, *, with_type: bool = False) -> str:
+    """Return the first line of an error message as a sentence, or the type of an error without a message.
+
+    Messages of torch have many lines.
+
+    >>> first_line(RuntimeError("Why?\\nBecause.")), first_line(AssertionError())
+    ('Why?', 'AssertionError.')
+    >>> first_line(ValueError("no labels"), with_type=True), first_line(AssertionError(), with_type=True)
+    ('ValueError: no labels.', 'AssertionError.')
+    """
+    line = f"{error}".strip().partition("\n")[0].rstrip(":.")
+    if with_type or not line:
+        line = f"{type(error).__name__}: {line}".removesuffix(": ")
+    return line if line.endswith(("?", "!")) else f"{line}."
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 import warnings
 
 import pytest
@@ -398,13 +399,33 @@ def test_a_learning_rate_of_nan_does_not_move_tau(rule):
     assert (float(criterion.tau), float(criterion.highest_lr)) == (tau, pytest.approx(0.1))
 
 
+@pytest.mark.parametrize("rule", [{}, {"epsilon": 2.0}, {"epsilon0": 20.0}])
+def test_a_tensor_learning_rate_of_nan_does_not_spoil_the_highest_one(rule, monkeypatch):
+    """An accelerator's tensor is not read; here one on the CPU takes its place. See also tests/gpu/test_cuda.py."""
+    lr = torch.tensor(0.1)
+    criterion = OGC("ce", optimizer_with(0.1), every=1, queue_size=256, **rule)
+    monkeypatch.setattr(criterion, "_lr", lambda: lr)
+    criterion(*noisy_batch(300, seed=0))
+    tau = float(criterion.tau)
+    lr.fill_(math.nan)
+    criterion(*noisy_batch(300, seed=1))
+    assert (float(criterion.tau), float(criterion.highest_lr)) == (tau, pytest.approx(0.1))
+    lr.fill_(0.01)
+    criterion(*noisy_batch(300, seed=2))
+    assert float(criterion.tau) != tau
+
+
 def test_rejects_a_loss_with_trainable_parameters():
     class Learned(losses.GCE):
         def __init__(self):
             super().__init__(q=0.7)
             self.scale = torch.nn.Parameter(torch.tensor(1.0))
 
-    with pytest.raises(ValueError, match=r"^OGC needs a loss without trainable parameters"):
+    message = (
+        "OGC does not train the parameters of its base loss. Found trainable parameters in Learned: scale. "
+        "To fix this, call loss.requires_grad_(False)."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         OGC(Learned())
     loss = Learned()
     OGC(loss.requires_grad_(False))

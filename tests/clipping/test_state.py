@@ -7,6 +7,7 @@ import json
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -148,6 +149,31 @@ def test_schedule_with_other_parameters_is_rejected():
     OGC("ce", threshold=Linear(10.0, steps=100)).load_state_dict(state)
     for other in (Linear(5.0, steps=100), Linear(10.0, steps=10), Fixed(2.0), None):
         with pytest.raises(ValueError, match=r"saved with .*'Linear\(beta=10\.0, steps=100\)'"):
+            OGC("ce", threshold=other).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("saved", "loading"),
+    [
+        (Linear(10, steps=100), Linear(10.0, steps=100)),
+        (Linear(10.0, steps=100.0), Linear(10.0, steps=100)),
+        (Fixed(2), Fixed(2.0)),
+        (Fixed(np.float64(2)), Fixed(torch.tensor(2.0))),
+        (EMA(0), EMA(0.0)),
+    ],
+    ids=str,
+)
+def test_equal_schedules_load_each_other(saved, loading):
+    state = save_and_load(OGC("ce", threshold=saved).state_dict())
+    OGC("ce", threshold=loading).load_state_dict(state)
+
+
+def test_state_of_an_older_version_names_only_the_class_of_its_schedule():
+    state = OGC("ce", threshold=EMA(0.9)).state_dict()
+    state["_extra_state"]["threshold"] = "EMA"
+    OGC("ce", threshold=EMA(0.9)).load_state_dict(state)
+    for other in (Linear(10.0, steps=100), None):
+        with pytest.raises(ValueError, match="belongs to another OGC"):
             OGC("ce", threshold=other).load_state_dict(state)
 
 

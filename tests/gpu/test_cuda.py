@@ -250,6 +250,21 @@ def test_bad_values_give_nan_and_are_not_queued() -> None:
         assert losses.LOSSES[name]()(logits, labels).isnan()
 
 
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_a_tensor_learning_rate_of_nan_does_not_spoil_the_highest_one(
+    has_kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_kernels:
+        monkeypatch.setattr("ogc.clipping.backends.kernels", lambda *_: None)
+    lr = torch.tensor(0.1, device="cuda")
+    criterion = OGC("ce", optimizer_with(lr), every=1, queue_size=64).cuda()
+    logits, labels = batches(1)[0]
+    for value in (0.1, float("nan"), 0.01):
+        lr.fill_(value)
+        criterion(logits.clone().requires_grad_(), labels).backward()
+        assert float(criterion.highest_lr) == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("base", ["ce", "fl", "sce"])
 def test_compiled_matches_eager(base: str, mode: str) -> None:

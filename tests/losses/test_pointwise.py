@@ -19,6 +19,7 @@ POINTWISE = [
     losses.MAE(),
     losses.GCE(),
     losses.GCE(q=0.2),
+    losses.GCE(q=1e-9),
     losses.SCE(),
     losses.PHuberCE(),
     losses.PHuberCE(tau=10.0),
@@ -61,7 +62,7 @@ def test_special_cases():
     assert_close(losses.GCE(q=1.0).value(p), losses.MAE().value(p))
     assert_close(losses.TaylorCE(t=1).value(p), losses.MAE().value(p))
     assert_close(losses.PHuberCE(tau=1.0).value(p), losses.MAE().value(p), atol=1e-9, rtol=0)
-    assert_close(losses.GCE(q=1e-6).value(p), losses.CrossEntropy().value(p), rtol=1e-4, atol=1e-9)
+    assert_close(losses.GCE(q=1e-9).value(p), losses.CrossEntropy().value(p))
     assert_close(losses.SCE(alpha=1.0, beta=0.0).value(p), losses.CrossEntropy().value(p))
 
 
@@ -89,6 +90,51 @@ def test_custom_loss_has_a_derived_slope():
     logits, labels = batch()
     expected = ((1 - logits.softmax(1)[torch.arange(32), labels]) ** 2 / 2).mean()
     assert_close(HalfSquare()(logits, labels), expected)
+
+
+class Halved:
+    """Mixin with another value."""
+
+    def value(self, p):
+        return super().value(p) / 2
+
+
+class HalvedGCE(Halved, losses.GCE):
+    pass
+
+
+class HalvedFocal(losses.Focal):
+    def value(self, p):
+        return super().value(p) / 2
+
+
+class HalvedAgain(HalvedFocal):
+    def slope(self, p):
+        return losses.Focal.slope(self, p) / 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "base"),
+    [(HalvedGCE(), losses.GCE()), (HalvedFocal(), losses.Focal()), (HalvedAgain(), losses.Focal())],
+    ids=repr,
+)
+def test_subclass_with_another_value_does_not_inherit_slope_and_at(loss, base):
+    logits, labels = batch()
+    assert_close(loss.at(H), base.at(H) / 2)
+    assert_close(loss.slope(torch.exp(-H)), base.slope(torch.exp(-H)) / 2)
+    assert_close(loss(logits, labels), base(logits, labels) / 2)
+    OGC(loss)
+
+
+def test_subclass_with_the_same_value_inherits_slope_and_at():
+    class Named(losses.GCE):
+        pass
+
+    class WithSlope(losses.GCE):
+        def slope(self, p):
+            return p ** (self.q - 1)
+
+    assert (Named.slope, Named.at, WithSlope.at) == (losses.GCE.slope, losses.GCE.at, losses.GCE.at)
 
 
 def test_custom_loss_with_ogc():

@@ -243,13 +243,17 @@ def test_accepts_lists_and_tensors():
 
 
 def test_symmetric_warns_if_small_classes_lose_more_than_half_of_the_rate():
-    with pytest.warns(UserWarning, match=r"^Symmetric noise of 0.5 changes 0 of 100 labels, "):
+    with pytest.warns(UserWarning, match=r"^Symmetric noise of 0.5 changes 0 of 100 labels, .* where size is 10\. Use"):
         symmetric(np.arange(100) % 10, 0.5, num_classes=10)
+    with pytest.warns(UserWarning, match=r" changes 0 of 105 labels, .* where size is 10 to 11\. Use"):
+        symmetric(np.arange(105) % 10, 0.5, num_classes=10)
     symmetric(np.arange(200) % 10, 0.5, num_classes=10)  # 90 of 100
 
 
 def test_empty_labels(kind):
-    assert kind(np.array([], dtype=np.int64)).shape == (0,)
+    for labels, dtype in ([], np.int64), (np.array([], dtype=np.uint8), np.uint8):
+        given = kind(labels)
+        assert (given.shape, given.dtype) == ((0,), dtype)
 
 
 BAD = [
@@ -259,6 +263,7 @@ BAD = [
     ([0, 7, -1], 0.5, 3, r"`labels` should be in \[0, 3\). Found `labels = \[-1, 7\]`"),
     ([[0], [1]], 0.5, 2, r"`labels` should be one-dimensional. Found `labels = \(2, 1\)`"),
     ([0.0, 1.0], 0.5, 2, "`labels` should be of an integer type"),
+    (["a", "b"], 0.5, 2, r"`labels` should be of an integer type. Found `labels = dtype\('<U1'\)`"),
 ]
 
 
@@ -275,8 +280,13 @@ def test_invalid_seeds_dtypes_and_pairs():
             symmetric(np.array([0, 1]), 0.5, num_classes=2, seed=seed)
     with pytest.raises(ValueError, match="`labels` should be of a type that holds 299"):
         symmetric(np.array([0, 1], dtype=np.uint8), 0.5, num_classes=300)
-    with pytest.raises(ValueError, match=r"`labels` should be in \[0, 10\). Found `labels = \[-1\]`"):
-        asymmetric(np.array([0, -1]), 0.5, pairs=CIFAR10_PAIRS)
+    for labels, message in (
+        ([0, -1], r"`labels` should be in \[0, 10\). Found `labels = \[-1\]`"),
+        (["a", "b"], "`labels` should be of an integer type"),
+        ([[0]], "`labels` should be one-dimensional"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            asymmetric(labels, 0.5, pairs=CIFAR10_PAIRS)
     for pairs in ({1: 1}, {-1: 0}, {0: -2}):
         with pytest.raises(ValueError, match=r"`pairs` should be from a class to another class, none negative. Found"):
             asymmetric(np.array([0, 1]), 0.5, pairs=pairs)

@@ -245,7 +245,7 @@ def test_print_shows_the_recipe_without_training(calls, monkeypatch):
         ("digits --seed 1 --seeds 2", 2, "Parameter `--seed` should be omitted with --seeds. Found `--seed 1`."),
         ("digits --seeds 1,4294967296", 2, "Parameter `seed` should be less than 4294967296"),
         ("digits --method ce+ogx", 2, "There is no method named 'ce+ogx'. Did you mean ce+ogc"),
-        ("digits --noise symmetric:2", 2, "Parameter `rate` should be in"),
+        ("digits --noise symmetric:2", 2, "Parameter `--noise` should be KIND:RATE with a rate in [0, 1], as in"),
         ("digits --set epochs=inf", 2, "Parameter `epochs` should be a valid integer. Found `epochs = 'inf'`."),
         ("digits --set size=32", 2, "Parameter `size` should be none with digits, which has features."),
         (

@@ -135,6 +135,27 @@ def test_error_reports_a_file_that_exits(status, file):
         criterion(recipe, classes=10, optimizer=None, total_steps=1)
 
 
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("assert False", r"AssertionError\."),
+        ("raise RuntimeError('Why?')", r"RuntimeError: Why\?"),
+        ("1 / 0", r"ZeroDivisionError: division by zero\."),
+    ],
+)
+def test_error_ends_like_a_sentence(statement, reason, file):
+    write_allowed(file, statement)
+    with pytest.raises(ValueError, match=rf"cannot be loaded: {reason}$"):
+        OwnLoss(file, "Mine").load()
+    in_the_constructor = f"class Mine(nn.Module):\n    def __init__(self):\n        {statement}"
+    write_allowed(file, f"from torch import nn\n{in_the_constructor}")
+    with pytest.raises(ValueError, match=rf"cannot be constructed: {reason}$"):
+        build(f"{file}:Mine", {})
+    write_allowed(file, f"from torch import nn\n{in_the_constructor.replace('__init__(self)', 'forward(self, *_)')}")
+    with pytest.raises(ValueError, match=rf"fails on logits \(4, 10\) and labels \(4,\): {reason}$"):
+        criterion(override(RECIPES["digits"], {"method": f"{file}:Mine"}), classes=10, optimizer=None, total_steps=1)
+
+
 def test_run_resumes_with_the_file_at_another_path(file, tmp_path):
     """As on another machine of a cluster. The checksum must match."""
     other = tmp_path / "elsewhere" / file.name

@@ -123,14 +123,18 @@ def test_recipe_has_the_name_of_its_key(name):
         ({"network": "resnet8"}, "There is no network named 'resnet8'"),
         ({"noise": "symetric:0.5"}, "Found `noise = 'symetric'`. Did you mean symmetric or asymmetric?"),
         (
-            {"noise": "symmetric:1.5"},
-            "Parameter `rate` should be in [0, 1]. Found `rate = 1.5`.",
+            {"noise": "symetric"},
+            "Parameter `noise` should be one of symmetric, asymmetric, blocks, pairflip, instance, human:KIND, file. "
+            "Found `noise = 'symetric'`. Did you mean symmetric or asymmetric?",
         ),
+        ({"noise": "worse"}, "Found `noise = 'worse'`. Did you mean human:worse?"),
         (
-            {"noise": "symmetric"},
-            "Parameter `noise` should be KIND:RATE, as in symmetric:0.5. Found `noise = 'symmetric'`",
+            {"noise": "symmetric:1.5"},
+            "Parameter `noise` should be KIND:RATE with a rate in [0, 1], as in symmetric:0.5. "
+            "Found `noise = 'symmetric:1.5'`.",
         ),
-        ({"noise": "symmetric:half"}, "Parameter `noise` should be KIND:RATE, as in symmetric:0.5"),
+        ({"noise": "symmetric"}, "Parameter `noise` should be KIND:RATE with a rate in [0, 1], as in symmetric:0.5"),
+        ({"noise": "symmetric:half"}, "Parameter `noise` should be KIND:RATE with a rate in [0, 1]"),
         ({"noise": "human:best"}, "Parameter `noise` should be human:KIND, where KIND is one of clean, aggregate"),
         ({"lrr": 1}, "There is no parameter 'lrr'. Did you mean lr? Choose from name, network, "),
         ({"quelle_size": 1}, "Did you mean queue_size?"),

@@ -120,8 +120,12 @@ class OGC(Loss):
                 f"OGC needs a pointwise loss, one that depends on the given label's probability alone: {names} or a "
                 f"subclass of ogc.losses.Pointwise. Found {type(loss).__name__}."
             )
-        if any(value.requires_grad for value in loss.parameters()):
-            raise ValueError("OGC needs a loss without trainable parameters, which it would not train. Freeze them.")
+        trainable = [name for name, value in loss.named_parameters() if value.requires_grad]
+        if trainable:
+            raise ValueError(
+                "OGC does not train the parameters of its base loss. Found trainable parameters in "
+                f"{type(loss).__name__}: {', '.join(trainable)}. To fix this, call loss.requires_grad_(False)."
+            )
         self.base = loss.require_plain("OGC")
         self.epsilon, self.epsilon0, self.follow_lr = epsilon, epsilon0, follow_lr
         self.threshold, self.every, self.queue_size, self.process_group = threshold, every, queue_size, process_group
@@ -401,7 +405,8 @@ class OGC(Loss):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         found, own = state_dict.get(f"{prefix}_extra_state"), self._identity()
-        if found is not None and found != own:
+        in_earlier_versions = {**own, "threshold": type(self.threshold).__name__}
+        if found not in (None, own, in_earlier_versions):
             raise ValueError(f"This state belongs to another OGC: it was saved with {found}; this one has {own}.")
         solution = state_dict.get(f"{prefix}solution")
         if solution is not None:  # states of older versions have one p0 for all classes

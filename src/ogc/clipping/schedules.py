@@ -37,6 +37,7 @@ class Fixed:
 
     def __post_init__(self) -> None:
         require(0 < self.tau < math.inf, "tau", "above 0", self.tau)
+        object.__setattr__(self, "tau", float(self.tau))  # equal schedules have equal names
 
     def __call__(self, step: Tensor, tau: Tensor) -> Tensor:
         return torch.full_like(tau, self.tau)
@@ -54,7 +55,10 @@ class Linear:
 
     def __post_init__(self) -> None:
         require(0 < self.beta < math.inf, "beta", "above 0", self.beta)
-        require(self.steps >= 1, "steps", "the number of training steps, at least 1", self.steps)
+        whole = self.steps >= 1 and self.steps % 1 == 0
+        require(whole, "steps", "the number of training steps, at least 1", self.steps)
+        object.__setattr__(self, "beta", float(self.beta))
+        object.__setattr__(self, "steps", int(self.steps))
 
     def __call__(self, step: Tensor, tau: Tensor) -> Tensor:
         return self.beta * (1 - step.to(tau.dtype) / self.steps)
@@ -68,6 +72,7 @@ class EMA:
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha < 1, "alpha", "in [0, 1)", self.alpha)
+        object.__setattr__(self, "alpha", float(self.alpha))
 
     def __call__(self, step: Tensor, tau: Tensor) -> Tensor:
         return 1 / (self.alpha / tau + (1 - self.alpha))

@@ -124,7 +124,7 @@ def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
         )
     at, value = base.at(-torch.log(p)), base.value(p)
     if not torch.allclose(at, value, rtol=1e-4):
-        worst = int((at - value).abs().argmax())
+        worst = int(((at - value).abs() / (1e-8 + 1e-4 * value.abs())).argmax())
         raise ValueError(
             f"`{type(base).__name__}.at(H)` should be `value(p)` at H = -log p. At p = {float(p[worst]):.3g} it is "
             f"{float(at[worst]):.6g}, but `value` is {float(value[worst]):.6g}."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,14 @@ class Pointwise(Loss):
     >>> Brier()(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
     tensor(0.1250)
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Do not inherit ``slope`` and ``at`` from a class with another ``value``, to which they do not belong."""
+        super().__init_subclass__(**arguments)
+        for name in ("slope", "at"):
+            newest = next(vars(each) for each in cls.__mro__ if {"value", name} & vars(each).keys())
+            if name not in newest:
+                setattr(cls, name, getattr(Pointwise, name))
 
     @abstractmethod
     def value(self, p: Tensor) -> Tensor:
@@ -101,7 +110,7 @@ class GCE(Pointwise):
         self.q = q
 
     def value(self, p: Tensor) -> Tensor:
-        return (1 - p**self.q) / self.q
+        return -torch.expm1(self.q * torch.log(p)) / self.q  # 1 - p^q rounds to 0 for a small q
 
     def slope(self, p: Tensor) -> Tensor:
         return p ** (self.q - 1)

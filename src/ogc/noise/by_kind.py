@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,10 +54,13 @@ class Kind(NamedTuple):
         name, _, rest = text.partition(":")
         if name == "human" or text == "file":
             return cls(text).checked(parameter)
+        cls(name).check_name(parameter)
         try:
             rate = float(rest)
         except ValueError:
-            require(False, parameter, "KIND:RATE, as in symmetric:0.5", text)
+            rate = math.nan
+        rule = "KIND:RATE with a rate in [0, 1], as in symmetric:0.5"
+        require(name == "file" or 0 <= rate <= 1, parameter, rule, text)
         return cls(name, rate).checked(parameter)
 
     @property
@@ -64,18 +68,23 @@ class Kind(NamedTuple):
         return self.name == "file" or self.name.startswith("human:")
 
     def checked(self, parameter: str = "kind") -> Kind:
-        """Return the kind itself. Raise ``ValueError``, which names the parameter, if it does not exist."""
-        rule = f"one of {', '.join(GENERATORS)}, human:KIND, file"
-        require(self.in_file or self.name in GENERATORS, parameter, rule, self.name, GENERATORS)
-        if self.name.startswith("human:"):
-            human = self.name.removeprefix("human:")
-            require(human in KINDS, parameter, f"human:KIND, where KIND is one of {', '.join(KINDS)}", self.name)
+        """Return the kind itself. Raise ``ValueError`` if it does not exist, or with another rate than it needs."""
+        self.check_name(parameter)
         if self.in_file:
             require(self.rate is None, "rate", f"omitted with {self.name}, which has a fixed rate", self.rate)
         else:
             require(self.rate is not None, "rate", f"given with {self.name}, in [0, 1]", None)
             require(0 <= (self.rate or 0) <= 1, "rate", "in [0, 1]", self.rate)
         return self
+
+    def check_name(self, parameter: str) -> None:
+        """Raise ``ValueError``, which names the parameter and similar kinds, if there is no such kind."""
+        rule = f"one of {', '.join(GENERATORS)}, human:KIND, file"
+        known = [*GENERATORS, *(f"human:{kind}" for kind in KINDS)]
+        require(self.in_file or self.name in GENERATORS, parameter, rule, self.name, known)
+        if self.name.startswith("human:"):
+            human = self.name.removeprefix("human:")
+            require(human in KINDS, parameter, f"human:KIND, where KIND is one of {', '.join(KINDS)}", self.name)
 
     def check_source(self, source: str, *, with_images: Sequence[str]) -> None:
         """Raise ``ValueError`` if this noise is not defined for a data source."""

@@ -62,10 +62,12 @@ def symmetric(labels: NDArray[Label], rate: float, *, num_classes: int, seed: in
     counts = (rate / (num_classes - 1) * sizes).astype(np.int64)
     moved, wanted = int(counts.sum()) * (num_classes - 1), rate * len(labels)
     if moved < wanted / 2:
+        low, high = sizes.min(), sizes.max()
+        size = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         warnings.warn(
             f"Symmetric noise of {rate:g} changes {moved:,} of {len(labels):,} labels, because int(rate * size / "
-            f"{num_classes - 1}) samples of a class move to each other class, and the classes have {sizes.min():,} to "
-            f"{sizes.max():,} samples. Use another kind, such as pairflip, or noise.by_matrix in Python.",
+            f"{num_classes - 1}) samples of a class move to each other class, where size is {size}. Use another kind, "
+            "such as pairflip, or noise.by_matrix in Python.",
             stacklevel=2,
         )
     return _move(labels, np.repeat(counts[:, None], num_classes, axis=1), seed)
@@ -79,7 +81,7 @@ def asymmetric(labels: NDArray[Label], rate: float, *, pairs: Mapping[int, int],
     """
     valid = all(0 <= source != target >= 0 for source, target in pairs.items())
     require(valid, "pairs", "from a class to another class, none negative", dict(pairs))
-    labels = np.asarray(labels)
+    labels = integers(labels)
     num_classes = 1 + max((1, int(labels.max(initial=0)), *pairs.keys(), *pairs.values()))
     checked(labels, rate, num_classes, seed)
     counts = np.zeros((num_classes, num_classes), np.int64)
@@ -149,15 +151,23 @@ def _move(labels: NDArray[Label], counts: NDArray[np.int64], seed: int) -> NDArr
 
 def checked(labels: NDArray[Label], rate: float, num_classes: int, seed: int) -> NDArray[Label]:
     """Return the labels as an array, so that lists and tensors can be passed as well. Check all arguments."""
-    labels = np.asarray(labels)
+    labels = integers(labels)
     require(0 <= rate <= 1, "rate", "in [0, 1]", rate)
     require(num_classes >= 2, "num_classes", "at least 2", num_classes)
     require(0 <= seed < 2**32, "seed", "in [0, 2**32)", seed)
-    require(labels.ndim == 1, "labels", "one-dimensional", labels.shape)
-    require(np.issubdtype(labels.dtype, np.integer), "labels", "of an integer type", labels.dtype)
     require(
         num_classes - 1 <= np.iinfo(labels.dtype).max, "labels", f"of a type that holds {num_classes - 1}", labels.dtype
     )
     outside = labels[(labels < 0) | (labels >= num_classes)]
     require(len(outside) == 0, "labels", f"in [0, {num_classes})", np.unique(outside)[:5].tolist())
+    return labels
+
+
+def integers(labels: NDArray[Label]) -> NDArray[Label]:
+    """Return the labels as an array of integers: (N,) -> (N,). Raise ``ValueError`` for other types and shapes."""
+    labels = np.asarray(labels)
+    if labels.size == 0 and labels.dtype == np.float64:  # NumPy's type for an empty list
+        labels = labels.astype(np.int64)
+    require(labels.ndim == 1, "labels", "one-dimensional", labels.shape)
+    require(np.issubdtype(labels.dtype, np.integer), "labels", "of an integer type", labels.dtype)
     return labels

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from .._files import first_line
 from .._require import did_you_mean, require
 from ..clipping import EMA, OGC, Linear
 from ..clipping.default_rule import FEWEST
@@ -139,7 +140,7 @@ def build(
     except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) or own_loss(method) is None:
             raise
-        raise ValueError(f"{name} cannot be constructed: {type(error).__name__}: {error}.") from error
+        raise ValueError(f"{name} cannot be constructed: {first_line(error, with_type=True)}") from error
     if rule == "ogc":
         return OGC(base, optimizer, **rest)
     if rule == "linear":

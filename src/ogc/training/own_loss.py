@@ -100,7 +100,7 @@ class OwnLoss(NamedTuple):
             exec(compile(content, str(self.path), "exec"), vars(module))
         except (Exception, SystemExit) as error:  # the file may contain anything
             del sys.modules[module.__name__]
-            raise ValueError(f"`{self.path}` cannot be loaded: {type(error).__name__}: {error}.") from error
+            raise ValueError(f"`{self.path}` cannot be loaded: {first_line(error, with_type=True)}") from error
         return _modules.setdefault(sha256, module)
 
 
@@ -112,7 +112,7 @@ def try_out(loss: nn.Module, name: str, classes: int) -> None:
     try:
         value = copy.deepcopy(loss)(logits, torch.arange(4) % classes)
     except (Exception, SystemExit) as error:  # the file may contain anything
-        why = f"{type(error).__name__}: {first_line(error)}"
+        why = first_line(error, with_type=True)
         raise ValueError(f"{name} fails on logits (4, {classes}) and labels (4,): {why}") from error
     if not isinstance(value, Tensor) or value.shape != () or not value.requires_grad or not value.isfinite():
         found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) and value.dim() else repr(value)
