@@ -171,6 +171,6 @@ def test_rejects_loss_that_is_not_pointwise(name):
         OGC(name)
 
 
-@pytest.mark.parametrize("base", ["ce", "fl", "gce", "sce", "taylor_ce", "js", losses.GCE(q=1e-9)], ids=str)
-def test_accepts_every_pointwise_loss_whose_slope_falls(base):
-    OGC(base)
+@pytest.mark.parametrize("name", ["ce", "fl", "gce", "sce", "taylor_ce", "js"])
+def test_accepts_every_pointwise_loss_whose_slope_falls(name):
+    OGC(name)

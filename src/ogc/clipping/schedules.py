@@ -51,14 +51,13 @@ class Linear:
     """
 
     beta: float = 10.0
-    steps: int = field(kw_only=True)
+    steps: float = field(kw_only=True)
 
     def __post_init__(self) -> None:
         require(0 < self.beta < math.inf, "beta", "above 0", self.beta)
-        whole = self.steps >= 1 and self.steps % 1 == 0
-        require(whole, "steps", "the number of training steps, at least 1", self.steps)
+        require(self.steps >= 1, "steps", "the number of training steps, at least 1", self.steps)
         object.__setattr__(self, "beta", float(self.beta))
-        object.__setattr__(self, "steps", int(self.steps))
+        object.__setattr__(self, "steps", float(self.steps))
 
     def __call__(self, step: Tensor, tau: Tensor) -> Tensor:
         return self.beta * (1 - step.to(tau.dtype) / self.steps)

@@ -110,7 +110,7 @@ class GCE(Pointwise):
         self.q = q
 
     def value(self, p: Tensor) -> Tensor:
-        return -torch.expm1(self.q * torch.log(p)) / self.q  # 1 - p^q rounds to 0 for a small q
+        return (1 - p**self.q) / self.q
 
     def slope(self, p: Tensor) -> Tensor:
         return p ** (self.q - 1)
