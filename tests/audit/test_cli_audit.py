@@ -821,7 +821,10 @@ def test_apply_to_other_table_formats(suffix):
 
 
 def test_fixed_labels_of_digits_can_be_trained_on(digits):
-    fails(1, "There is no folder nowhere. Pass", "audit", "apply", "nowhere", "--out", "f.npy")
+    Path("customers.csv").write_text("a,label\n1,x\n")
+    for path in ("nowhere", "customers.csv", "."):
+        why = f"There is no run in {path}. Pass the folder of a run that ogc audit has audited."
+        fails(1, why, "audit", "apply", path, "--out", "f.npy")
     fails(1, f"{digits} has no audit. To make one: ogc audit {digits}.", "audit", "apply", digits, "--out", "f.npy")
     works("audit", digits)
     for name in ("f.npy", "f.csv"):

@@ -346,10 +346,6 @@ def apply(options: ApplyOptions) -> None:
     from ..rival_label import MAY_BE_RIGHT, almost_all
     from ..training.run_folder import AUDIT
 
-    if not options.run.exists():
-        raise FileNotFoundError(
-            f"There is no folder {options.run}. Pass the folder of a run that ogc audit has audited."
-        )
     console, limit = make_console(), options.accept_above
     applied = write(options.run, options.out, options.decisions, copy=options.copy, accept_above=limit)
     what = "files to move" if applied.kind == "folder" else "labels changed"
