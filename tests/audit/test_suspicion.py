@@ -153,6 +153,15 @@ def test_confusion_counts_given_against_suggested():
     assert issues.confusion().tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
 
 
+def test_issues_come_first():
+    """One early survey that strongly contradicts a label lowers its score, although all others agree with the label."""
+    surveys = [[[1e-9, 1 - 1e-9], [0.3, 0.7]], *[[[0.9, 0.1], [0.3, 0.7]]] * 4]
+    issues = find_label_issues([0, 0], surveys)
+    assert issues.is_label_issue.tolist() == [False, True]
+    assert issues.label_score[0] < issues.label_score[1]
+    assert issues.worst_first.tolist() == [1, 0]
+
+
 def test_equal_scores_keep_their_order():
     issues = find_label_issues([0] * 50, [[0.3, 0.7]] * 50)
     assert issues.worst_first.tolist() == list(range(50))

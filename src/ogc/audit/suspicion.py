@@ -66,8 +66,9 @@ class Issues:
 
     @property
     def worst_first(self) -> Tensor:
-        """Indices of all samples, lowest score first, (N,). Ties keep the order of the data."""
-        return torch.argsort(self.label_score, stable=True)
+        """Indices of all samples, (N,): the issues, then the others, each by score. Ties keep the order of the data."""
+        by_score = torch.argsort(self.label_score, stable=True)
+        return by_score[torch.argsort(~self.is_label_issue[by_score], stable=True)]
 
     @property
     def suggested_label(self) -> Tensor:
