@@ -185,6 +185,7 @@ def test_headline():
     short = [Point(1, 0.9, 0.9, True), Point(2, 0.5, 0.7, True)]
     doubtful = Findings("t", list("abcd"), ("x", "y"), issues, surveys=short)
     assert headline(doubtful)[1][1].endswith("of all labels wrong (unreliable estimate)")
+    assert f'<p class="notice">{doubtful.unreliable}</p>' in page(doubtful)
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
