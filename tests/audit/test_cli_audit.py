@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -137,6 +138,26 @@ def test_noise_rate_is_reported_as_unreliable_after_short_training(tmp_path):
     assert summary["unreliable"] in " ".join(output.split())
     assert summary["memorised_from"] is None
     assert "unreliable" not in " ".join(sentences(summary | {"unreliable": None}))
+
+
+def test_doubtful_suggestions_are_reported(table):
+    """Columns that say nothing about the labels. A limit that keeps the more certain half is suggested."""
+    draw = np.random.default_rng(0)
+    np.savez("x.npz", X=draw.normal(size=(600, 8)), y=draw.integers(4, size=600))
+    output = works("audit", "x.npz", "--out", "run")
+    note = "Note: Applying all suggestions may make the labels worse."
+    assert output.index(note) < output.index("To apply all suggestions: ogc audit apply run --out labels-fixed.npy")
+    assert (
+        '<p class="notice">Applying all suggestions may make the labels worse.'
+        in Path("run/audit/audit.html").read_text()
+    )
+    tip = r"To apply only the (\d+) of (\d+) suggestions with a P\(wrong\) of at least (\S+), add --accept-above \3\."
+    kept, issues, limit = re.search(tip, output).groups()
+    assert int(issues) == json.loads(Path("run/audit/audit.json").read_bytes())["issues"]
+    assert int(issues) / 2 <= int(kept) < int(issues)
+    applied = works("audit", "apply", "run", "--accept-above", limit, "--out", "some.npy")
+    assert f"some.npy: {kept} of 600 labels changed." in applied
+    assert note not in works("audit", table), "easy to learn"
 
 
 def test_long_training_is_not_reported_as_too_short(tmp_path):

@@ -12,6 +12,8 @@ from ..rival_label import unlearned
 from ..training.survey import Point, why_unreliable
 from .suspicion import Issues
 
+MANY, SEPARATED = 0.25, 3.0  # share of issues above which, and separation below which, suggestions are doubtful
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -38,3 +40,14 @@ class Findings:
     def unreliable(self) -> str | None:
         """Why the estimated noise rate cannot be trusted; ``None`` if it can."""
         return why_unreliable(self.surveys, self.unlearned, len(self.issues))
+
+    @property
+    def doubtful(self) -> str | None:
+        """Why the suggestions should not all be applied; ``None`` without a reason."""
+        if not (self.issues.noise_rate > MANY and self.issues.separation < SEPARATED):
+            return None
+        return (
+            "Applying all suggestions may make the labels worse. There are many issues, and their scores are not "
+            "clearly separated from those of other labels, as in data that is hard to learn. Review them first, or "
+            "apply only the most certain ones."
+        )

@@ -50,7 +50,7 @@ def page(findings: Findings) -> str:
         script=Markup(js),
         data=Markup(content),
         numbers=headline(findings),
-        unreliable=findings.unreliable,
+        notices=[*filter(None, (findings.unreliable, findings.doubtful))],
         left_out=len(issues) - len(worst),
         names=[shortened(name) for name in findings.class_names],
         suspected=confusion.sum(1).tolist(),

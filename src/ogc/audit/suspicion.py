@@ -71,6 +71,15 @@ class Issues:
         return by_score[torch.argsort(~self.is_label_issue[by_score], stable=True)]
 
     @property
+    def separation(self) -> float:
+        """Ashman's D of the margins of the issues and of the other labels. NaN with fewer than two of either."""
+        margin = torch.logit(self.label_score, eps=TINY)
+        issues, others = margin[self.is_label_issue], margin[~self.is_label_issue]
+        if min(len(issues), len(others)) < 2:
+            return math.nan
+        return float((others.mean() - issues.mean()) / ((issues.var() + others.var()) / 2).sqrt())
+
+    @property
     def suggested_label(self) -> Tensor:
         """The predicted label, equal to the given one where there is no issue: (N,)."""
         return self.predicted_label
