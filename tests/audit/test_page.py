@@ -98,7 +98,7 @@ def test_security_policy_allows_only_own_script_and_style():
     assert not re.search(r"https?://", text)
 
 
-def test_embedded_columns_are_sorted_by_score():
+def test_embedded_columns_are_sorted_by_issue_and_score():
     findings = make_findings(splits=["train"] * 60 + ["val"] * 40)
     (data,) = Elements(page(findings)).contents("script", type="application/json", id="data")
     data, issues = json.loads(data), findings.issues
@@ -108,7 +108,8 @@ def test_embedded_columns_are_sorted_by_score():
     assert data["given"] == issues.given_label[worst].tolist()
     assert data["predicted"] == issues.predicted_label[worst].tolist()
     assert data["issue"] == issues.is_label_issue[worst].long().tolist()
-    assert data["score"] == sorted(data["score"])
+    placed = [(-issue, score) for issue, score in zip(data["issue"], data["score"], strict=True)]
+    assert placed == sorted(placed)
     assert data["score"] == pytest.approx((10_000 * issues.label_score[worst]).tolist(), abs=0.51)
     assert data["wrong"] == pytest.approx((10_000 * issues.wrong_probability[worst]).tolist(), abs=0.51)
 
@@ -184,6 +185,7 @@ def test_headline():
     short = [Point(1, 0.9, 0.9, True), Point(2, 0.5, 0.7, True)]
     doubtful = Findings("t", list("abcd"), ("x", "y"), issues, surveys=short)
     assert headline(doubtful)[1][1].endswith("of all labels wrong (unreliable estimate)")
+    assert f'<p class="notice">{doubtful.unreliable}</p>' in page(doubtful)
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------

@@ -153,6 +153,24 @@ def test_confusion_counts_given_against_suggested():
     assert issues.confusion().tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
 
 
+def test_issues_come_first():
+    """One early survey that strongly contradicts a label lowers its score, although all others agree with the label."""
+    surveys = [[[1e-9, 1 - 1e-9], [0.3, 0.7]], *[[[0.9, 0.1], [0.3, 0.7]]] * 4]
+    issues = find_label_issues([0, 0], surveys)
+    assert issues.is_label_issue.tolist() == [False, True]
+    assert issues.label_score[0] < issues.label_score[1]
+    assert issues.worst_first.tolist() == [1, 0]
+
+
+def test_separation_is_in_widths_of_the_margins():
+    margins = torch.tensor([-3.0, -5.0, 2.0, 4.0])
+    p = torch.stack([margins.sigmoid(), (-margins).sigmoid()], 1)
+    issues = find_label_issues([0] * 4, p)
+    assert issues.is_label_issue.tolist() == [True, True, False, False]
+    assert issues.separation == pytest.approx(7 / 2**0.5, rel=1e-4)
+    assert math.isnan(find_label_issues([0] * 3, p[1:]).separation), "a single issue"
+
+
 def test_equal_scores_keep_their_order():
     issues = find_label_issues([0] * 50, [[0.3, 0.7]] * 50)
     assert issues.worst_first.tolist() == list(range(50))

@@ -122,6 +122,8 @@ def test_a_network_that_learned_late_has_not_memorised():
         ((0.4, 0.3, 0.29), (5, 10, 20), False),
         ((0.4, 0.1), (20, 40), False),
         ((0.6,), (1,), True),
+        ((0.22, 0.19, 0.18, 0.18, 0.18), (10, 14, 16, 18, 20), False),
+        ((0.3, 0.3, 0.3, 0.26), (14, 16, 18, 20), True),
     ],
 )
 def test_training_is_unsettled_if_disagreement_falls_at_its_end(disagreements, epochs, expected):

@@ -59,6 +59,10 @@ def apply(
     proper = accept_above is None or 0 <= accept_above <= 1
     require(proper, "accept_above", "a probability in [0, 1]", accept_above)
     if not (folder / AUDIT / SUMMARY).is_file():
+        if not (folder / RUN).is_file():
+            raise FileNotFoundError(
+                f"There is no run in {folder}. Pass the folder of a run that ogc audit has audited."
+            )
         raise FileNotFoundError(f"{folder} has no audit. To make one: ogc audit {folder}.")
     audit = read_audit(folder / AUDIT)
     run, source = audit.summary["run"], audit.source

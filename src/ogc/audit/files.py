@@ -25,10 +25,9 @@ from .._require import cut_middle, few, printable
 from ..data.columns import finite
 from ..data.table import DELIMITERS, import_pyarrow
 from ..noise.files import labels_sha256
-from ..rival_label import unlearned
 from ..training.digests import ids_sha256
 from ..training.source import Source
-from ..training.survey import memorised_from, why_unreliable
+from ..training.survey import memorised_from
 from .findings import Findings
 from .page import page
 from .suspicion import Issues
@@ -127,7 +126,6 @@ def formula_notes(names: Sequence[str]) -> list[str]:
 def summary(findings: Findings) -> dict[str, Any]:
     """Return the contents of ``audit.json``. Shares are in [0, 1]."""
     issues, names, true = findings.issues, findings.class_names, findings.true
-    rejected = unlearned(issues.given_label, ~issues.is_label_issue, names)
     pairs = [{"given": names[given], "suggested": names[other], "count": n} for given, other, n in issues.pairs()]
     splits = findings.splits or ["train"] * len(issues)
     return {
@@ -138,9 +136,9 @@ def summary(findings: Findings) -> dict[str, Any]:
         "splits": {name: splits.count(name) for name in dict.fromkeys(splits)},
         "issues": int(issues.is_label_issue.sum()),
         "noise_rate": issues.noise_rate,
-        "unreliable": why_unreliable(findings.surveys, rejected, len(issues)),
+        "unreliable": findings.unreliable,
         "memorised_from": memorised_from(findings.surveys),
-        "unlearned": rejected,
+        "unlearned": findings.unlearned,
         "surveys": [point._asdict() for point in findings.surveys],
         "true_noise_rate": None if true is None else float((true != issues.given_label).double().mean()),
         "measures": None if true is None else measures(issues, true),

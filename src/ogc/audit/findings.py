@@ -8,8 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..training.survey import Point
+from ..rival_label import unlearned
+from ..training.survey import Point, why_unreliable
 from .suspicion import Issues
+
+MANY, SEPARATED = 0.25, 3.0  # share of issues above which, and separation below which, suggestions are doubtful
 
 
 @dataclass(frozen=True)
@@ -27,3 +30,24 @@ class Findings:
     key: str = ""  # identifies the audit, so that decisions are not applied to another one
     run: Mapping[str, Any] = field(default_factory=dict)  # the audited run: recipe, source, facts
     surveys: Sequence[Point] = ()  # history of the run's surveys; empty if it was not recorded
+
+    @property
+    def unlearned(self) -> dict[str, int]:
+        """Classes whose labels are nearly all issues, and how many labels they have."""
+        return unlearned(self.issues.given_label, ~self.issues.is_label_issue, self.class_names)
+
+    @property
+    def unreliable(self) -> str | None:
+        """Why the estimated noise rate cannot be trusted; ``None`` if it can."""
+        return why_unreliable(self.surveys, self.unlearned, len(self.issues))
+
+    @property
+    def doubtful(self) -> str | None:
+        """Why the suggestions should not all be applied; ``None`` without a reason."""
+        if not (self.issues.noise_rate > MANY and self.issues.separation < SEPARATED):
+            return None
+        return (
+            "Applying all suggestions may make the labels worse. There are many issues, and their scores are not "
+            "clearly separated from those of other labels, as in data that is hard to learn. Review them first, or "
+            "apply only the most certain ones."
+        )

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from .._require import cut_middle
-from ..rival_label import almost_all, unlearned
-from ..training.survey import why_unreliable
+from ..rival_label import almost_all
 from .findings import Findings
 from .unusual import unusual_cells
 
@@ -51,6 +50,7 @@ def page(findings: Findings) -> str:
         script=Markup(js),
         data=Markup(content),
         numbers=headline(findings),
+        notices=[*filter(None, (findings.unreliable, findings.doubtful))],
         left_out=len(issues) - len(worst),
         names=[shortened(name) for name in findings.class_names],
         suspected=confusion.sum(1).tolist(),
@@ -121,11 +121,10 @@ def headline(findings: Findings) -> list[tuple[str, str]]:
     """Return the numbers at the top of the page with their names."""
     issues = findings.issues
     suspected = issues.is_label_issue
-    classes = unlearned(issues.given_label, ~suspected, findings.class_names)
-    doubtful = why_unreliable(findings.surveys, classes, len(issues)) is not None
+    classes = findings.unlearned
     numbers = [
         (f"{int(suspected.sum()):,}", f"issues: labels that are probably wrong, of {len(issues):,}"),
-        (share(issues.noise_rate), f"of all labels wrong ({'unreliable ' if doubtful else ''}estimate)"),
+        (share(issues.noise_rate), f"of all labels wrong ({'unreliable ' if findings.unreliable else ''}estimate)"),
     ]
     if classes:
         what = f"{'class' if len(classes) == 1 else 'classes'} probably not learned: the issues include"

@@ -66,8 +66,18 @@ class Issues:
 
     @property
     def worst_first(self) -> Tensor:
-        """Indices of all samples, lowest score first, (N,). Ties keep the order of the data."""
-        return torch.argsort(self.label_score, stable=True)
+        """Indices of all samples, (N,): the issues, then the others, each by score. Ties keep the order of the data."""
+        by_score = torch.argsort(self.label_score, stable=True)
+        return by_score[torch.argsort(~self.is_label_issue[by_score], stable=True)]
+
+    @property
+    def separation(self) -> float:
+        """Ashman's D of the margins of the issues and of the other labels. NaN with fewer than two of either."""
+        margin = torch.logit(self.label_score, eps=TINY)
+        issues, others = margin[self.is_label_issue], margin[~self.is_label_issue]
+        if min(len(issues), len(others)) < 2:
+            return math.nan
+        return float((others.mean() - issues.mean()) / ((issues.var() + others.var()) / 2).sqrt())
 
     @property
     def suggested_label(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -315,12 +316,18 @@ def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
         "table": ("To apply all suggestions to a copy", f"{path.stem}-fixed{path.suffix}"),
         "folder": ("To list the files to move", f"{path.name}-moves.csv"),
     }.get(kind, ("To apply all suggestions", "labels-fixed.npy"))
+    if findings.doubtful is not None:
+        say(console, f"Note: {findings.doubtful}")
     say(console, f"{task}: {shlex.join(['ogc', 'audit', 'apply', str(folder), '--out', copy])}")
     if kind == "folder":
         fixed = shlex.join(["ogc", "audit", "apply", str(folder), "--copy", f"{path.name}-fixed"])
         say(console, f"To copy the folder with all suggestions applied: {fixed}")
     say(console, "To apply only those that you accept on the review page, add --decisions with the exported file.")
-    say(console, "To also apply the others where P(wrong) is at least 0.5, add --accept-above 0.5.")
+    wrong = findings.issues.wrong_probability[findings.issues.is_label_issue].double()
+    if len(wrong) > 1:
+        limit = math.floor(100 * float(wrong.median())) / 100  # keeps at least half of them
+        kept = f"the {int((wrong >= limit).sum()):,} of {len(wrong):,} suggestions"
+        say(console, f"To apply only {kept} with a P(wrong) of at least {limit}, add --accept-above {limit}.")
 
 
 @command()
@@ -337,7 +344,7 @@ def apply(options: ApplyOptions) -> None:
     Examples:
       ogc audit apply runs/customers-ce+ogc-0 --out customers-fixed.csv
       ogc audit apply runs/photos --decisions mine.csv --copy photos-fixed
-      ogc audit apply runs/photos --decisions mine.csv --accept-above 0.5 --copy photos-fixed
+      ogc audit apply runs/photos --decisions mine.csv --accept-above 0.9 --copy photos-fixed
       ogc audit apply runs/photos --out moves.csv
       ogc audit apply runs/digits-ce+ogc-pairflip-0.2-0 --out fixed.npy
     """
@@ -346,10 +353,6 @@ def apply(options: ApplyOptions) -> None:
     from ..rival_label import MAY_BE_RIGHT, almost_all
     from ..training.run_folder import AUDIT
 
-    if not options.run.exists():
-        raise FileNotFoundError(
-            f"There is no folder {options.run}. Pass the folder of a run that ogc audit has audited."
-        )
     console, limit = make_console(), options.accept_above
     applied = write(options.run, options.out, options.decisions, copy=options.copy, accept_above=limit)
     what = "files to move" if applied.kind == "folder" else "labels changed"

@@ -19,7 +19,7 @@ from .evaluate import EvaluationSet
 LARGEST = 2**28  # maximum number of probabilities: 1 GiB
 EARLY = 20  # epochs whose surveys always count. Few labels are memorised before a sample has been seen this often.
 KEPT = 0.85  # a later survey counts only with at least this share of the disagreements after EARLY epochs
-SETTLED = 0.9  # training was too short if disagreements fell below this share of those halfway through
+LAST, SETTLED = 3, 0.9  # training was too short if disagreements fell below this share within the last surveys
 
 
 def moments(*, epochs: int, surveys: int) -> tuple[int, ...]:
@@ -180,8 +180,8 @@ def why_unreliable(points: Sequence[Point], unlearned: Mapping[str, int], labels
     """
     if unsettled(points):
         return (
-            "The estimated noise rate is probably too high, because training was too short for the network to learn "
-            "the right labels. Train for more epochs."
+            "The estimated noise rate is unreliable, because training was too short for the network to learn the right "
+            "labels. Train for more epochs."
         )
     if memorised_from(points) is None or 2 * sum(unlearned.values()) < labels:
         return None
@@ -193,11 +193,12 @@ def why_unreliable(points: Sequence[Point], unlearned: Mapping[str, int], labels
 
 
 def unsettled(points: Sequence[Point]) -> bool:
-    """Return True if training was too short: below ``EARLY`` / 2 epochs, or disagreements fell in the second half.
+    """Return True if training was too short: below ``EARLY`` / 2 epochs, or disagreements still fell at the end.
 
-    This applies to runs of at most ``EARLY`` epochs. In longer ones such a fall counts as memorisation.
+    The end is the last ``LAST`` surveys, without those of the first half. This applies to runs of at most ``EARLY``
+    epochs. In longer ones such a fall counts as memorisation.
     """
     if not points or points[-1].epoch > EARLY:
         return False
-    half = [point.disagreement for point in points if 2 * point.epoch <= points[-1].epoch]
-    return 2 * points[-1].epoch < EARLY or not half or points[-1].disagreement < SETTLED * half[-1]
+    last = [point.disagreement for point in points[-LAST:] if 2 * point.epoch >= points[-1].epoch]
+    return 2 * points[-1].epoch < EARLY or last[-1] < SETTLED * max(last)
