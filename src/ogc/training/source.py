@@ -13,6 +13,7 @@ from torch import Tensor
 from .. import data
 from .._require import did_you_mean, few, require
 from ..data import Dataset, Loaded
+from ..data.columns import Encoder
 from ..data.download import Progress
 from ..data.images import ImageFiles
 from ..data.table import read_as_found
@@ -174,8 +175,8 @@ def human_file(source: Source, kind: str) -> Path:
     )
 
 
-Known = dict[tuple[Source, int | None], Loaded]
-"""Loaded data without noise, by source and image size."""
+Known = dict[tuple[Source, int | None, str], Loaded]
+"""Loaded data without noise, by source, image size and encoding."""
 
 
 def load(
@@ -185,6 +186,7 @@ def load(
     download: bool = False,
     progress: Progress | None = None,
     known: Known | None = None,
+    encoder: Encoder | None = None,
 ) -> tuple[Loaded, LabelInfo | None]:
     """Load the data, add the recipe's noise to the training labels, and describe the noise.
 
@@ -192,12 +194,13 @@ def load(
     added there, the labels found count as true.
 
     :param known: a cache of loaded data, which is updated.
+    :param encoder: the encoding of a table in an earlier run, to use instead of fitting one.
     """
     check(source, recipe)
     known = {} if known is None else known
-    key = source.model_copy(update={} if source.kind == "arrays" else {"labels": None}), recipe.size
+    key = source.model_copy(update={} if source.kind == "arrays" else {"labels": None}), recipe.size, repr(encoder)
     if key not in known:
-        train, sets = _read(source, recipe, download, progress)
+        train, sets = _read(source, recipe, download, progress, encoder)
         known[key] = _in_memory(train), {name: _in_memory(part) for name, part in sets.items()}
     train, sets = known[key]
     kind = noise_of(source, recipe)
@@ -208,7 +211,7 @@ def load(
     return (train.with_given(given), sets), info
 
 
-def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | None) -> Loaded:
+def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | None, encoder: Encoder | None) -> Loaded:
     if source.kind == "digits":
         return data.load_digits()
     assert source.path is not None
@@ -235,6 +238,7 @@ def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | N
             val=source.val,
             test=source.test,
             skip_bad=source.skip_bad,
+            encoder=encoder,
         )
     return data.arrays(
         source.path,
