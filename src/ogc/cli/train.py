@@ -241,9 +241,9 @@ def _try_report(jobs: list[Job], console: Console) -> None:
 
 
 def _report(jobs: list[Job], console: Console) -> None:
-    """Write a report for every run that has started. Print where it is, and notes on the training."""
-    from ..report.report import balanced_sentences, training_notes, write_report
-    from ..training.run_folder import METRICS, REPORT, read
+    """Write a report for every run that has started. Print where it is, notes, and the next step."""
+    from ..report.report import balanced_sentences, predict_command, training_notes, write_report
+    from ..training.run_folder import METRICS, REPORT, is_finished, read
 
     folders = [job.out for job in jobs if job.out is not None and (job.out / METRICS).exists()]
     for folder in folders:
@@ -252,3 +252,5 @@ def _report(jobs: list[Job], console: Console) -> None:
         run = read(folder)
         for note in (*balanced_sentences(run), *training_notes(run)):
             say(console, f"Note: {note}")
+    if finished := [folder for folder in folders if is_finished(folder)]:
+        say(console, f"To predict new data: {predict_command(read(finished[0]))}")
