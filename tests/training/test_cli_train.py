@@ -229,6 +229,23 @@ def test_print_shows_the_recipe_without_training(calls, monkeypatch):
     assert not Path("runs").exists()
 
 
+def test_print_shows_the_classes_and_columns_of_own_data(calls):
+    Path("rows.csv").write_text("id,age,tier\n" + "".join(f"{i},{i % 7},{'ab'[i % 2]}\n" for i in range(40)))
+    result = train("rows.csv", "--label", "tier", "--print")
+    lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line)
+    assert (lines["classes"], lines["train"], lines["val"]) == ("`a`, `b`", "set     32 samples", "set       8 samples")
+    assert (lines["columns"], lines["skip_bad"]) == ("age: number; id: dropped, unique", "false")
+    assert fails(train("rows.csv", "--label", "tear", "--print"), 1, "no column `tear`")
+    assert not calls
+
+
+def test_settings_may_follow_the_method(calls):
+    assert train("digits", "--method", "gce:q=0.8").exit_code == 0
+    assert calls[0][0][0].recipe == override(RECIPES["digits"], {"method": "gce", "q": 0.8})
+    result = train("digits", "--method", "gce:q=0.8", "--set", "q=0.5")
+    assert fails(result, 2, "Parameter `--set` should be omitted for q, which is already given.")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

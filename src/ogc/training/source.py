@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import data
-from .._require import did_you_mean, few, require
+from .._require import did_you_mean, either, few, require
 from ..data import Dataset, Loaded
 from ..data.columns import Encoder
 from ..data.download import Progress
@@ -41,6 +41,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "table": ("path", "label", "true", "id", "val", "test", "skip_bad"),
     "arrays": ("path", "labels", "label", "true", "val", "test"),
 }
+
+NOUNS = {"folder": "a folder of images", "table": "a table", "arrays": "arrays"}  # other kinds have proper names
 
 
 class Source(Checked):
@@ -78,14 +80,19 @@ class Source(Checked):
         """
         kind = _kind(text)
         folder = (data or Path("data")) if "path" in OPTIONS[kind] else None
-        require(data is None or (kind in NAMED and folder is not None), "data", f"omitted with {kind}", str(data))
         path = folder if kind in NAMED else Path(text)
         given = {"labels": labels, "label": label, "true": true, "id": id, "val": val, "test": test}
         given |= {"path": path, "skip_bad": skip_bad or None, "ilsvrc": ilsvrc}
         given = {name: value for name, value in given.items() if value is not None}
-        for name, value in given.items():
-            allowed = [kind for kind, options in OPTIONS.items() if name in options]
-            require(kind in allowed, name, f"omitted with {kind}: it is only for {', '.join(allowed)}", str(value))
+        kinds = {name: [kind for kind, options in OPTIONS.items() if name in options] for name in given}
+        if data is not None:
+            kinds["data"] = [kind for kind in NAMED if "path" in OPTIONS[kind]]
+        for name, allowed in kinds.items():
+            if kind not in allowed:
+                only = either([NOUNS.get(each, each) for each in allowed])
+                raise ValueError(
+                    f"Parameter `{name}` cannot be used with {NOUNS.get(kind, kind)}. It is only for {only}."
+                )
         if kind == "table" and label is None:
             columns = few(list(read_as_found(Path(text).expanduser())), 20)
             raise ValueError(
@@ -124,7 +131,8 @@ def _kind(text: str) -> str:
     if path.exists():
         raise ValueError(f"`{text}` is not a supported data source. Supported: {kinds}.")
     beside = islice(path.parent.iterdir() if path.parent.is_dir() else (), 1000)
-    near = did_you_mean(text, [*NAMED, *(str(path.with_name(other.name)) for other in beside)])
+    files = [str(path.with_name(other.name)) for other in beside]
+    near = did_you_mean(text, [*NAMED, *files], key=lambda text: Path(text).stem.lower())  # suffixes are often the same
     sentence = f"There is no `{text}`.{near} Supported: {kinds}."
     raise FileNotFoundError(sentence) if kind or len(path.parts) > 1 else ValueError(sentence)
 
