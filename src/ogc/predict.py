@@ -176,7 +176,8 @@ class Predictor:
         if path.is_dir() or path.suffix.lower() in SUFFIXES:
             return self._images(path, skip_bad)
         if trained_on_table:
-            aside = () if self.preprocessing.encoder is None else (id or self.preprocessing.encoder.id,)
+            encoder = self.preprocessing.encoder
+            aside = () if encoder is None else (id or encoder.id, *encoder.of_strings)
             return self._rows(read(path, as_found=aside), f"`{data}`", id)
         return self._array(single(path, None, FEATURES), f"`{data}`")
 

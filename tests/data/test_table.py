@@ -464,6 +464,16 @@ def test_decimal_commas_in_files_with_semicolons(tmp_path):
     assert read(quoted)["x"] == ["1,500", "2,500"]  # could be thousands
 
 
+def test_decimal_commas_in_strings_stay_in_every_file(tmp_path):
+    path = write(tmp_path / "x.csv", ["version;y", *(f"{version};a" for version in ("1,5", "2,0", "beta")), "beta;b"])
+    test = write(tmp_path / "t.csv", ["version;y", "2,0;b"])
+    train, others = table(path, "y", val=0, test=test)
+    assert train.inputs[1].tolist() == others["test"].inputs[0].tolist() == [0, 1, 0, 0]
+    older = Encoder({"version": Category(("1,5", "2,0", "beta"))}, {})
+    numbers = write(tmp_path / "n.csv", ["version;y", "1,5;a", "2,0;b"])
+    assert table(numbers, "y", val=0, encoder=older)[0].inputs.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+
+
 def test_rows_without_label_raise_unless_skip_bad(tmp_path):
     rows = [f"{i},{'' if i % 5 == 1 else 'ab'[i % 2]},{'ab'[i % 2]}" for i in range(20)]
     path = write(tmp_path / "x.csv", ["x,y,t", *rows])

@@ -59,7 +59,7 @@ def table(
     for name, column in (("id", id), ("true", true)):
         require(column != label, name, f"a different column from the labels, `{label}`", column)
     aside = tuple(name for name in (label, true, id) if name is not None)
-    rows = read(path, as_found=aside)
+    rows = read(path, as_found=(*aside, *(() if encoder is None else encoder.of_strings)))
     for column in aside:
         if column not in rows:
             raise ValueError(
@@ -102,7 +102,7 @@ def table(
     features = _encoded(encoder, rows, numbers, path)
 
     def other(file: Path) -> Dataset:
-        part = read(file, as_found=aside)
+        part = read(file, as_found=(*aside, *encoder.of_strings))
         _require_columns(part, (label, *encoder.columns), file)
         part, numbers = _labelled(part, label, file, skip_bad)
         encoded = _encoded(encoder, part, numbers, file)
