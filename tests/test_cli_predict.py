@@ -75,11 +75,16 @@ def test_predict_writes_predictions():
 
 def test_predict_options():
     out = "new/folder/mine.csv"
-    works("predict", "run", "new.csv", "--id", "customer", "--weights", "last", "--out", out, "--device", "cpu")
+    output = works(
+        "predict", "run", "new.csv", "--id", "customer", "--weights", "last", "--out", out, "--device", "cpu"
+    )
+    assert output.endswith(f"\nPredictions: {out} (in a new folder)\n")
     expected = Predictor.load("run", which="last").predict("new.csv", id="customer")
     with open(out, newline="") as file:
         assert list(csv.reader(file)) == [expected.header, *expected.rows()]
     assert works("predict", "arrays", "x.npz").startswith("60 samples: ")
+    np.save("none.npy", np.zeros((0, 3)))
+    assert works("predict", "arrays", "none.npy", "--out", "none.csv").startswith("0 samples.\n")
 
 
 @pytest.mark.filterwarnings("default")

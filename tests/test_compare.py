@@ -20,7 +20,7 @@ from commands import ogc, works
 from ogc._files import read_json
 from ogc.benchmark import cluster
 from ogc.benchmark.batch import Outcome
-from ogc.compare import GIVEN, TRUE, Comparison, Method, compare, jobs_of
+from ogc.compare import GIVEN, TRUE, Comparison, Method, _label, compare, jobs_of
 from ogc.predict import Predictor
 from ogc.training import RECIPES, Interrupted, override
 from ogc.training.run_folder import RESULT
@@ -223,6 +223,13 @@ def test_parse_method_with_settings(text, method, label):
     assert method.label == label
 
 
+def test_methods_are_shown_as_they_are_typed(tmp_path):
+    methods = ["ce", "ce+ogc:epsilon=1e-3:every=8", "gce:q=0.9:network=mlp:optimizer=adamw"]
+    jobs = small_jobs(tmp_path, methods=methods)
+    assert [_label(job) for job in jobs] == 2 * methods
+    assert not any(":" in job.out.name for job in jobs)
+
+
 # --- from Python -----------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +330,7 @@ def test_compare_table_with_true_labels():
     output = works("compare", *TABLE, "--true", "true", *SMALL, "--seeds", "1,2", "--method", "gce:q=0.9")
     folder = Path("compare/tickets")
     found = json.loads((folder / "compare.json").read_text())
-    assert found["methods"] == ["ce", "gce", "ce+ogc", "gce-q-0.9"]
+    assert found["methods"] == ["ce", "gce", "ce+ogc", "gce:q=0.9"]
     assert found["samples"] == {GIVEN: 40, TRUE: 40}
     assert found["judged_by"] == TRUE
     assert found["sentence"] in output.replace("\n", " ")
@@ -331,7 +338,8 @@ def test_compare_table_with_true_labels():
         assert picture.size == (1600, 440)
     for method in found["methods"]:
         assert f"\n {method} " in output
-    assert f"To find wrong labels with it: ogc audit {folder}/{found['best']}-1" in output
+    best = found["best"].replace(":q=", "-q-")
+    assert f"To find wrong labels with it: ogc audit {folder}/{best}-1" in output
     recorded = json.loads((folder / "gce-q-0.9-1" / "run.json").read_text())["recipe"]
     assert recorded["parameters"] == {"q": 0.9}
     again = works("compare", *TABLE, "--true", "true", *SMALL, "--seeds", "1,2", "--method", "gce:q=0.9")
@@ -393,7 +401,11 @@ INVALID = [
         2,
         "Parameter `--methods` should be a comma-separated list, as in ce,gce,ce+ogc.",
     ),
-    ((*TABLE, "--method", "ce"), 2, "Parameter `methods` should be distinct. Found"),
+    (
+        (*TABLE, "--method", "ce"),
+        2,
+        "The method ce is compared already. --method adds to --methods, by default ce,gce,ce+ogc.",
+    ),
     ((*TABLE, "--method", "gce:q"), 2, "There is no method named 'gce:q'."),
     ((*TABLE, "--method", "gce:q=2"), 2, "Parameter `q` should be in (0, 1]. Found `q = 2"),
     ((*TABLE, "--method", "gce:p=0.5"), 2, "There is no parameter 'p'."),

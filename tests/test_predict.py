@@ -181,7 +181,8 @@ def test_unseen_categories_and_missing_cells_are_handled(tickets, tmp_path):
     unseen = copy_csv(folder / "new.csv", tmp_path / "unseen.csv", lambda row: {**row, "city": "Atlantis"})
     empty = copy_csv(folder / "new.csv", tmp_path / "empty.csv", lambda row: {**row, "city": ""})
     with pytest.warns(
-        UserWarning, match=r"`city`: 50 of 50 values are not among the training categories, for example `Atla"
+        UserWarning,
+        match=r"`city` of `.*unseen\.csv`: 50 of 50 values are not among the training categories, for example `Atla",
     ):
         found = predictor.predict(unseen)
     assert torch.equal(found.probabilities, predictor.predict(empty).probabilities)
@@ -200,7 +201,9 @@ def test_a_word_among_numbers_counts_as_missing_and_is_reported(tickets, tmp_pat
 
     word = copy_csv(folder / "new.csv", tmp_path / "word.csv", with_age("old"))
     empty = copy_csv(folder / "new.csv", tmp_path / "empty.csv", with_age(""))
-    with pytest.warns(UserWarning, match=r"Column `age`: 5 of 50 values are not numbers, for example `old` in row 8"):
+    with pytest.warns(
+        UserWarning, match=r"Column `age` of `.*word\.csv`: 5 of 50 values are not numbers, for example `old` in row 8"
+    ):
         found = predictor.predict(word)
     assert torch.equal(found.probabilities, predictor.predict(empty).probabilities)
 
@@ -213,7 +216,7 @@ def test_a_single_unexpected_value_is_reported(tickets, tmp_path, column, expect
     odd = copy_csv(
         folder / "new.csv", tmp_path / "odd.csv", lambda row: {**row, column: "?!"} if row["ticket"] == "T7" else row
     )
-    message = f"Column `{column}`: 1 of 50 values is not {expected}: `?!` in row 8. It counts as missing."
+    message = f"Column `{column}` of `{odd}`: 1 of 50 values is not {expected}: `?!` in row 8. It counts as missing."
     with pytest.warns(UserWarning, match=re.escape(message)):
         Predictor.load(run).predict(odd)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 def require(holds: bool, name: str, rule: str, found: object, known: Iterable[str] = ()) -> None:
@@ -23,17 +23,19 @@ def require_known(what: str, name: str, known: Collection[str]) -> None:
         raise ValueError(f"There is no {what} {name!r}.{did_you_mean(name, known)} Choose from {', '.join(known)}.")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], key: Callable[[str], str] = str.lower) -> str:
     """Return a question that names similar spellings, to append to an error message; empty if there are none.
+
+    :param key: the part of a name to compare.
 
     >>> did_you_mean("gse", ["ce", "gce", "sce"])
     ' Did you mean sce or gce?'
     >>> did_you_mean("mylos", ["MyLoss", "Brier"])
     ' Did you mean MyLoss?'
     """
-    spelt = {other.lower(): other for other in known}
-    close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
-    close = close or [other for other in spelt if len(name) > 2 and other.startswith(name.lower())][:3]
+    spelt = {key(other): other for other in known}
+    close = difflib.get_close_matches(key(name), spelt, n=3, cutoff=0.6)
+    close = close or [other for other in spelt if len(name) > 2 and other.startswith(key(name))][:3]
     return f" Did you mean {either([spelt[other] for other in close])}?" if close else ""
 
 

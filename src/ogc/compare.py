@@ -10,6 +10,7 @@ print(comparison.sentence())
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ from .report.table import clock, table_of
 from .rival_label import almost_all, unlearned
 from .training.evaluate import differ_in_size
 from .training.history import Watch
+from .training.method import Method
 from .training.recipe import Recipe, never_clips, override
 from .training.run import Job
 from .training.run_folder import CheckpointError, is_saved, read_description
@@ -63,36 +65,6 @@ NUMBERS, PICTURE = "compare.json", "compare.png"
 GIVEN, TRUE = "held-out, given labels", "held-out, true labels"
 COLOURS = (BLUE, RED, GREEN, ORANGE, GREY, INK)
 STANDARD_ERRORS = 2.0  # a larger difference is not put down to chance
-
-
-class Method(NamedTuple):
-    """A method with its settings."""
-
-    name: str
-    settings: dict[str, str]
-
-    @classmethod
-    def parse(cls, text: str) -> Method:
-        """Parse a method as it is typed.
-
-        >>> Method.parse("gce:q=0.9")
-        Method(name='gce', settings={'q': '0.9'})
-        """
-        name, *rest = text.strip().split(":")
-        while rest and "=" not in rest[0]:  # my_loss.py:MyLoss
-            name = f"{name}:{rest.pop(0)}"
-        pairs = [part.partition("=") for part in rest]
-        require(
-            bool(name) and all(all(pair) for pair in pairs),
-            "methods",
-            "METHOD or METHOD:KEY=VALUE, as in gce:q=0.9",
-            text,
-        )
-        return cls(name, {key: value for key, _, value in pairs})
-
-    @property
-    def label(self) -> str:
-        return "-".join([Path(self.name).name, *(f"{key}-{value}" for key, value in self.settings.items())])
 
 
 def jobs_of(
@@ -126,8 +98,14 @@ def recipes_of(recipe: Recipe, methods: Sequence[str]) -> dict[str, Recipe]:
     """Make one recipe per method, by a label that can be used as a folder name."""
     parsed = [Method.parse(text) for text in methods]
     require(len(parsed) > 1, "methods", "two methods or more", list(methods))
-    found = {method.label: override(recipe, {"method": method.name, **method.settings}) for method in parsed}
-    require(len(found) == len(parsed), "methods", "distinct", list(methods))
+    found: dict[str, Recipe] = {}
+    for method, text in zip(parsed, methods, strict=True):
+        if method.label in found:
+            default = ",".join(METHODS)
+            raise ValueError(
+                f"The method {text} is compared already. --method adds to --methods, by default {default}."
+            )
+        found[method.label] = override(recipe, {"method": method.name, **method.settings})
     return found
 
 
@@ -214,8 +192,11 @@ def judge(jobs: Sequence[Job], results: Sequence[Mapping[str, Any]], *, device: 
 
 
 def _label(job: Job) -> str:
+    """Return the method as it is typed: ``gce:q=0.9`` for the folder ``gce-q-0.9-1``."""
     assert job.out is not None
-    return job.out.name.removesuffix(f"-{job.recipe.seed}")
+    name, keys = Path(job.recipe.method).name, "|".join([*Recipe.model_fields, *job.recipe.parameters])
+    settings = job.out.name.removesuffix(f"-{job.recipe.seed}").removeprefix(name)
+    return name + re.sub(rf"-({keys})-", r":\1=", settings)
 
 
 def _columns(name: str, part: Dataset) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from ._files import write_whole
 from ._require import counted, did_you_mean, few, require
 from .data.arrays import FEATURES, single, to_inputs
 from .data.augment import normalise
-from .data.columns import Cell, Column
+from .data.columns import check_values
 from .data.dataset import Inputs
 from .data.folder import images_in
 from .data.images import SUFFIXES, ImageFiles, report_unreadable
@@ -176,7 +176,8 @@ class Predictor:
         if path.is_dir() or path.suffix.lower() in SUFFIXES:
             return self._images(path, skip_bad)
         if trained_on_table:
-            aside = () if self.preprocessing.encoder is None else (id or self.preprocessing.encoder.id,)
+            encoder = self.preprocessing.encoder
+            aside = () if encoder is None else (id or encoder.id, *encoder.of_strings)
             return self._rows(read(path, as_found=aside), f"`{data}`", id)
         return self._array(single(path, None, FEATURES), f"`{data}`")
 
@@ -244,30 +245,11 @@ class Predictor:
         if extra := [name for name in rows if name not in known]:
             warnings.warn(f"Ignored columns that the run was not trained on: {few(extra)}.", stacklevel=4)
         for name, column in encoder.columns.items():
-            self._check_cells(name, column, rows[name], where)
+            check_values(name, column, rows[name], where)
         count = len(next(iter(rows.values())))
         id = id if id is not None or encoder.id not in rows else encoder.id
         ids = [str(number) for number in range(1, count + 1)] if id is None else [cell or "" for cell in rows[id]]
         return Samples(encoder.features(rows), id or "row", ids)
-
-    @staticmethod
-    def _check_cells(name: str, column: Column, found: Sequence[Cell], where: str) -> None:
-        """Warn about values that training did not have. Raise ``ValueError`` if all numbers or dates are unreadable."""
-        odd = column.unexpected(found)
-        if not odd:
-            return
-        first = f"`{str(found[odd[0]])[:40]}` in row {odd[0] + 1}"
-        category = column.kind == "category"
-        if len(odd) == len(found) and not category:
-            raise ValueError(f"Column `{name}` of {where} should have {column.kind}s, as in training. Found {first}.")
-        share = f"{len(odd):,} of {len(found):,} values"
-        if len(odd) == 1:
-            expected = "among the training categories" if category else f"a {column.kind}"
-            sentence = f"{share} is not {expected}: {first}. It counts as missing."
-        else:
-            expected = "among the training categories" if category else f"{column.kind}s"
-            sentence = f"{share} are not {expected}, for example {first}. They count as missing."
-        warnings.warn(f"Column `{name}`: {sentence}", stacklevel=5)
 
 
 def normalised(inputs: Tensor, preprocessing: Preprocessing) -> Tensor:

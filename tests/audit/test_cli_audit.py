@@ -603,14 +603,18 @@ def test_reordered_fixed_labels_are_rejected(table):
             "The column with the labels is missing. Give it with --label (label=... in Python). `t.csv` has `",
         ),
         (["t.csv", "--label", "kind", "--method", "cee"], 2, "There is no method named 'cee'. Did you mean ce"),
-        (["folder", "--id", "x"], 2, "Parameter `--id` should be omitted with folder"),
+        (
+            ["folder", "--id", "x"],
+            2,
+            "Parameter `--id` cannot be used with a folder of images. It is only for a table.",
+        ),
         (["--folder", "nowhere"], 1, "There is no folder `nowhere`."),
         (["--table", "nowhere.csv", "--label", "y"], 1, "There is no `nowhere.csv`."),
         (["--table", "x.npz", "--label", "y"], 2, "Parameter `--table` should be a file that ends in one of .csv"),
         (["--table", "t.csv"], 2, "The column with the labels is missing."),
         (["--table", "t.csv", "--label", "nope"], 1, "has no column `nope`"),
         (["--table", "t.csv", "--label", "kind", "--set", "surveys=0"], 2, "Parameter `surveys` should be above 0"),
-        (["--folder", ".", "--label", "kind"], 2, "Parameter `--label` should be omitted with folder"),
+        (["--folder", ".", "--label", "kind"], 2, "Parameter `--label` cannot be used with a folder of images."),
     ],
 )
 def test_invalid_arguments_fail_before_training(arguments, code, message):

@@ -59,9 +59,11 @@ def test_another_file_is_the_test_set(tmp_path):
     ("named", "message"),
     [
         ({"X": X[:, :1], "y": Y}, r"`.*t\.npz` should have the shape \(2,\), as in training\. Found \(1,\)\."),
-        ({"X": X, "y": Y[1:]}, r"Each row of `.*t\.npz` should have a label\. Found 20 rows and 19 labels\."),
+        ({"X": X, "y": Y[1:]}, r"have a label\. `X` in `.*t\.npz` has 20 rows, and `y` in `.*t\.npz` has 19\."),
         ({"X": X, "y": Y + 1}, r"label `4` in row 1 of `.*t\.npz` is not one of the classes `3`, `7`"),
         ({"y": Y}, r"`.*t\.npz` should have an array named `X`"),
+        ({"X": X, "y": Y, "true": Y[1:]}, r"have a true label\. `X` in `.*t\.npz` has 20 rows, and `true` in"),
+        ({"X": X[:0], "y": Y[:0]}, r"`X` in `.*t\.npz` has no rows\."),
     ],
 )
 def test_test_files_that_do_not_fit_are_refused(tmp_path, named, message):
@@ -72,8 +74,19 @@ def test_test_files_that_do_not_fit_are_refused(tmp_path, named, message):
 
 def test_a_test_file_needs_features_and_labels(tmp_path):
     np.save(tmp_path / "t.npy", X)
-    with pytest.raises(ValueError, match=r"should be an \.npz file with features and labels\. Found a single array"):
-        arrays(save(tmp_path / "x.npz", X=X, y=Y), test=tmp_path / "t.npy")
+    (tmp_path / "folder").mkdir()
+    for name in ("t.npy", "folder"):
+        with pytest.raises(ValueError, match=rf"`.*{name}` should be an \.npz file with features and labels\."):
+            arrays(save(tmp_path / "x.npz", X=X, y=Y), test=tmp_path / name)
+
+
+def test_true_labels_of_a_test_file_are_found_like_those_of_the_training_file(tmp_path):
+    path = save(tmp_path / "x.npz", X=X, y=Y, other=Y)
+    test = save(tmp_path / "t.npz", X=X + 0.5, y=Y, true=Y[::-1], other=Y)
+    assert arrays(path, test=test)[1]["test"].wrong.all()
+    assert not arrays(path, test=test, true_name="other")[1]["test"].wrong.any()
+    test = save(tmp_path / "t.npz", X=X + 0.5, y=Y, true=Y[::-1])
+    assert arrays(path, test=test, true_name="other")[1]["test"].true is None
 
 
 def test_array_names_can_be_set_and_unknown_ones_list_choices(tmp_path):
@@ -113,6 +126,7 @@ def test_images_stay_uint8(tmp_path, shape):
         ({"X": np.where(X == 6, np.nan, X), "y": Y}, r"should be finite\. Sample 3 is not"),
         ({"X": X, "y": Y, "true": Y + 1}, r"label `4` in row 0 of the true labels is not one of the classes `3`, `7`"),
         ({"X": X}, r"named `y`, `labels`"),
+        ({"X": X[:0], "y": Y[:0]}, r"`X` in `.*x\.npz` has no rows\."),
     ],
 )
 def test_invalid_arrays_raise_a_clear_error(tmp_path, named, message):
@@ -158,6 +172,8 @@ def test_missing_labels_and_missing_files(tmp_path):
         arrays(tmp_path / "x.npy")
     with pytest.raises(FileNotFoundError, match=r"y\.npy"):
         arrays(tmp_path / "x.npy", tmp_path / "y.npy")
+    with pytest.raises(FileNotFoundError, match=r"The file `.*` is a folder\."):
+        arrays(tmp_path / "x.npy", tmp_path)
 
 
 def test_missing_numpy_error_names_the_extra(monkeypatch, tmp_path):

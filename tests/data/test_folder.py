@@ -74,11 +74,14 @@ def test_test_folders_that_cannot_be_used_are_refused(tmp_path):
     write(tmp_path / "split" / "train", cat=3, dog=3)
     write(tmp_path / "split" / "test", cat=1)
     write(tmp_path / "other", fox=1)
+    write(tmp_path / "photos" / "cat", dog=1)
     photos = tmp_path / "photos"
+    (photos / "dog" / "0.png").write_bytes(b"broken")  # reported only after the test folder
     for root, test, message in (
         (photos, tmp_path / "other", r"The class `fox` of `.*other` has no folder in `.*photos`"),
         (photos, photos, r"`test` should be outside of the training images in `.*photos`"),
         (photos, tmp_path, r"`test` should be outside of the training images in `.*photos`"),
+        (photos, photos / "cat", r"`test` should be outside of the training images in `.*photos`"),
         (tmp_path / "split", tmp_path / "other", r"omitted, because `.*split` has a folder named test"),
         (photos, photos / "cat" / "0.png", r"`test` should be a folder with one sub-folder of images for each class"),
     ):

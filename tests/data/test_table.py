@@ -3,6 +3,7 @@ import json
 import math
 import sys
 import types
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -160,7 +161,8 @@ def test_numeric_class_names_sort_as_numbers_and_none_is_a_class(tmp_path):
     numbers = write(tmp_path / "n.csv", ["x,y", *(f"{i},{i}" for i in range(12))])
     assert table(numbers, "y", val=0)[0].class_names == tuple(str(i) for i in range(12))
     words = write(tmp_path / "w.csv", ["x,y", "1,none", "2,NA", "3,some"])
-    assert table(words, "y", val=0)[0].class_names == ("NA", "none", "some")
+    with pytest.warns(UserWarning, match=r"In the column `y`, `NA`, `none` count as classes\. If .* --skip-bad"):
+        assert table(words, "y", val=0)[0].class_names == ("NA", "none", "some")
 
 
 def test_class_with_one_row_stays_in_training_with_warning(tmp_path):
@@ -243,10 +245,15 @@ def test_real_parquet(tmp_path):
 
 def test_fit_of_number_and_category_columns():
     assert fit(["1", "1", "1"]) == fit(["1", "1.0"]) == "constant"
-    assert fit([None, "NA", "?"]) == "empty"
+    assert fit([None, "NA", "?", "-"]) == "empty"
     assert fit(["1", "3"]) == Number(2, 1, flagged=False)
     assert fit(["1", "3", "nan", "inf"]) == Number(2, 1, flagged=True)
     assert fit(["1", "x", None]) == Category(("1", "x"))
+    few = [str(i % 30) for i in range(57)]
+    assert fit([*few, "unknown", "?", "old", "old"]) == replace(fit(few), flagged=True)
+    assert fit([*few, "unknown", "old", "old", "old"]).kind == "category"  # more than 5 % are not numbers
+    assert fit(["0"] * 98 + ["summer", "winter"]) == Category(("0", "summer", "winter"))
+    assert fit([*map(str, range(57)), "unknown"], "id") == "unique"
     only_missing = fit(["5", None])
     assert only_missing.features(["5", None, "6"]).tolist() == [[0], [1], [0]]
     many = fit([str(i // 2) + "x" for i in range(300)] + ["top"] * 5)
@@ -265,10 +272,32 @@ def test_infinities_are_missing_values_of_a_numeric_column(tmp_path):
     assert features[-3:, 1].tolist() == [1, 1, 1]
 
 
+def test_other_values_among_numbers_are_missing_and_reported(tmp_path):
+    def rows(*others):
+        return ["x,y,skipped", *(f"{i % 40},{'ab'[i % 2]}," for i in range(78)), *others]
+
+    path = write(tmp_path / "train.csv", [*rows("1,,", "unknown,a,", "?,b,", "n.a.,a,")])
+    test = write(tmp_path / "test.csv", [*rows("x,b,")])
+    with pytest.warns() as found:
+        train, others = table(path, "y", test=test, skip_bad=True, val=0)
+    assert [str(each.message).replace(f"{tmp_path}/", "") for each in found] == [
+        "Skipped 1 of 82 rows of `train.csv` without a label.",
+        "Column `x` of `train.csv`: 2 of 81 values are not numbers, for example `unknown` in row 80. They count as "
+        "missing.",
+        "Column `x` of `test.csv`: 1 of 79 values is not a number: `x` in row 79. It counts as missing.",
+    ]
+    assert train.inputs[-3:].tolist() == [[0, 1]] * 3
+    assert others["test"].inputs[-1].tolist() == [0, 1]
+    write(test, ["x,y", "1;2,a", "2;3,b"])
+    with pytest.warns(), pytest.raises(ValueError, match=r"`x` of `.*test\.csv` should have numbers, as in training"):
+        table(path, "y", test=test, skip_bad=True)
+
+
 def test_class_may_be_named_nan(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "\n".join(f"{i},{name}" for i, name in enumerate(["10", "nan", "2", "1"] * 3)) + "\n")
-    train, _ = table(path, "y", val=0)
+    with pytest.warns(UserWarning, match=r"`nan` counts as a class\."):
+        train, _ = table(path, "y", val=0)
     assert train.class_names == ("1", "10", "2", "nan")
 
 
@@ -282,7 +311,7 @@ def test_unnamed_column_is_rejected(tmp_path):
 def test_cells_of_a_million_characters(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text(
-        "x,note,label\n" + "".join(f"{i},{'y' * 10**6 if i == 3 else i},{'ab'[i % 2]}\n" for i in range(20))
+        "x,note,label\n" + "".join(f"{i},{'y' * 10**6 if i == 3 else 'no'},{'ab'[i % 2]}\n" for i in range(20))
     )
     data, _ = table(path, "label", val=0.0)
     assert len(data) == 20
@@ -429,8 +458,20 @@ def test_decimal_commas_in_files_with_semicolons(tmp_path):
     assert found["x"] == ["1.5", "-2", "n/a", None]
     assert found["id"] == ["1,5", "7", "8", "9"]
     assert found["version"] == ["1,5", "beta", "2,0", None]  # not only numbers
+    mostly = write(tmp_path / "mostly.csv", ["x;y", "unknown;a", *(f"{i},5;b" for i in range(30))])
+    assert read(mostly)["x"][:2] == ["unknown", "0.5"]
     quoted = write(tmp_path / "quoted.csv", ["x,y", '"1,500",a', '"2,500",b'])
     assert read(quoted)["x"] == ["1,500", "2,500"]  # could be thousands
+
+
+def test_decimal_commas_in_strings_stay_in_every_file(tmp_path):
+    path = write(tmp_path / "x.csv", ["version;y", *(f"{version};a" for version in ("1,5", "2,0", "beta")), "beta;b"])
+    test = write(tmp_path / "t.csv", ["version;y", "2,0;b"])
+    train, others = table(path, "y", val=0, test=test)
+    assert train.inputs[1].tolist() == others["test"].inputs[0].tolist() == [0, 1, 0, 0]
+    older = Encoder({"version": Category(("1,5", "2,0", "beta"))}, {})
+    numbers = write(tmp_path / "n.csv", ["version;y", "1,5;a", "2,0;b"])
+    assert table(numbers, "y", val=0, encoder=older)[0].inputs.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
 
 
 def test_rows_without_label_raise_unless_skip_bad(tmp_path):

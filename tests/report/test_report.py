@@ -5,10 +5,12 @@ import re
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
+from commands import works
 from edited import edited
 from ogc.data import load_digits
 from ogc.report import report
@@ -349,7 +351,8 @@ def test_class_rows_match_manual_counts(tmp_path):
     assert shares == sorted(shares, reverse=True)
 
 
-def test_report_of_real_run_from_python(tmp_path):
+def test_report_of_real_run_from_python(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     recipe = override(RECIPES["digits"], {"epochs": 1, "hidden": "8", "average": None})
     train([Job(recipe, None, load_digits(), None, tmp_path)], device="cpu")
     assert [path.name for path in write_report(tmp_path)] == [
@@ -363,10 +366,14 @@ def test_report_of_real_run_from_python(tmp_path):
     page = Page((tmp_path / "report.html").read_text())
     assert "1,437 samples of 10 classes" in page.text
     assert "ogc train" not in page.text  # there is no command for data from Python
-    [code] = re.findall(r"from pathlib.*load_network\(.*?\)\)", page.text, re.DOTALL)
+    [code] = re.findall(r"from ogc.predict.*predictor\.network", page.text, re.DOTALL)
     names = {}
+    np.savez("new.npz", X=np.zeros((2, 64)))
     exec(code, names)
+    assert names["predictions"].probabilities.shape == (2, 10)
     assert names["network"](torch.zeros(2, 64)).shape == (2, 10)
+    assert works("predict", tmp_path, "new.npz").startswith("2 samples: ")
+    assert f"ogc predict {tmp_path} new.npz" in page.text
 
 
 def test_report_of_run_that_never_started(tmp_path):

@@ -66,14 +66,20 @@ def test_training_on_digits_writes_a_report():
 
 def test_training_on_a_table_and_arrays():
     rng = np.random.default_rng(0)
-    lines = [f"{a:.3f},{b:.3f},{'yes' if a + b > 1 else 'no'}" for a, b in rng.normal(size=(200, 2))]
-    Path("rows.csv").write_text("a,b,label\n" + "\n".join(lines) + "\n")
+    lines = [f"{a:.3f},{b:.3f},c,{'yes' if a + b > 1 else 'no'}" for a, b in rng.normal(size=(200, 2))]
+    Path("rows.csv").write_text("a,b,c,label\n" + "\n".join(lines) + "\n")
     result = train("rows.csv", "--label", "label", "--epochs", 5, "--set", "hidden=8", "--set", "batch_size=16")
     assert result.exit_code == 0, result.output
     summary = json.loads(Path("runs/rows-ce+ogc-0/result.json").read_text())["summary"]
     assert summary["set"] == "val"
     assert summary["best"] > 0.85
     assert "Note: Balanced accuracy (the mean over the classes) on val" in " ".join(result.output.split())
+    assert result.output.endswith("\nTo predict new data: ogc predict runs/rows-ce+ogc-0 new.csv\n")
+    report = Path("runs/rows-ce+ogc-0/report.html").read_text()
+    assert (
+        '<tr><th scope="row">b</th><td>number</td></tr>\n<tr><th scope="row">c</th><td>dropped, constant</td></tr>'
+        in report
+    )
     np.savez("x.npz", X=rng.normal(size=(40, 3)), y=np.arange(40) % 2)
     assert train("x.npz", "--epochs", 1, "--out", "here").exit_code == 0
     assert Path("here/result.json").exists()
@@ -98,7 +104,11 @@ def test_changed_test_file_is_rejected_on_resuming():
     Path("run/result.json").unlink()
     text = Path("test.csv").read_text()
     Path("test.csv").write_text(text.replace(",yes", "1,yes"))
-    assert fails(train("--resume", "run"), 1, "belongs to other data: test file changed.")
+    assert fails(
+        train("--resume", "run"),
+        1,
+        "test.csv` has changed since run was trained (test file). Restore it, or train again.",
+    )
     Path("test.csv").write_text(text)
     assert train("--resume", "run").exit_code == 0
     Path("test.csv").unlink()
@@ -118,7 +128,7 @@ def test_images_are_tested_on_another_folder():
     assert set(json.loads(Path("run/result.json").read_text())["epochs"][0]["accuracy"]) == {"val", "test"}
     result = Path("run/result.json").rename("result.json")
     Path("checked/dark/1.png").rename("checked/light/9.png")
-    assert fails(train("--resume", "run"), 1, "belongs to other data: labels of test changed.")
+    assert fails(train("--resume", "run"), 1, "checked` has changed since run was trained (labels of test).")
     result.rename("run/result.json")
     shutil.rmtree("checked")
     audited = CliRunner().invoke(build(), ["audit", "run"])  # of the training folder alone
@@ -217,6 +227,23 @@ def test_print_shows_the_recipe_without_training(calls, monkeypatch):
     assert result.output.endswith("cifar10-ce+ogc-symmetric-0.5-0\nout           runs/cifar10-ce+ogc-symmetric-0.5-1\n")
     assert not calls
     assert not Path("runs").exists()
+
+
+def test_print_shows_the_classes_and_columns_of_own_data(calls):
+    Path("rows.csv").write_text("id,age,tier\n" + "".join(f"{i},{i % 7},{'ab'[i % 2]}\n" for i in range(40)))
+    result = train("rows.csv", "--label", "tier", "--print")
+    lines = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line)
+    assert (lines["classes"], lines["train"], lines["val"]) == ("`a`, `b`", "set     32 samples", "set       8 samples")
+    assert (lines["columns"], lines["skip_bad"]) == ("age: number; id: dropped, unique", "false")
+    assert fails(train("rows.csv", "--label", "tear", "--print"), 1, "no column `tear`")
+    assert not calls
+
+
+def test_settings_may_follow_the_method(calls):
+    assert train("digits", "--method", "gce:q=0.8").exit_code == 0
+    assert calls[0][0][0].recipe == override(RECIPES["digits"], {"method": "gce", "q": 0.8})
+    result = train("digits", "--method", "gce:q=0.8", "--set", "q=0.5")
+    assert fails(result, 2, "Parameter `--set` should be omitted for q, which is already given.")
 
 
 @pytest.mark.parametrize(
@@ -348,11 +375,13 @@ def test_failed_resume_prints_only_the_error():
     np.savez("x.npz", X=X, y=y)
     assert train("x.npz", "--epochs", 1, "--out", "here").exit_code == 0
     y[0] = 1
-    for changed, what in (((X, y), "the labels of the training"), ((X[:35], y[:35]), "the number of training")):
+    for changed, what in (((X, y), "labels of train"), ((X[:35], y[:35]), "32 training samples, now 28")):
         np.savez("x.npz", X=changed[0], y=changed[1])
         result = train("--resume", "here")
-        assert fails(result, 1, f"here/last.safetensors belongs to other data: {what} samples changed")
-        assert result.stderr.endswith(". Restore the data, or train again.\n")
+        message = (
+            f"`{Path('x.npz').absolute()}` has changed since here was trained ({what}). Restore it, or train again."
+        )
+        assert fails(result, 1, message)
         assert result.stdout == ""
 
 

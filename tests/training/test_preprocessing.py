@@ -2,7 +2,8 @@
 
 import pytest
 
-from ogc.training import RECIPES, CheckpointError, Interrupted, Job, Source, load, override, train
+from ogc.predict import Predictor
+from ogc.training import RECIPES, CheckpointError, Interrupted, Job, Source, jobs_of, load, override, train
 from ogc.training.history import SilentWatch
 from ogc.training.preprocessing import Preprocessing
 from ogc.training.run import Run
@@ -54,8 +55,32 @@ def test_run_does_not_resume_with_other_preprocessing(tickets, tmp_path, monkeyp
     with pytest.raises(Interrupted):
         train([table_job(tickets, tmp_path / "run")], watch=StopAt(2, 3))
     monkeypatch.setattr("ogc.data.columns.MOST_WORDS", 30)
-    with pytest.raises(CheckpointError, match=r"preprocessing\.json does not match the data"):
+    with pytest.raises(CheckpointError, match=r"preprocessing\.json encodes the columns in another way"):
         train([table_job(tickets, tmp_path / "run")], resume=True)
+
+
+@pytest.mark.filterwarnings("ignore:Column `x` of .* are not numbers")
+def test_run_of_a_version_with_other_rules_for_columns_resumes(tmp_path, monkeypatch):
+    path = tmp_path / "x.csv"
+    rows = [f"{'unknown' if i in (7, 8) else i % 17},{i % 5},{'ab'[i % 2]}" for i in range(90)]
+    path.write_text("\n".join(["x,z,y", *rows]))
+    source = Source.parse(str(path), label="y")
+    monkeypatch.setattr("ogc.data.columns.NUMBERS", 1.0)
+    with pytest.raises(Interrupted):
+        train([table_job(source, tmp_path / "run")], watch=StopAt(2, 2))
+    monkeypatch.undo()
+    before = Preprocessing.read(tmp_path / "run")
+    assert before.encoder.columns["x"].kind == "category"
+    now = table_job(source, tmp_path / "run")
+    assert now.data[0].encoder.columns["x"].kind == "number"
+    with pytest.raises(CheckpointError, match=r"encodes the columns in another way"):
+        train([now], resume=True)
+    train(jobs_of([tmp_path / "run"]), resume=True)
+    assert Preprocessing.read(tmp_path / "run") == before
+    assert len(Predictor.load(tmp_path / "run").predict(path)) == 90
+    path.write_text(path.read_text().replace("x,z", "x,w"))
+    with pytest.raises(ValueError, match=r"x\.csv` has no column `z`, which the network is trained on\."):
+        jobs_of([tmp_path / "run"])
 
 
 def test_use_of_columns_is_printed_once(tickets, tmp_path):

@@ -87,8 +87,7 @@ class CompareOptions:
 
     def check(self) -> None:
         """Check what does not depend on the data."""
-        from ..compare import Method
-        from ..training.method import allow_loss
+        from ..training.method import Method, allow_loss
 
         require("" not in self.chosen, "methods", "a comma-separated list, as in ce,gce,ce+ogc", self.methods)
         for text in self.chosen:  # only files named on the command line may run

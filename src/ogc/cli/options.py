@@ -28,7 +28,7 @@ Labels = Annotated[
     Path | None, typer.Option(help="Read the given labels from a file: .npy, .csv, or the .pt of CIFAR-N.")
 ]
 Method = Annotated[
-    str | None, typer.Option(help="Loss, with or without clipping: ce, gce, fl+ogc, ...", show_default="ce+ogc")
+    str | None, typer.Option(help="Loss, with or without clipping: ce, gce:q=0.9, fl+ogc, ...", show_default="ce+ogc")
 ]
 OtherMethods = Annotated[
     list[str],

@@ -63,9 +63,10 @@ def predict(options: PredictOptions) -> None:
         shared.check_new_file("out", options.out, ".csv")
         with data_errors(), progress_bar(MofNCompleteColumn()) as progress:
             found = predictor.predict(options.data, id=options.id, skip_bad=options.skip_bad, progress=progress)
+    new = "" if options.out.parent.exists() else " (in a new folder)"
     found.write(options.out)
     say(console, _summary(found))
-    say(console, f"Predictions: {options.out}")
+    say(console, f"Predictions: {options.out}{new}")
 
 
 def _summary(found: Predictions) -> str:
@@ -77,4 +78,4 @@ def _summary(found: Predictions) -> str:
     common = Counter(found.predicted).most_common()
     counts = ", ".join(f"{name} ({count:,})" for name, count in common[:MOST_CLASSES])
     rest = sum(count for _, count in common[MOST_CLASSES:])
-    return f"{len(found):,} {what}: {counts}{f', other classes ({rest:,})' if rest else ''}."
+    return f"{len(found):,} {what}{': ' if counts else ''}{counts}{f', other classes ({rest:,})' if rest else ''}."

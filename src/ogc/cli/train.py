@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from .._require import require
+from .._require import counted, few, require
 from ..report.console import download_bar, make_console, say, warnings_as_notes
 from . import options as shared
 from .command import command, given
@@ -74,16 +74,15 @@ class TrainOptions:
     resume: Annotated[list[Path], typer.Option(metavar="RUN", help="Resume a run; may be repeated.")] = field(
         default_factory=list
     )
-    show: Annotated[bool, typer.Option("--print", help="Print the recipe and the data source without training.")] = (
-        False
-    )
+    show: Annotated[bool, typer.Option("--print", help="Print the settings and the data without training.")] = False
 
     def check(self) -> None:
         """Check what does not depend on the data."""
-        from ..training.method import allow_loss
+        from ..training.method import Method, allow_loss
         from ..training.session import pick_device
 
-        for change in (f"method={self.method}", *self.changes):  # only files named on the command line may run
+        allow_loss("" if self.method is None else Method.parse(self.method).name)
+        for change in self.changes:  # only files named on the command line may run
             name, _, value = change.partition("=")
             allow_loss(value.strip() if name.strip() == "method" else "")
         require(self.engine in ("auto", "loop", "graph"), "engine", "one of auto, loop, graph", self.engine)
@@ -131,7 +130,7 @@ def run(options: TrainOptions, console: Console) -> None:
         options.check()
         plan = None if options.resume else Plan.of(options)
         if plan is not None and options.show:
-            _show(plan, console)
+            _show(options, plan, console)
             return
         jobs = _jobs(options, plan)
         watch = Progress(console, jobs)
@@ -165,6 +164,7 @@ class Plan(NamedTuple):
     def of(cls, options: TrainOptions) -> Plan:
         """Check everything that can be checked without reading data."""
         from ..models import check_name
+        from ..training.method import Method
         from ..training.recipe import by_name, from_toml, override
         from ..training.source import Source, check
 
@@ -172,8 +172,11 @@ class Plan(NamedTuple):
         source = Source.parse(options.source or "", **{name: getattr(options, name) for name in names})
         named = options.recipe or source.kind
         recipe = from_toml(named) if named.endswith(".toml") else by_name(named)
-        typed = {name: getattr(options, name) for name in ("method", "noise", "seed", "epochs")}
+        typed = {name: getattr(options, name) for name in ("noise", "seed", "epochs")}
         typed = {name: value for name, value in typed.items() if value is not None}
+        if options.method is not None:
+            method = Method.parse(options.method)
+            typed |= {"method": method.name, **method.settings}
         settings = shared.parse_settings(options.changes, typed, "lr=0.05")
         require("seed" not in settings or options.seeds is None, "seed", "omitted with --seeds", settings.get("seed"))
         recipe = override(recipe, settings)
@@ -208,12 +211,18 @@ def _folder(out: Path | None, source: Source, recipe: Recipe, seeds: int) -> Pat
     return next(folder for folder in numbered if not (folder / RUN).exists())
 
 
-def _show(plan: Plan, console: Console) -> None:
-    """Print the recipe and the source."""
-    from ..training.source import OPTIONS
+def _show(options: TrainOptions, plan: Plan, console: Console) -> None:
+    """Print the recipe and the source. The user's own data is read, and its classes and columns are printed, too."""
+    from ..training.recipe import shown
+    from ..training.source import NAMED, OPTIONS
 
     names = ("kind", *OPTIONS[plan.source.kind])
-    facts = [(name, value) for name, value in plan.source if name in names and value is not None]
+    facts = [(name, shown(value)) for name, value in plan.source if name in names and value is not None]
+    if plan.source.kind not in NAMED:
+        train, sets = _jobs(options, plan)[0].data
+        facts += [(f"{name} set", counted(len(part), "sample")) for name, part in {"train": train, **sets}.items()]
+        facts += [("classes", few(train.class_names, 20))]
+        facts += [] if train.encoder is None else [("columns", train.encoder.use)]
     lines = [f"{name:<14}{value}" for name, value in [*facts, *(("out", folder) for folder in plan.folders)]]
     say(console, "\n".join([plan.recipes[0].show(), "", *lines]))
 
@@ -241,9 +250,9 @@ def _try_report(jobs: list[Job], console: Console) -> None:
 
 
 def _report(jobs: list[Job], console: Console) -> None:
-    """Write a report for every run that has started. Print where it is, and notes on the training."""
-    from ..report.report import balanced_sentences, training_notes, write_report
-    from ..training.run_folder import METRICS, REPORT, read
+    """Write a report for every run that has started. Print where it is, notes, and the next step."""
+    from ..report.report import balanced_sentences, predict_command, training_notes, write_report
+    from ..training.run_folder import METRICS, REPORT, is_finished, read
 
     folders = [job.out for job in jobs if job.out is not None and (job.out / METRICS).exists()]
     for folder in folders:
@@ -252,3 +261,5 @@ def _report(jobs: list[Job], console: Console) -> None:
         run = read(folder)
         for note in (*balanced_sentences(run), *training_notes(run)):
             say(console, f"Note: {note}")
+    if finished := [folder for folder in folders if is_finished(folder)]:
+        say(console, f"To predict new data: {predict_command(read(finished[0]))}")

@@ -42,51 +42,57 @@ def arrays(
     features are named `X`, `features` or `embeddings`, the labels `y` or `labels`, and the optional true labels `true`,
     `true_labels` or `y_true`.
 
-    :param test: an ``.npz`` file with the same names, to evaluate on.
+    :param test: an ``.npz`` file with the same names, to evaluate on. Its true labels are optional, too.
     """
     path = Path(features)
-    found = _load(path)
-    rows, values = _pick(found, FEATURES, features_name, path)
-    inputs = to_inputs(values, path)
+    found, inputs, rows = _features(path, features_name)
     if labels is None and UNNAMED in found:
         raise ValueError(f"`{path}` holds only features. Pass the file of labels too.")
     file = path if labels is None else Path(labels)
-    column, raw = _pick(found if labels is None else _load(file), LABELS, labels_name, file)
-    names = _names(raw, file)
-    if len(names) != len(inputs):
-        raise ValueError(f"Each row should have a label. {rows} has {len(inputs)} rows, and {column} has {len(names)}.")
-    class_names = tuple(str(value) for value in sorted(set(raw.tolist())))
-    given, truth = class_indices(names, class_names, "the labels"), None
+    raw = _labels(found if labels is None else _load(file), LABELS, labels_name, file, rows, len(inputs))
+    class_names = tuple(str(value) for value in sorted(set(raw)))
+    given, truth = class_indices(list(map(str, raw)), class_names, "the labels"), None
     if true is not None or true_name is not None or found.keys() & {*TRUE_LABELS}:
         file = path if true is None else Path(true)
-        column, known = _pick(found if true is None else _load(file), TRUE_LABELS, true_name, file)
-        if len(known) != len(inputs):
-            raise ValueError(
-                f"Each row should have a true label. {rows} has {len(inputs)} rows, and {column} has {len(known)}."
-            )
-        truth = class_indices(_names(known, file), class_names, "the true labels", range(len(known)))
+        known = _labels(found if true is None else _load(file), TRUE_LABELS, true_name, file, rows, len(inputs))
+        truth = class_indices(list(map(str, known)), class_names, "the true labels", range(len(known)))
     whole = Dataset(inputs, given, class_names, [str(i) for i in range(len(inputs))], truth)
     keep, held_out = stratified_split(given, class_names, val=val, seed=seed)
     sets = {"val": whole.subset(held_out)} if val else {}
     if test is not None:
-        sets["test"] = _test_set(Path(test), whole, features_name, labels_name)
+        sets["test"] = _test_set(Path(test), whole, features_name, labels_name, true_name)
         warn_of_same_rows(cast(Tensor, sets["test"].inputs), Path(test), inputs, path)
     return whole.subset(keep), sets
 
 
-def _test_set(path: Path, training: Dataset, features_name: str | None, labels_name: str | None) -> Dataset:
-    found = _load(path)
-    if UNNAMED in found:
-        raise ValueError(f"`{path}` should be an .npz file with features and labels. Found a single array.")
-    inputs = to_inputs(_pick(found, FEATURES, features_name, path)[1], path)
+def _test_set(
+    path: Path, training: Dataset, features_name: str | None, labels_name: str | None, true_name: str | None
+) -> Dataset:
+    if path.suffix.lower() != ".npz":
+        raise ValueError(f"`{path}` should be an .npz file with features and labels.")
+    found, inputs, rows = _features(path, features_name)
     shape, expected = tuple(inputs.shape[1:]), tuple(cast(Tensor, training.inputs).shape[1:])
     if shape != expected:
         raise ValueError(f"Each sample in `{path}` should have the shape {expected}, as in training. Found {shape}.")
-    names = _names(_pick(found, LABELS, labels_name, path)[1], path)
-    if len(names) != len(inputs):
-        raise ValueError(f"Each row of `{path}` should have a label. Found {len(inputs)} rows and {len(names)} labels.")
-    given = class_indices(names, training.class_names, f"`{path}`")
-    return Dataset(inputs, given, training.class_names, [str(i) for i in range(len(inputs))])
+
+    def indices(usual: Sequence[str], asked: str | None) -> Tensor:
+        labels = _labels(found, usual, asked, path, rows, len(inputs))
+        return class_indices(list(map(str, labels)), training.class_names, f"`{path}`")
+
+    known = found.keys() & {*(TRUE_LABELS if true_name is None else [true_name])}
+    ids = [str(i) for i in range(len(inputs))]
+    true = indices(TRUE_LABELS, true_name) if known else None
+    return Dataset(inputs, indices(LABELS, labels_name), training.class_names, ids, true)
+
+
+def _features(path: Path, asked: str | None) -> tuple[dict[str, NDArray[Any]], Tensor, str]:
+    """Read a file. Return its arrays, the features, and what to call these in messages."""
+    found = _load(path)
+    rows, values = _pick(found, FEATURES, asked, path)
+    inputs = to_inputs(values, path)
+    if not len(inputs):
+        raise ValueError(f"{rows} has no rows.")
+    return found, inputs, rows
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
@@ -94,7 +100,7 @@ def _load(path: Path) -> dict[str, NDArray[Any]]:
     with extra("cli", "Arrays need NumPy", "numpy"):
         import numpy as np
     if not path.is_file():
-        raise FileNotFoundError(f"The file `{path}` is missing.")
+        raise FileNotFoundError(f"The file `{path}` is {'a folder' if path.is_dir() else 'missing'}.")
     try:
         with path.open("rb") as file:
             found = np.load(file, allow_pickle=False)
@@ -138,9 +144,14 @@ def to_inputs(values: NDArray[Any], path: object) -> Tensor:
     return features
 
 
-def _names(labels: NDArray[Any], path: object) -> list[str]:
+def _labels(
+    found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | None, path: Path, rows: str, count: int
+) -> list[Any]:
+    """Read one label per row of the features, which messages call ``rows``."""
+    column, labels = _pick(found, usual, asked, path)
     if labels.ndim != 1 or labels.dtype.kind not in "iubU":
-        raise ValueError(
-            f"The labels in `{path}` should be integers or text, (N,). Found {labels.dtype}, {labels.shape}."
-        )
-    return [str(value) for value in labels.tolist()]
+        raise ValueError(f"{column} should have integers or text, (N,). Found {labels.dtype}, {labels.shape}.")
+    if len(labels) != count:
+        kind = "true label" if usual is TRUE_LABELS else "label"
+        raise ValueError(f"Each row should have a {kind}. {rows} has {count} rows, and {column} has {len(labels)}.")
+    return list(labels.tolist())

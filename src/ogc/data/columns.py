@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from .._extras import extra
+from .._require import printable
 
 Cell = str | None  # None: missing
 Table = Mapping[str, Sequence[Cell]]  # by column
@@ -29,7 +31,8 @@ MOST_CATEGORIES = 100
 MOST_WORDS = 500
 TEXT_SCALE = 3.0  # norm of the features of a text: with 1 they are too weak next to other columns, see docs/log.md
 LARGEST = 1e6  # limit in standard deviations, safe for float32 and a network
-MISSING = frozenset({"na", "n/a", "null", "none", "?"})
+MISSING = frozenset({"na", "n/a", "null", "none", "?", "-"})
+NUMBERS = 0.95  # minimum share of numbers among the values of a column of numbers
 WORDS_OF_TEXT = 3  # minimum mean number of words per cell for varied strings to count as text
 FEWEST_UNIQUE = 20  # minimum number of rows for a column of unique values to count as an identifier
 DATES = ("ISO", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
@@ -177,8 +180,18 @@ class Encoder:
         >>> Encoder.fit({"age": ["30", "41"], "city": ["Bern", "Rome"], "unit": ["kg", "kg"]}).use
         'age: number; city: 2 categories; unit: dropped, constant'
         """
-        kept = [f"{name}: {column.use}" for name, column in self.columns.items()]
-        return "; ".join([*kept, *(f"{name}: dropped, {reason}" for name, reason in self.dropped.items())])
+        return "; ".join(f"{name}: {use}" for name, use in self.uses.items())
+
+    @property
+    def uses(self) -> dict[str, str]:
+        """How each column is used: those that are kept, then those that are dropped."""
+        kept = {name: column.use for name, column in self.columns.items()}
+        return kept | {name: f"dropped, {reason}" for name, reason in self.dropped.items()}
+
+    @property
+    def of_strings(self) -> list[str]:
+        """The columns in which decimal commas are not replaced, as they were not when the encoding was fitted."""
+        return [name for name, column in self.columns.items() if column.kind != "number"]
 
     def to_json(self) -> dict[str, Any]:
         columns = {name: {"kind": column.kind, **asdict(column)} for name, column in self.columns.items()}
@@ -203,9 +216,10 @@ def _restore(stored: Mapping[str, Any]) -> Column:
 def fit(cells: Sequence[Cell], name: str = "") -> Column | str:
     """Decide what kind of column this is and fit it; a string is the reason why the column is dropped.
 
-    Numbers come first, then dates. Other strings are text if they are varied and have several words, an identifier if
-    nearly every one is unique, and categories otherwise. ``name`` is for integers: unique ones are an identifier if the
-    column is called ``id`` or ``customer_id``, and a number otherwise.
+    Numbers come first, and a few other values among them count as missing. Then come dates. Other strings are text if
+    they are varied and have several words, an identifier if nearly every one is unique, and categories otherwise.
+    ``name`` is for integers: unique ones are an identifier if the column is called ``id`` or ``customer_id``, and a
+    number otherwise.
     """
     present = [cell for _, cell in _present(cells)]
     flagged = len(present) < len(cells)
@@ -214,11 +228,12 @@ def fit(cells: Sequence[Cell], name: str = "") -> Column | str:
     if len(set(present)) == 1 and not flagged:
         return "constant"
     unique = len(set(present)) >= 0.95 * len(present) and len(present) >= FEWEST_UNIQUE
-    numbers = torch.tensor([finite(cell) for cell in present], dtype=torch.float64)
-    if not bool(numbers.isnan().any()):
+    if mostly_numbers(present):
+        numbers = torch.tensor([finite(cell) for cell in present], dtype=torch.float64)
+        numbers = numbers[~numbers.isnan()]
         if unique and ID_NAME.fullmatch(name) and bool((numbers == numbers.round()).all()):
             return "unique"
-        return _fit_number(numbers, flagged) or "constant"
+        return _fit_number(numbers, flagged or len(numbers) < len(present)) or "constant"
     if (format := date_format(present)) is not None:
         years = torch.tensor([date.year for cell in present if (date := parse_date(cell, format))], dtype=torch.float64)
         return Date(format, _fit_number(years, flagged) or Number(years[0].item(), None, flagged=False))
@@ -229,6 +244,17 @@ def fit(cells: Sequence[Cell], name: str = "") -> Column | str:
         return "unique" if len(set(present)) == len(present) else "nearly unique"
     common = Counter(present).most_common(MOST_CATEGORIES)
     return Category(tuple(sorted(value for value, _ in common)))
+
+
+def mostly_numbers(present: Sequence[str]) -> bool:
+    """Return True if nearly all values are numbers, and the other ones have fewer different values.
+
+    >>> mostly_numbers(["1", "2"] * 10 + ["unknown"]), mostly_numbers(["0"] * 98 + ["summer", "winter"])
+    (True, False)
+    """
+    others = [cell for cell in present if math.isnan(finite(cell))]
+    few = len(present) - len(others) >= NUMBERS * len(present)
+    return few and 2 * len(set(others)) < len(set(present))
 
 
 def _fit_number(numbers: Tensor, flagged: bool) -> Number | None:
@@ -280,6 +306,31 @@ def is_missing(cell: Cell) -> bool:
         return not math.isfinite(float(cell))
     except ValueError:
         return False
+
+
+def check_values(
+    name: str, column: Column, cells: Sequence[Cell], where: str, numbers: Sequence[int] | None = None
+) -> None:
+    """Warn about values that cannot be encoded. Raise ``ValueError`` if none of the numbers or dates can be.
+
+    :param numbers: row numbers, for messages. By default 1 to N.
+    """
+    odd = column.unexpected(cells)
+    if not odd:
+        return
+    row = odd[0] + 1 if numbers is None else numbers[odd[0]]
+    first = f"`{printable(str(cells[odd[0]]))}` in row {row}"
+    category = column.kind == "category"
+    if len(odd) == len(cells) and not category:
+        raise ValueError(f"Column `{name}` of {where} should have {column.kind}s, as in training. Found {first}.")
+    share = f"{len(odd):,} of {len(cells):,} values"
+    if len(odd) == 1:
+        expected = "among the training categories" if category else f"a {column.kind}"
+        sentence = f"{share} is not {expected}: {first}. It counts as missing."
+    else:
+        expected = "among the training categories" if category else f"{column.kind}s"
+        sentence = f"{share} are not {expected}, for example {first}. They count as missing."
+    warnings.warn(f"Column `{name}` of {where}: {sentence}", stacklevel=5)
 
 
 def _present(cells: Sequence[Cell]) -> Iterator[tuple[int, str]]:

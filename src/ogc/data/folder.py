@@ -51,6 +51,13 @@ def folder(
     for name in ("val", "test"):
         if train_folder != root and (root / name).is_dir():
             parts[name] = _of_classes(class_names, root, root / name, train_folder)
+    if test is not None:
+        test = Path(test)
+        require("test" not in parts, "test", f"omitted, because `{root}` has a folder named test", str(test))
+        require(test.is_dir(), "test", "a folder with one sub-folder of images for each class", str(test))
+        apart = not inside(train_folder, test) and not inside(test, train_folder)
+        require(apart, "test", f"outside of the training images in `{train_folder}`", str(test))
+        checked = _readable(test, {"test": _of_classes(class_names, test, test, train_folder)}, skip_bad)["test"]
     parts = _readable(root, parts, skip_bad)
     samples = parts["train"]
     if empty := sorted(set(class_names) - {label for _, label in samples}):
@@ -71,13 +78,7 @@ def folder(
     truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
     sets = {name: dataset(root, part, truth) for name, part in parts.items()}
     if test is not None:
-        test = Path(test)
-        require("test" not in parts, "test", f"omitted, because `{root}` has a folder named test", str(test))
-        require(test.is_dir(), "test", "a folder with one sub-folder of images for each class", str(test))
-        apart = not inside(train_folder, test) and not inside(test, train_folder)
-        require(apart, "test", f"outside of the training images in `{train_folder}`", str(test))
-        checked = _readable(test, {"test": _of_classes(class_names, test, test, train_folder)}, skip_bad)
-        sets["test"] = dataset(test, checked["test"], None)
+        sets["test"] = dataset(Path(test), checked, None)
     return sets.pop("train"), sets
 
 

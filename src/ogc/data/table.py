@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._extras import extra
 from .._require import counted, did_you_mean, few, require
-from .columns import Cell, Encoder, finite, is_missing
+from .columns import Cell, Encoder, check_values, finite, is_missing, mostly_numbers
 from .dataset import Dataset, Loaded, class_indices, warn_of_same_rows, warn_of_spellings
 from .split import stratified_split
 
@@ -40,24 +40,26 @@ def table(
     seed: int = 0,
     test: str | Path | None = None,
     skip_bad: bool = False,
+    encoder: Encoder | None = None,
 ) -> Loaded:
     """Load the training set, ``val`` (a stratified share of the rows, or a file) and ``test``.
 
     CSV files may be separated by commas, semicolons, tabs or bars. Numbers are standardised, dates become year, month
     and weekday, free text becomes TF-IDF, and other strings become one-hot. Constant columns and identifiers are
     dropped. The encoding is fitted on the training rows only and stored in the ``encoder`` of the training set;
-    ``encoder.use`` describes each column.
+    ``encoder.use`` describes each column. A few other values among numbers count as missing, with a warning.
 
     :param label: column of labels. Its sorted values are the class names.
     :param true: column of true labels, for evaluation only.
     :param id: column that identifies rows. By default the row number, starting at 1 below the header.
     :param skip_bad: skip rows without a label.
+    :param encoder: the encoding of an earlier run, to use instead of fitting one.
     """
     path = Path(path)
     for name, column in (("id", id), ("true", true)):
         require(column != label, name, f"a different column from the labels, `{label}`", column)
     aside = tuple(name for name in (label, true, id) if name is not None)
-    rows = read(path, as_found=aside)
+    rows = read(path, as_found=(*aside, *(() if encoder is None else encoder.of_strings)))
     for column in aside:
         if column not in rows:
             raise ValueError(
@@ -73,6 +75,13 @@ def table(
         )
     class_names = _class_names(rows[label], label, path)
     warn_of_spellings(class_names, f"in the column `{label}`", "give all their rows the same spelling")
+    if words := [name for name in class_names if is_missing(name)]:
+        count = "counts as a class" if len(words) == 1 else "count as classes"
+        warnings.warn(
+            f"In the column `{label}`, {few(words)} {count}. If these labels are missing, empty their cells and skip "
+            "the rows with --skip-bad (skip_bad=True in Python).",
+            stacklevel=2,
+        )
 
     def indices(part: Table, column: str, numbers: Sequence[int], file: Path) -> Tensor:
         return class_indices(part[column], class_names, f"`{file}`, column `{column}`,", numbers)
@@ -84,22 +93,19 @@ def table(
     keep, held_out = stratified_split(given, class_names, val=share, seed=seed)
     trained = keep.tolist()
     known = {name: [cells[i] for i in trained] for name, cells in rows.items()}
-    encoder = Encoder.fit(known, labels=(label,) if true is None else (label, true), id=id)
+    encoder = encoder or Encoder.fit(known, labels=(label,) if true is None else (label, true), id=id)
     if not encoder.columns:
         raise ValueError(
             f"`{path}` has no column to learn from. Expected numbers, categories, dates or text besides `{label}`. "
             f"Found {encoder.use or 'no other column'}."
         )
-
-    features = encoder.features(rows)
+    features = _encoded(encoder, rows, numbers, path)
 
     def other(file: Path) -> Dataset:
-        part = read(file, as_found=aside)
-        if absent := [name for name in (label, *encoder.columns) if name not in part]:
-            columns = "column" if len(absent) == 1 else "columns"
-            raise ValueError(f"`{file}` has no {columns} {few(absent)}, which `{path}` has.")
+        part = read(file, as_found=(*aside, *encoder.of_strings))
+        _require_columns(part, (label, *encoder.columns), file)
         part, numbers = _labelled(part, label, file, skip_bad)
-        encoded = encoder.features(part)
+        encoded = _encoded(encoder, part, numbers, file)
         warn_of_same_rows(encoded, file, features, path)
         given, ids = indices(part, label, numbers, file), _ids(part, id, numbers)
         known = None if true is None or true not in part else indices(part, true, numbers, file)
@@ -109,6 +115,21 @@ def table(
     sets = {"val": whole.subset(held_out)} if share else {}
     sets |= {name: other(Path(file)) for name, file in (("val", val_file), ("test", test)) if file is not None}
     return replace(whole.subset(keep), encoder=encoder), sets
+
+
+def _require_columns(rows: Table, names: Sequence[str], path: Path) -> None:
+    if absent := [name for name in names if name not in rows]:
+        columns = "column" if len(absent) == 1 else "columns"
+        raise ValueError(f"`{path}` has no {columns} {few(absent)}, which the network is trained on.")
+
+
+def _encoded(encoder: Encoder, rows: Table, numbers: Sequence[int], path: Path) -> Tensor:
+    """Encode rows, and warn about values that are not the numbers or dates they should be."""
+    _require_columns(rows, list(encoder.columns), path)
+    for name, column in encoder.columns.items():
+        if column.kind != "category":  # where rare values are expected
+            check_values(name, column, rows[name], f"`{path}`", numbers)
+    return encoder.features(rows)
 
 
 def _labelled(rows: Table, label: str, path: Path, skip: bool) -> tuple[Table, list[int]]:
@@ -177,11 +198,11 @@ def _cell(value: object) -> Cell:
 
 
 def _with_points(cells: list[Cell]) -> list[Cell]:
-    """Replace decimal commas, if all values of the column are then numbers."""
+    """Replace decimal commas, if nearly all values of the column are then numbers."""
     if not any(cell is not None and COMMA_NUMBER.fullmatch(cell) for cell in cells):
         return cells
     replaced = [cell.replace(",", ".") if cell and COMMA_NUMBER.fullmatch(cell) else cell for cell in cells]
-    return cells if any(isnan(finite(cell)) for cell in replaced if not is_missing(cell)) else replaced
+    return replaced if mostly_numbers([cell for cell in replaced if cell and not is_missing(cell)]) else cells
 
 
 @contextmanager

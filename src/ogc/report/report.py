@@ -16,8 +16,9 @@ from .._files import write_whole
 from .._require import few, printable
 from ..rival_label import MAY_BE_RIGHT, almost_all, class_confidence, likelier_label, unlearned
 from ..training.method import for_rare_classes
+from ..training.preprocessing import Preprocessing
 from ..training.recipe import Recipe, never_clips, shown
-from ..training.run_folder import REPORT, StoredRun, read
+from ..training.run_folder import PREPROCESSING, REPORT, StoredRun, read
 from ..training.source import NAMED, ONLY_ADDED, OPTIONS
 from ..training.stopping import resume_command
 from ..training.survey import Point, memorised_from, points_of, why_unreliable
@@ -32,10 +33,12 @@ TEMPLATE = Path(__file__).with_name("report.html")
 FEW = 0.02  # share of labels. If fewer are memorised, they may be hard samples that the network learns late.
 FIRST_CLASSES = 20  # rows of the table of classes that are not folded
 LOAD = """\
-from pathlib import Path
-from ogc.training import load_network
+from ogc.predict import Predictor
 
-network = load_network(Path({folder!r}){given})"""
+predictor = Predictor.load({folder!r}{given})
+predictions = predictor.predict({data!r})  # prepared like the training data
+network = predictor.network"""
+NEW_DATA = {"table": "new.csv", "folder": "new_images", "webvision": "new_images"}  # by kind of source
 AUDIT = """\
 from ogc.audit.run import audit_run
 
@@ -74,6 +77,7 @@ def page(run: StoredRun, drawn: Sequence[Picture]) -> str:
         recipe=recipe_rows(run.recipe),
         noise=noise_rows(run),
         provenance=provenance_rows(run),
+        columns=column_rows(run),
         next_steps=next_steps(run),
     )
     return html.replace(" %", "\u00a0%")  # no line break before the sign
@@ -331,6 +335,22 @@ def provenance_rows(run: StoredRun) -> list[tuple[str, str]]:
     return rows
 
 
+def column_rows(run: StoredRun) -> list[tuple[str, str]]:
+    """Return how each column of a table is used, or why it is dropped."""
+    known = (run.folder / PREPROCESSING).exists()  # missing before the first epoch
+    encoder = Preprocessing.read(run.folder).encoder if known else None
+    return [] if encoder is None else [(printable(name), use) for name, use in encoder.uses.items()]
+
+
+def _new_data(run: StoredRun) -> str:
+    return NEW_DATA.get("" if run.source is None else run.source.kind, "new.npz")
+
+
+def predict_command(run: StoredRun) -> str:
+    """Return the command that predicts new data, unless the network came from Python."""
+    return f"ogc predict {shlex.quote(str(run.folder))} {_new_data(run)}"
+
+
 def next_steps(run: StoredRun) -> list[tuple[str, str]]:
     """Return pairs of a sentence and a command or code."""
     folder, from_python = run.folder, run.facts["from_python"]  # parts that no command can load: "data", "network"
@@ -346,5 +366,8 @@ def next_steps(run: StoredRun) -> list[tuple[str, str]]:
     if run.epochs:
         averaged = ", with its averaged weights" if run.recipe.average else ""
         given = ", network=your_network" if "network" in from_python else ""
-        steps.append((f"Use the network in Python{averaged}:", LOAD.format(folder=str(folder), given=given)))
+        if not given:
+            steps.append((f"Predict new data{averaged}:", predict_command(run)))
+        code = LOAD.format(folder=str(folder), given=given, data=_new_data(run))
+        steps.append((f"Predict in Python{averaged}:", code))
     return steps

@@ -17,6 +17,7 @@ from .._files import first_line
 from .._tensors import part_of
 from ..noise.files import labels_sha256
 from .history import Epoch
+from .preprocessing import Preprocessing
 from .ranks import Ranks
 from .run import Run, get_rng
 from .run_folder import BEST, LAST, METRICS, SAMPLES, CheckpointError, read_tensors, write_tensors
@@ -72,14 +73,15 @@ def load(run: Run, ranks: Ranks) -> None:
         for name, here in _fingerprint(run, ranks).items():
             there = facts["belongs_to"].get(name)
             if there != here and name == SAMPLE_COUNT:
-                raise _other_data(path, f"the number of training samples changed from {there:,} to {here:,}")
+                raise _other_data(run, f"{there:,} training samples, now {here:,}")
             if there != here and name == LABELS:
-                raise _other_data(path, "the labels of the training samples changed")
+                raise _other_data(run, "labels of train")
             if there != here:
                 raise CheckpointError(f"{path} belongs to another run: {name} is {there!r} there and {here!r} here.")
         for what, there in facts.get("sha256", {}).items():  # surveys of samples in different orders cannot be added
             if run.digests.get(what, there) != there:
-                raise _other_data(path, f"{what} changed")
+                raise _other_data(run, what)
+        Preprocessing.of(run).check(run.job.out)
         _restore(run, tensors, facts, ranks)
     except CheckpointError:
         raise
@@ -89,8 +91,13 @@ def load(run: Run, ranks: Ranks) -> None:
         raise CheckpointError(f"{path} does not fit this run: {why} {fix}") from error
 
 
-def _other_data(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"{path} belongs to other data: {what}. Restore the data, or train again.")
+def _other_data(run: Run, what: str) -> CheckpointError:
+    """Name the file or folder that has changed, and in brackets the part of the data."""
+    name, source = "The data", run.job.source
+    if source is not None:
+        file = source.test if "test" in what else source.labels if "labels" in what else None
+        name = f"`{file or source.path or source.kind}`"
+    return CheckpointError(f"{name} has changed since {run.job.out} was trained ({what}). Restore it, or train again.")
 
 
 def _restore(run: Run, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], ranks: Ranks) -> None:

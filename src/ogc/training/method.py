@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
@@ -81,6 +81,37 @@ PARAMETERS: dict[str, dict[str, Parameters]] = {  # by the name of a recipe for 
     "cifar100-plus": PAPER["cifar100"],
     "cifar10-default": PAPER["cifar10"] | {"ce+ogc": {}, "fl+ogc": {"gamma": 0.5}},
 }
+
+
+class Method(NamedTuple):
+    """A method with its settings."""
+
+    name: str
+    settings: dict[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> Method:
+        """Parse a method as it is typed.
+
+        >>> Method.parse("gce:q=0.9")
+        Method(name='gce', settings={'q': '0.9'})
+        """
+        name, *rest = text.strip().split(":")
+        while rest and "=" not in rest[0]:  # my_loss.py:MyLoss
+            name = f"{name}:{rest.pop(0)}"
+        pairs = [part.partition("=") for part in rest]
+        require(
+            bool(name) and all(all(pair) for pair in pairs),
+            "method",
+            "METHOD or METHOD:KEY=VALUE, as in gce:q=0.9",
+            text,
+        )
+        return cls(name, {key: value for key, _, value in pairs})
+
+    @property
+    def label(self) -> str:
+        """A name for folders."""
+        return "-".join([Path(self.name).name, *(f"{key}-{value}" for key, value in self.settings.items())])
 
 
 def criterion(

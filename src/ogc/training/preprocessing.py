@@ -67,6 +67,6 @@ class Preprocessing:
         """Raise ``CheckpointError`` if the rows of a table would not be encoded as before."""
         if self.encoder is not None and Preprocessing.read(folder).encoder != self.encoder:
             raise CheckpointError(
-                f"{folder / PREPROCESSING} does not match the data, so training cannot be resumed: the data or the "
-                "scikit-learn version has changed. Restore it, or train again."
+                f"{folder / PREPROCESSING} encodes the columns in another way, so training cannot be resumed: the "
+                "version of ogc or scikit-learn has changed. Use the version that wrote it, or train again."
             )

@@ -169,7 +169,6 @@ def _begin(job: Job, number: int, like: Run | None, context: Context) -> Run:
     run = Run(job, number=number, device=context.device, rank=context.world.rank, like=like)
     preprocessing = Preprocessing.of(run)
     if _is_saved(job, context) and job.out is not None:
-        preprocessing.check(job.out)
         checkpoint.load(run, context.world)
     elif preprocessing.encoder is not None and number == 0:
         context.watch.said(f"Columns: {preprocessing.encoder.use}.")
@@ -215,7 +214,9 @@ def jobs_of(folders: Sequence[Path], *, loss: str | None = None) -> list[Job]:
         if own_loss(recipe.method) is not None:
             used, named = True, confirmed(recipe.method, recipe.method_sha256, loss, of=folder)
             recipe = recipe.model_copy(update={"method": named})
-        jobs.append(Job(recipe, found.source, *source.load(found.source, recipe, known=known), folder))
+        saved = found.source.kind == "table" and run_folder.is_saved(folder)
+        encoder = Preprocessing.read(folder).encoder if saved else None  # as another version of ogc may have fitted it
+        jobs.append(Job(recipe, found.source, *source.load(found.source, recipe, known=known, encoder=encoder), folder))
     require(loss is None or used, "method", "omitted with --resume, which uses the run's recipe", loss)
     return jobs
 

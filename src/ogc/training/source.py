@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from .. import data
-from .._require import did_you_mean, few, require
+from .._require import did_you_mean, either, few, require
 from ..data import Dataset, Loaded
+from ..data.columns import Encoder
 from ..data.download import Progress
 from ..data.images import ImageFiles
 from ..data.table import read_as_found
@@ -40,6 +41,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "table": ("path", "label", "true", "id", "val", "test", "skip_bad"),
     "arrays": ("path", "labels", "label", "true", "val", "test"),
 }
+
+NOUNS = {"folder": "a folder of images", "table": "a table", "arrays": "arrays"}  # other kinds have proper names
 
 
 class Source(Checked):
@@ -77,14 +80,19 @@ class Source(Checked):
         """
         kind = _kind(text)
         folder = (data or Path("data")) if "path" in OPTIONS[kind] else None
-        require(data is None or (kind in NAMED and folder is not None), "data", f"omitted with {kind}", str(data))
         path = folder if kind in NAMED else Path(text)
         given = {"labels": labels, "label": label, "true": true, "id": id, "val": val, "test": test}
         given |= {"path": path, "skip_bad": skip_bad or None, "ilsvrc": ilsvrc}
         given = {name: value for name, value in given.items() if value is not None}
-        for name, value in given.items():
-            allowed = [kind for kind, options in OPTIONS.items() if name in options]
-            require(kind in allowed, name, f"omitted with {kind}: it is only for {', '.join(allowed)}", str(value))
+        kinds = {name: [kind for kind, options in OPTIONS.items() if name in options] for name in given}
+        if data is not None:
+            kinds["data"] = [kind for kind in NAMED if "path" in OPTIONS[kind]]
+        for name, allowed in kinds.items():
+            if kind not in allowed:
+                only = either([NOUNS.get(each, each) for each in allowed])
+                raise ValueError(
+                    f"Parameter `{name}` cannot be used with {NOUNS.get(kind, kind)}. It is only for {only}."
+                )
         if kind == "table" and label is None:
             columns = few(list(read_as_found(Path(text).expanduser())), 20)
             raise ValueError(
@@ -123,7 +131,8 @@ def _kind(text: str) -> str:
     if path.exists():
         raise ValueError(f"`{text}` is not a supported data source. Supported: {kinds}.")
     beside = islice(path.parent.iterdir() if path.parent.is_dir() else (), 1000)
-    near = did_you_mean(text, [*NAMED, *(str(path.with_name(other.name)) for other in beside)])
+    files = [str(path.with_name(other.name)) for other in beside]
+    near = did_you_mean(text, [*NAMED, *files], key=lambda text: Path(text).stem.lower())  # suffixes are often the same
     sentence = f"There is no `{text}`.{near} Supported: {kinds}."
     raise FileNotFoundError(sentence) if kind or len(path.parts) > 1 else ValueError(sentence)
 
@@ -174,8 +183,8 @@ def human_file(source: Source, kind: str) -> Path:
     )
 
 
-Known = dict[tuple[Source, int | None], Loaded]
-"""Loaded data without noise, by source and image size."""
+Known = dict[tuple[Source, int | None, str], Loaded]
+"""Loaded data without noise, by source, image size and encoding."""
 
 
 def load(
@@ -185,6 +194,7 @@ def load(
     download: bool = False,
     progress: Progress | None = None,
     known: Known | None = None,
+    encoder: Encoder | None = None,
 ) -> tuple[Loaded, LabelInfo | None]:
     """Load the data, add the recipe's noise to the training labels, and describe the noise.
 
@@ -192,12 +202,13 @@ def load(
     added there, the labels found count as true.
 
     :param known: a cache of loaded data, which is updated.
+    :param encoder: the encoding of a table in an earlier run, to use instead of fitting one.
     """
     check(source, recipe)
     known = {} if known is None else known
-    key = source.model_copy(update={} if source.kind == "arrays" else {"labels": None}), recipe.size
+    key = source.model_copy(update={} if source.kind == "arrays" else {"labels": None}), recipe.size, repr(encoder)
     if key not in known:
-        train, sets = _read(source, recipe, download, progress)
+        train, sets = _read(source, recipe, download, progress, encoder)
         known[key] = _in_memory(train), {name: _in_memory(part) for name, part in sets.items()}
     train, sets = known[key]
     kind = noise_of(source, recipe)
@@ -208,7 +219,7 @@ def load(
     return (train.with_given(given), sets), info
 
 
-def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | None) -> Loaded:
+def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | None, encoder: Encoder | None) -> Loaded:
     if source.kind == "digits":
         return data.load_digits()
     assert source.path is not None
@@ -235,6 +246,7 @@ def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | N
             val=source.val,
             test=source.test,
             skip_bad=source.skip_bad,
+            encoder=encoder,
         )
     return data.arrays(
         source.path,
