@@ -324,7 +324,7 @@ def provenance_rows(run: StoredRun) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = [("data", "from Python" if run.source is None else run.source.kind)]
     for option in () if run.source is None else OPTIONS[run.source.kind]:
         if (value := getattr(run.source, option)) not in (None, False):
-            rows.append((f"data: {option}", str(value)))
+            rows.append((f"data: {option}", shown(value)))
     rows += [(name, facts[name]) for name in ("network", "device", "started")]
     if "batch" in facts:
         rows.append(("epoch", f"{facts['steps']:,} steps of {facts['batch']:,} samples"))
