@@ -177,8 +177,8 @@ class Predictor:
             return self._images(path, skip_bad)
         if trained_on_table:
             encoder = self.preprocessing.encoder
-            aside = () if encoder is None else (id or encoder.id, *encoder.of_strings)
-            return self._rows(read(path, as_found=aside), f"`{data}`", id)
+            aside = () if encoder is None else (id or encoder.id,)
+            return self._rows(read(path, as_found=aside, encoder=encoder), f"`{data}`", id)
         return self._array(single(path, None, FEATURES), f"`{data}`")
 
     def check_path(self, data: str | Path) -> None:

@@ -18,6 +18,7 @@ from ogc.audit import find_label_issues
 from ogc.audit.files import decided, read_audit, write_audit
 from ogc.audit.findings import Findings
 from ogc.audit.page import LONGEST_CELL, MATRIX, embedded, headline, page, thumbnail
+from ogc.audit.suspicion import Issues
 from ogc.training.survey import Point
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\"'&amp;\u2028<!--"
@@ -186,6 +187,22 @@ def test_headline():
     doubtful = Findings("t", list("abcd"), ("x", "y"), issues, surveys=short)
     assert headline(doubtful)[1][1].endswith("of all labels wrong (unreliable estimate)")
     assert f'<p class="notice">{doubtful.unreliable}</p>' in page(doubtful)
+
+
+def test_suggestions_are_doubtful_only_if_there_are_many_and_their_scores_overlap():
+    draw = torch.Generator().manual_seed(0)
+
+    def doubtful(issues, apart):
+        """Of 1,000 labels. The margins of the issues are ``apart`` standard deviations below those of the others."""
+        is_issue = torch.arange(1000) < issues
+        margin = torch.randn(1000, generator=draw) - apart * is_issue
+        given, half = torch.zeros(1000, dtype=torch.int64), torch.full((1000,), 0.5)
+        found = Issues(is_issue, margin.sigmoid(), given, is_issue.long(), half, half, 2)
+        return Findings("t", list(map(str, range(1000))), ("x", "y"), found).doubtful is not None
+
+    assert doubtful(400, 2.0)
+    assert not doubtful(400, 4.0), "separated"
+    assert not doubtful(150, 2.0), "few"
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------

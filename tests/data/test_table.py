@@ -474,6 +474,31 @@ def test_decimal_commas_in_strings_stay_in_every_file(tmp_path):
     assert table(numbers, "y", val=0, encoder=older)[0].inputs.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
 
 
+@pytest.mark.filterwarnings("ignore:Column `x` of")
+@pytest.mark.filterwarnings("ignore:.* have the same features as a row of")
+def test_decimal_commas_are_encoded_the_same_way_in_training_and_later(tmp_path):
+    """With 9 of 200 values that are no numbers, the file is just above the limit and the training rows may not be."""
+    kinds = set()
+    for seed in range(8):
+        odd = set(torch.randperm(200, generator=torch.Generator().manual_seed(seed))[:9].tolist())
+        rows = [f"{'unknown' if i in odd else f'{i % 40},5'};{i % 7};{'ab'[i % 40 > 20]}" for i in range(200)]
+        path = write(tmp_path / "x.csv", ["x;z;y", *rows])
+        train, others = table(path, "y", test=write(tmp_path / "t.csv", ["x;z;y", *rows]))
+        kinds.add(train.encoder.columns["x"].kind)
+        again, _ = table(path, "y", encoder=train.encoder)
+        assert torch.equal(again.inputs, train.inputs)
+        assert torch.equal(others["test"].inputs[[int(row) - 1 for row in train.ids]], train.inputs)
+    assert kinds == {"number", "category"}
+
+
+def test_decimal_commas_in_a_known_column_of_numbers_are_replaced_in_any_file(tmp_path):
+    path = write(tmp_path / "x.csv", ["x;y", *(f"{i},5;{'ab'[i % 2]}" for i in range(20))])
+    test = write(tmp_path / "t.csv", ["x;y", "1,5;a", "unknown;b"])
+    with pytest.warns(UserWarning, match=r"Column `x` of .*t\.csv`: 1 of 2 values is not a number: `unknown` in row 2"):
+        train, others = table(path, "y", val=0, test=test)
+    assert torch.equal(others["test"].inputs[0], train.inputs[1])
+
+
 def test_rows_without_label_raise_unless_skip_bad(tmp_path):
     rows = [f"{i},{'' if i % 5 == 1 else 'ab'[i % 2]},{'ab'[i % 2]}" for i in range(20)]
     path = write(tmp_path / "x.csv", ["x,y,t", *rows])

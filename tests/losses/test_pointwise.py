@@ -125,6 +125,26 @@ def test_subclass_with_another_value_does_not_inherit_slope_and_at(loss, base):
     OGC(loss)
 
 
+class Doubled:
+    """Mixin with formulas for another class's value."""
+
+    def slope(self, p):
+        return 2 / p
+
+    def at(self, H):
+        return 2 * H
+
+
+class WithoutValue(Doubled, Pointwise):
+    pass
+
+
+def test_formulas_of_a_mixin_or_of_an_abstract_base_are_kept():
+    for base in ((Doubled, Pointwise), (WithoutValue,)):
+        loss = type("TwiceCE", base, {"value": lambda self, p: -2 * torch.log(p)})()
+        assert (type(loss).slope, type(loss).at) == (Doubled.slope, Doubled.at)
+
+
 def test_subclass_with_the_same_value_inherits_slope_and_at():
     class Named(losses.GCE):
         pass

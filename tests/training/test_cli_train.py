@@ -244,6 +244,10 @@ def test_settings_may_follow_the_method(calls):
     assert calls[0][0][0].recipe == override(RECIPES["digits"], {"method": "gce", "q": 0.8})
     result = train("digits", "--method", "gce:q=0.8", "--set", "q=0.5")
     assert fails(result, 2, "Parameter `--set` should be omitted for q, which is already given.")
+    result = train("digits", "--method", "gce:epochs=2", "--epochs", "5")
+    assert fails(result, 2, "Parameter `--method` should be without epochs, which is given as an option.")
+    for method in ("gce:q=0.8:q=0.5", "gce:method=ce"):
+        assert fails(train("digits", "--method", method), 2, "should be METHOD:KEY=VALUE with each KEY once.")
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def audit(options: AuditOptions) -> None:
     \b
     Files written to RUN/audit:
       audit.html                 page for reviewing the issues
-      issues.csv, .parquet       all samples, worst first
+      issues.csv, .parquet       all samples, issues first
       labels_fixed.csv           all labels, with the suggestions applied
       audit.json                 the numbers and their provenance
 
@@ -305,7 +305,7 @@ def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
     from ..training.run_folder import AUDIT
 
     written = folder / AUDIT
-    say(console, f"All labels, worst first: {written / ISSUES_CSV}")
+    say(console, f"All labels, issues first: {written / ISSUES_CSV}")
     if (written / PAGE).exists():
         say(console, f"Review page: {written / PAGE}")
     source = findings.run.get("source") or {"kind": "python", "path": None}
@@ -324,9 +324,10 @@ def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
         say(console, f"To copy the folder with all suggestions applied: {fixed}")
     say(console, "To apply only those that you accept on the review page, add --decisions with the exported file.")
     wrong = findings.issues.wrong_probability[findings.issues.is_label_issue].double()
-    if len(wrong) > 1:
-        limit = math.floor(100 * float(wrong.median())) / 100  # keeps at least half of them
-        kept = f"the {int((wrong >= limit).sum()):,} of {len(wrong):,} suggestions"
+    limit = min(math.floor(100 * float(wrong.median())) / 100, 0.99) if len(wrong) else 1.0
+    count = int((wrong >= limit).sum())  # at least half of them
+    if count < len(wrong):
+        kept = f"the {count:,} of {len(wrong):,} suggestions"
         say(console, f"To apply only {kept} with a P(wrong) of at least {limit}, add --accept-above {limit}.")
 
 

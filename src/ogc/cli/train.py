@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from .._require import counted, few, require
+from .._require import counted, either, few, require
 from ..report.console import download_bar, make_console, say, warnings_as_notes
 from . import options as shared
 from .command import command, given
@@ -176,6 +176,8 @@ class Plan(NamedTuple):
         typed = {name: value for name, value in typed.items() if value is not None}
         if options.method is not None:
             method = Method.parse(options.method)
+            if both := sorted(typed.keys() & method.settings.keys()):
+                require(False, "method", f"without {either(both)}, which is given as an option", options.method)
             typed |= {"method": method.name, **method.settings}
         settings = shared.parse_settings(options.changes, typed, "lr=0.05")
         require("seed" not in settings or options.seeds is None, "seed", "omitted with --seeds", settings.get("seed"))

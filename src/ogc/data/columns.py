@@ -188,11 +188,6 @@ class Encoder:
         kept = {name: column.use for name, column in self.columns.items()}
         return kept | {name: f"dropped, {reason}" for name, reason in self.dropped.items()}
 
-    @property
-    def of_strings(self) -> list[str]:
-        """The columns in which decimal commas are not replaced, as they were not when the encoding was fitted."""
-        return [name for name, column in self.columns.items() if column.kind != "number"]
-
     def to_json(self) -> dict[str, Any]:
         columns = {name: {"kind": column.kind, **asdict(column)} for name, column in self.columns.items()}
         return {"columns": columns, "dropped": dict(self.dropped), "labels": list(self.labels), "id": self.id}

@@ -59,7 +59,8 @@ def table(
     for name, column in (("id", id), ("true", true)):
         require(column != label, name, f"a different column from the labels, `{label}`", column)
     aside = tuple(name for name in (label, true, id) if name is not None)
-    rows = read(path, as_found=(*aside, *(() if encoder is None else encoder.of_strings)))
+    raw = read_as_found(path)
+    rows = with_points(raw, path, as_found=aside, encoder=encoder)
     for column in aside:
         if column not in rows:
             raise ValueError(
@@ -93,7 +94,14 @@ def table(
     keep, held_out = stratified_split(given, class_names, val=share, seed=seed)
     trained = keep.tolist()
     known = {name: [cells[i] for i in trained] for name, cells in rows.items()}
-    encoder = encoder or Encoder.fit(known, labels=(label,) if true is None else (label, true), id=id)
+    if encoder is None:
+        labels = (label,) if true is None else (label, true)
+        encoder = Encoder.fit(known, labels=labels, id=id)
+        raw = with_points(raw, path, as_found=aside, encoder=encoder)
+        again = {name: [cells[number - 1] for number in numbers] for name, cells in raw.items()}
+        if again != rows:  # a column with decimal commas is mostly numbers in the file, but not in the training rows
+            rows, known = again, {name: [cells[i] for i in trained] for name, cells in again.items()}
+            encoder = Encoder.fit(known, labels=labels, id=id)
     if not encoder.columns:
         raise ValueError(
             f"`{path}` has no column to learn from. Expected numbers, categories, dates or text besides `{label}`. "
@@ -102,7 +110,7 @@ def table(
     features = _encoded(encoder, rows, numbers, path)
 
     def other(file: Path) -> Dataset:
-        part = read(file, as_found=(*aside, *encoder.of_strings))
+        part = read(file, as_found=aside, encoder=encoder)
         _require_columns(part, (label, *encoder.columns), file)
         part, numbers = _labelled(part, label, file, skip_bad)
         encoded = _encoded(encoder, part, numbers, file)
@@ -165,17 +173,24 @@ def _ids(rows: Table, id: str | None, numbers: Sequence[int]) -> list[str]:
     return [cell or "" for cell in rows[id]] if id is not None and id in rows else [str(number) for number in numbers]
 
 
-def read(path: Path, *, as_found: Collection[str | None] = ()) -> Table:
-    """Read the cells by column, with decimal commas replaced by decimal points.
+def read(path: Path, *, as_found: Collection[str | None] = (), encoder: Encoder | None = None) -> Table:
+    """Read the cells by column, with decimal commas replaced as by :func:`with_points`."""
+    return with_points(read_as_found(path), path, as_found=as_found, encoder=encoder)
 
-    Only files separated by semicolons may have decimal commas.
+
+def with_points(
+    columns: Table, path: Path, *, as_found: Collection[str | None] = (), encoder: Encoder | None = None
+) -> Table:
+    """Replace decimal commas by decimal points in columns of numbers. Only files with semicolons may have them.
 
     :param as_found: columns to keep unchanged.
+    :param encoder: knows which columns have numbers. Others are columns of numbers if nearly all values are.
     """
-    columns = read_as_found(path)
     if path.suffix.lower() in PARQUET or delimiter_of(path) != ";":
         return columns
-    return {name: column if name in as_found else _with_points(column) for name, column in columns.items()}
+    known = {} if encoder is None else {name: column.kind == "number" for name, column in encoder.columns.items()}
+    known |= {name: False for name in as_found if name is not None}
+    return {name: _with_points(column, known.get(name)) for name, column in columns.items()}
 
 
 def read_as_found(path: Path) -> Table:
@@ -197,12 +212,13 @@ def _cell(value: object) -> Cell:
     return None if value is None or value != value else str(value).strip() or None  # NaN is not itself
 
 
-def _with_points(cells: list[Cell]) -> list[Cell]:
-    """Replace decimal commas, if nearly all values of the column are then numbers."""
-    if not any(cell is not None and COMMA_NUMBER.fullmatch(cell) for cell in cells):
+def _with_points(cells: list[Cell], numbers: bool | None) -> list[Cell]:
+    """Replace decimal commas in a column of numbers. ``None``: it is one if nearly all values are then numbers."""
+    if numbers is False or not any(cell is not None and COMMA_NUMBER.fullmatch(cell) for cell in cells):
         return cells
     replaced = [cell.replace(",", ".") if cell and COMMA_NUMBER.fullmatch(cell) else cell for cell in cells]
-    return replaced if mostly_numbers([cell for cell in replaced if cell and not is_missing(cell)]) else cells
+    numbers = numbers or mostly_numbers([cell for cell in replaced if cell and not is_missing(cell)])
+    return replaced if numbers else cells
 
 
 @contextmanager

@@ -31,8 +31,9 @@ class Pointwise(Loss):
         """Do not inherit ``slope`` and ``at`` from a class with another ``value``, to which they do not belong."""
         super().__init_subclass__(**arguments)
         for name in ("slope", "at"):
-            newest = next(vars(each) for each in cls.__mro__ if {"value", name} & vars(each).keys())
-            if name not in newest:
+            owner = next(each for each in cls.__mro__ if name in vars(each))
+            value = getattr(owner, "value", cls.value)  # a mixin may have none
+            if value is not cls.value and not getattr(value, "__isabstractmethod__", False):
                 setattr(cls, name, getattr(Pointwise, name))
 
     @abstractmethod

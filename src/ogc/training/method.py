@@ -106,6 +106,8 @@ class Method(NamedTuple):
             "METHOD or METHOD:KEY=VALUE, as in gce:q=0.9",
             text,
         )
+        keys = [key for key, _, _ in pairs]
+        require(len({"method", *keys}) == 1 + len(keys), "method", "METHOD:KEY=VALUE with each KEY once", text)
         return cls(name, {key: value for key, _, value in pairs})
 
     @property
