@@ -399,6 +399,18 @@ def test_a_learning_rate_of_nan_does_not_move_tau(rule):
     assert (float(criterion.tau), float(criterion.highest_lr)) == (tau, pytest.approx(0.1))
 
 
+def test_a_class_in_place_of_a_loss_is_refused():
+    with pytest.raises(ValueError, match=r"^OGC needs a loss, not its class\. To fix this, pass GCE\(\)\.$"):
+        OGC(losses.GCE)
+
+
+def test_nan_from_a_schedule_keeps_the_last_tau():
+    criterion = OGC("ce", threshold=lambda step, tau: math.nan if int(step) == 2 else 3.0)
+    for _ in range(3):
+        assert math.isfinite(float(criterion(*noisy_batch(64, seed=0))))
+        assert float(criterion.tau) == 3.0
+
+
 @pytest.mark.parametrize("rule", [{}, {"epsilon": 2.0}, {"epsilon0": 20.0}])
 def test_a_tensor_learning_rate_of_nan_does_not_spoil_the_highest_one(rule, monkeypatch):
     """An accelerator's tensor is not read; here one on the CPU takes its place. See also tests/gpu/test_cuda.py."""

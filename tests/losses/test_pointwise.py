@@ -125,6 +125,25 @@ def test_subclass_with_another_value_does_not_inherit_slope_and_at(loss, base):
     OGC(loss)
 
 
+class MeanCE(Pointwise):
+    """A common mistake: the mean would be divided by N once more."""
+
+    def value(self, p):
+        return -torch.log(p).mean()
+
+
+def test_losses_must_have_one_value_per_sample():
+    class Mean(losses.Loss):
+        def per_sample(self, logits, labels):
+            return torch.nn.functional.cross_entropy(logits, labels)
+
+    for loss in (MeanCE(), Mean()):
+        with pytest.raises(ValueError, match=r"should return one loss per sample, of shape \(\d+,\)\. Found \(\)\."):
+            loss(*batch())
+    with pytest.raises(ValueError, match=r"`MeanCE\.value\(p\)` should return one number per sample"):
+        OGC(MeanCE())
+
+
 class Doubled:
     """Mixin with formulas for another class's value."""
 

@@ -135,6 +135,12 @@ def test_error_reports_a_file_that_exits(status, file):
         criterion(recipe, classes=10, optimizer=None, total_steps=1)
 
 
+def test_parameters_without_a_default_value_are_explained(file):
+    write_allowed(file, "from torch import nn\nclass Mine(nn.Module):\n    def __init__(self, k):\n        pass")
+    with pytest.raises(ValueError, match=r"positional argument: 'k'\. Give its parameters default values\.$"):
+        build(f"{file}:Mine", {})
+
+
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [

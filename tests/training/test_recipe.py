@@ -129,6 +129,11 @@ def test_recipe_has_the_name_of_its_key(name):
         ),
         ({"noise": "worse"}, "Found `noise = 'worse'`. Did you mean human:worse?"),
         (
+            {"method": "ce", "epsilon": 1.0},
+            "There is no parameter 'epsilon'. It belongs to methods with OGC, such as ce+ogc.",
+        ),
+        ({"method": "gce:q=0.7"}, "no method named 'gce:q=0.7'. Here, settings of a method are given with --set"),
+        (
             {"noise": "symmetric:1.5"},
             "Parameter `noise` should be KIND:RATE with a rate in [0, 1], as in symmetric:0.5. "
             "Found `noise = 'symmetric:1.5'`.",

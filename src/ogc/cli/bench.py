@@ -46,7 +46,11 @@ class RunOptions:
     ] = None
     changes: Annotated[
         list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting. Makes a trial run too; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting; may be repeated. Makes a trial run too, unless it is a parameter of your own loss.",
+        ),
     ] = field(default_factory=list)
     ilsvrc: shared.Ilsvrc = None
 

@@ -113,6 +113,8 @@ class OGC(Loss):
         require(isinstance(every, int) and every >= 1, "every", "an integer of at least 1", every)
         require(isinstance(queue_size, int) and queue_size >= 4, "queue_size", "an integer of at least 4", queue_size)
         require(process_group is not True, "process_group", "a process group, None or False", process_group)
+        if isinstance(base, type):
+            raise ValueError(f"OGC needs a loss, not its class. To fix this, pass {base.__name__}().")
         loss = by_name(base)() if isinstance(base, str) else base
         if not isinstance(loss, Pointwise):
             names = ", ".join(f'"{name}"' for name in CLIPPABLE)
@@ -251,6 +253,7 @@ class OGC(Loss):
         last, device = Solution.unpack(state.solution), state.solution.device
         moved = cast(Schedule, self.threshold)(state.steps.to(device), last.tau)
         tau = torch.as_tensor(moved, dtype=last.tau.dtype, device=device).clamp(TAU_MIN, self.slopes.steepest)
+        tau = torch.where(tau.isnan(), last.tau, tau)
         last.p0.copy_(self.slopes.on(device).p0_at(tau))
         last.tau.copy_(tau)
         state.thresholds.copy_(state.solution[:2, None].expand_as(state.thresholds))

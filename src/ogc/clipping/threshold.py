@@ -123,6 +123,12 @@ def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
             "it is clipped already: use that loss by itself."
         )
     at, value = base.at(-torch.log(p)), base.value(p)
+    for name, found in (("value(p)", value), ("at(H)", at)):
+        if found.shape != p.shape:
+            raise ValueError(
+                f"`{type(base).__name__}.{name}` should return one number per sample, of shape {tuple(p.shape)}. Found "
+                f"{tuple(found.shape)}."
+            )
     if not torch.allclose(at, value, rtol=1e-4):
         worst = int(((at - value).abs() / (1e-8 + 1e-4 * value.abs())).argmax())
         raise ValueError(

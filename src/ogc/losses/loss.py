@@ -49,6 +49,11 @@ class Loss(nn.Module, ABC):
 
     def reduce(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
         """Drop ignored samples, weight the others by class, and reduce: (N, ...) -> () or (N, ...)."""
+        if losses.shape != labels.shape:  # a mean, for example, would be divided by N once more
+            raise ValueError(
+                f"{type(self).__name__} should return one loss per sample, of shape {tuple(labels.shape)}. Found "
+                f"{tuple(losses.shape)}."
+            )
         return self.combine(losses, self.shares(labels, num_classes, losses.dtype))
 
     def shares(self, labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor | float:

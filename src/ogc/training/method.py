@@ -173,7 +173,8 @@ def build(
     except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) or own_loss(method) is None:
             raise
-        raise ValueError(f"{name} cannot be constructed: {first_line(error, with_type=True)}") from error
+        hint = " Give its parameters default values." if isinstance(error, TypeError) else ""
+        raise ValueError(f"{name} cannot be constructed: {first_line(error, with_type=True)}{hint}") from error
     if rule == "ogc":
         return OGC(base, optimizer, **rest)
     if rule == "linear":
@@ -188,6 +189,8 @@ def check(method: str, parameters: Iterable[str] = ()) -> None:
     name, plus, rule = split(method)
     if (own_loss(method) is None and name not in LOSSES) or (plus and rule not in RULES):
         near = f" Did you mean ce+{method}?" if method in RULES else did_you_mean(method, METHODS)
+        if "=" in method:
+            near = " Here, settings of a method are given with --set, as in --set q=0.7."
         raise ValueError(f"There is no method named {method!r}.{near} Choose from {', '.join(METHODS)}.")
     taken = takes(method)
     for parameter in parameters:

@@ -202,6 +202,8 @@ def override(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
         there = [*Recipe.model_fields, *methods.takes(method)]
         alias = ALIASES.get(unknown[0])
         near = f" Did you mean {alias}?" if alias else did_you_mean(unknown[0], there)
+        if unknown[0] in methods.takes("ce+ogc"):
+            near = " It belongs to methods with OGC, such as ce+ogc."
         raise ValueError(f"There is no parameter {unknown[0]!r}.{near} Choose from {', '.join(there)}.")
     listed = fields.pop("parameters", {})
     require(isinstance(listed, Mapping), "parameters", "numbers by name", listed)
