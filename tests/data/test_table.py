@@ -491,6 +491,14 @@ def test_decimal_commas_are_encoded_the_same_way_in_training_and_later(tmp_path)
     assert kinds == {"number", "category"}
 
 
+def test_values_of_a_later_file_that_are_no_dates_are_reported(tmp_path):
+    days = [f"2026-01-{day:02}" for day in range(1, 21)]
+    path = write(tmp_path / "x.csv", ["day,y", *(f"{day},{'ab'[i % 2]}" for i, day in enumerate(days))])
+    test = write(tmp_path / "t.csv", ["day,y", "2026-02-01,a", "soon,b"])
+    with pytest.warns(UserWarning, match=r"Column `day` of .*t\.csv`: 1 of 2 values is not a date: `soon` in row 2"):
+        table(path, "y", test=test)
+
+
 def test_decimal_commas_in_a_known_column_of_numbers_are_replaced_in_any_file(tmp_path):
     path = write(tmp_path / "x.csv", ["x;y", *(f"{i},5;{'ab'[i % 2]}" for i in range(20))])
     test = write(tmp_path / "t.csv", ["x;y", "1,5;a", "unknown;b"])

@@ -374,6 +374,17 @@ def test_only_started_runs_get_a_report(monkeypatch):
     assert written == [Path("a/seed-0")]
 
 
+def test_changed_label_file_is_named_on_resuming():
+    y = np.arange(40) % 2
+    np.save("x.npy", np.random.default_rng(0).normal(size=(40, 3)))
+    np.save("y.npy", y)
+    assert train("x.npy", "--labels", "y.npy", "--epochs", 1, "--out", "run").exit_code == 0
+    y[:2] = 1, 0
+    np.save("y.npy", y)
+    message = f"`{Path('y.npy').absolute()}` has changed since run was trained (labels of train). Restore it"
+    assert fails(train("--resume", "run"), 1, message)
+
+
 def test_failed_resume_prints_only_the_error():
     X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
     np.savez("x.npz", X=X, y=y)

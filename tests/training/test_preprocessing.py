@@ -78,6 +78,9 @@ def test_run_of_a_version_with_other_rules_for_columns_resumes(tmp_path, monkeyp
     train(jobs_of([tmp_path / "run"]), resume=True)
     assert Preprocessing.read(tmp_path / "run") == before
     assert len(Predictor.load(tmp_path / "run").predict(path)) == 90
+    train([table_job(source, tmp_path / "new")])
+    kinds = [job.data[0].encoder.columns["x"].kind for job in jobs_of([tmp_path / "run", tmp_path / "new"])]
+    assert kinds == ["category", "number"], "each run keeps its own encoding"
     path.write_text(path.read_text().replace("x,z", "x,w"))
     with pytest.raises(ValueError, match=r"x\.csv` has no column `z`, which the network is trained on\."):
         jobs_of([tmp_path / "run"])
