@@ -53,6 +53,8 @@ def test_mean_deviation_and_difference():
     assert found.difference == pytest.approx(0.75)
     assert found.show(found.ours) == "82.00±1.00"
     assert found.show(found.averaged) == "84.00±1.00"
+    [nearly] = runs("cifar10", "ce", "symmetric:0.2", 81.249)
+    assert "+0.00" in markdown(fill(TABLES["cifar10"], [nearly])), "not -0.00"
 
 
 def test_one_run_has_no_deviation():

@@ -297,4 +297,4 @@ def difference(entry: Entry) -> Shown:
     if entry.difference is None:
         return Shown("")
     style = NOT_ACCURACY.get(entry.measure, ".2f")
-    return Shown(f"{entry.difference:+{style}}", off=entry.verdict in ("above", "below"))
+    return Shown(f"{entry.difference:+z{style}}", off=entry.verdict in ("above", "below"))
