@@ -205,6 +205,22 @@ def test_suggestions_are_doubtful_only_if_there_are_many_and_their_scores_overla
     assert not doubtful(150, 2.0), "few"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "limit"),
+    [
+        ([0.2, 0.959, 0.97, 0.98], 0.95),
+        ([0.6, 1.0, 1.0, 1.0], 0.99),  # a rounded 1.0 would leave out some that are as certain
+        ([0.999, 1.0, 1.0, 1.0], None),
+        ([0.5, 0.5, 0.5, 0.5], None),
+        ([], None),
+    ],
+)
+def test_suggested_limit_keeps_at_least_half_and_leaves_something_out(wrong, limit):
+    one = torch.ones(len(wrong), dtype=torch.int64)
+    issues = Issues(one.bool(), one * 0.1, one * 0, one, torch.tensor(wrong), one.float(), 2)
+    assert Findings("t", list(map(str, wrong)), ("x", "y"), issues).limit == limit
+
+
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 

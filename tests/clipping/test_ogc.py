@@ -402,6 +402,8 @@ def test_a_learning_rate_of_nan_does_not_move_tau(rule):
 def test_a_class_in_place_of_a_loss_is_refused():
     with pytest.raises(ValueError, match=r"^OGC needs a loss, not its class\. To fix this, pass GCE\(\)\.$"):
         OGC(losses.GCE)
+    with pytest.raises(ValueError, match=r"^OGC needs a pointwise loss.* Found CrossEntropyLoss\.$"):
+        OGC(torch.nn.CrossEntropyLoss)
 
 
 def test_nan_from_a_schedule_keeps_the_last_tau():

@@ -1,6 +1,7 @@
 """Losses of p alone: value, slope and `at` agree, and a custom loss needs only `value`."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -140,8 +141,10 @@ def test_losses_must_have_one_value_per_sample():
     for loss in (MeanCE(), Mean()):
         with pytest.raises(ValueError, match=r"should return one loss per sample, of shape \(\d+,\)\. Found \(\)\."):
             loss(*batch())
-    with pytest.raises(ValueError, match=r"`MeanCE\.value\(p\)` should return one number per sample"):
-        OGC(MeanCE())
+    with_slope = type("Sloped", (losses.CrossEntropy,), {"slope": lambda self, p: (1 / p).mean()})()
+    for loss, formula in ((MeanCE(), "MeanCE.value(p)"), (with_slope, "Sloped.slope(p)")):
+        with pytest.raises(ValueError, match=rf"`{re.escape(formula)}` should return one number per sample"):
+            OGC(loss)
 
 
 class Doubled:
@@ -162,6 +165,8 @@ def test_formulas_of_a_mixin_or_of_an_abstract_base_are_kept():
     for base in ((Doubled, Pointwise), (WithoutValue,)):
         loss = type("TwiceCE", base, {"value": lambda self, p: -2 * torch.log(p)})()
         assert (type(loss).slope, type(loss).at) == (Doubled.slope, Doubled.at)
+        other = type("Brier", (type(loss),), {"value": lambda self, p: (1 - p) ** 2 / 2})()
+        assert (type(other).slope, type(other).at) == (Pointwise.slope, Pointwise.at)
 
 
 def test_subclass_with_the_same_value_inherits_slope_and_at():

@@ -247,7 +247,9 @@ def test_settings_may_follow_the_method(calls):
     result = train("digits", "--method", "gce:epochs=2", "--epochs", "5")
     assert fails(result, 2, "Parameter `--method` should be without epochs, which is given as an option.")
     for method in ("gce:q=0.8:q=0.5", "gce:method=ce"):
-        assert fails(train("digits", "--method", method), 2, "should be METHOD:KEY=VALUE with each KEY once.")
+        assert fails(
+            train("digits", "--method", method), 2, "should be METHOD:KEY=VALUE with each KEY once, and without method."
+        )
 
 
 @pytest.mark.parametrize(

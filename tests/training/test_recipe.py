@@ -132,7 +132,7 @@ def test_recipe_has_the_name_of_its_key(name):
             {"method": "ce", "epsilon": 1.0},
             "There is no parameter 'epsilon'. It belongs to methods with OGC, such as ce+ogc.",
         ),
-        ({"method": "gce:q=0.7"}, "no method named 'gce:q=0.7'. Here, settings of a method are given with --set"),
+        ({"method": "gce:q=0.7"}, "no method named 'gce:q=0.7'. Give settings of a method by themselves, as in --set"),
         (
             {"noise": "symmetric:1.5"},
             "Parameter `noise` should be KIND:RATE with a rate in [0, 1], as in symmetric:0.5. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,13 @@ class Findings:
     def unreliable(self) -> str | None:
         """Why the estimated noise rate cannot be trusted; ``None`` if it can."""
         return why_unreliable(self.surveys, self.unlearned, len(self.issues))
+
+    @property
+    def limit(self) -> float | None:
+        """A limit for P(wrong) that keeps at least the more certain half of the issues; ``None`` if it keeps all."""
+        wrong = self.issues.wrong_probability[self.issues.is_label_issue].double()
+        limit = min(math.floor(100 * float(wrong.median())) / 100, 0.99) if len(wrong) else 0.0
+        return limit if bool((wrong < limit).any()) else None
 
     @property
     def doubtful(self) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -323,11 +322,9 @@ def _next_steps(folder: Path, findings: Findings, console: Console) -> None:
         fixed = shlex.join(["ogc", "audit", "apply", str(folder), "--copy", f"{path.name}-fixed"])
         say(console, f"To copy the folder with all suggestions applied: {fixed}")
     say(console, "To apply only those that you accept on the review page, add --decisions with the exported file.")
-    wrong = findings.issues.wrong_probability[findings.issues.is_label_issue].double()
-    limit = min(math.floor(100 * float(wrong.median())) / 100, 0.99) if len(wrong) else 1.0
-    count = int((wrong >= limit).sum())  # at least half of them
-    if count < len(wrong):
-        kept = f"the {count:,} of {len(wrong):,} suggestions"
+    if (limit := findings.limit) is not None:
+        wrong = findings.issues.wrong_probability[findings.issues.is_label_issue].double()
+        kept = f"the {int((wrong >= limit).sum()):,} of {len(wrong):,} suggestions"
         say(console, f"To apply only {kept} with a P(wrong) of at least {limit}, add --accept-above {limit}.")
 
 

@@ -113,14 +113,14 @@ class OGC(Loss):
         require(isinstance(every, int) and every >= 1, "every", "an integer of at least 1", every)
         require(isinstance(queue_size, int) and queue_size >= 4, "queue_size", "an integer of at least 4", queue_size)
         require(process_group is not True, "process_group", "a process group, None or False", process_group)
-        if isinstance(base, type):
+        if isinstance(base, type) and issubclass(base, Pointwise):
             raise ValueError(f"OGC needs a loss, not its class. To fix this, pass {base.__name__}().")
         loss = by_name(base)() if isinstance(base, str) else base
         if not isinstance(loss, Pointwise):
             names = ", ".join(f'"{name}"' for name in CLIPPABLE)
             raise ValueError(
                 f"OGC needs a pointwise loss, one that depends on the given label's probability alone: {names} or a "
-                f"subclass of ogc.losses.Pointwise. Found {type(loss).__name__}."
+                f"subclass of ogc.losses.Pointwise. Found {(loss if isinstance(loss, type) else type(loss)).__name__}."
             )
         trainable = [name for name, value in loss.named_parameters() if value.requires_grad]
         if trainable:

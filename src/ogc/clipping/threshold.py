@@ -114,6 +114,13 @@ def solve_threshold(base: Pointwise, mixture: Mixture, target: Tensor | float) -
 
 def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
     """Raise ValueError if the slope does not fall strictly as p rises, or if it is not the derivative of ``value``."""
+    at, value = base.at(-torch.log(p)), base.value(p)
+    for name, found in (("value(p)", value), ("at(H)", at), ("slope(p)", slope)):
+        if found.shape != p.shape:
+            raise ValueError(
+                f"`{type(base).__name__}.{name}` should return one number per sample, of shape {tuple(p.shape)}. Found "
+                f"{tuple(found.shape)}."
+            )
     stuck = slope.diff() <= 0
     if bool(stuck.any()) or not bool(((slope > 0) & slope.isfinite()).all()):
         where = f" fall near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else " stay above 0"
@@ -122,13 +129,6 @@ def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
             f"gradient of {type(base).__name__}({base.extra_repr()}) does not{where}. If it is constant, as for MAE, "
             "it is clipped already: use that loss by itself."
         )
-    at, value = base.at(-torch.log(p)), base.value(p)
-    for name, found in (("value(p)", value), ("at(H)", at)):
-        if found.shape != p.shape:
-            raise ValueError(
-                f"`{type(base).__name__}.{name}` should return one number per sample, of shape {tuple(p.shape)}. Found "
-                f"{tuple(found.shape)}."
-            )
     if not torch.allclose(at, value, rtol=1e-4):
         worst = int(((at - value).abs() / (1e-8 + 1e-4 * value.abs())).argmax())
         raise ValueError(

@@ -188,8 +188,8 @@ def with_points(
     """
     if path.suffix.lower() in PARQUET or delimiter_of(path) != ";":
         return columns
-    known = {} if encoder is None else {name: column.kind == "number" for name, column in encoder.columns.items()}
-    known |= {name: False for name in as_found if name is not None}
+    known = {name: False for name in as_found if name is not None}
+    known |= {} if encoder is None else {name: column.kind == "number" for name, column in encoder.columns.items()}
     return {name: _with_points(column, known.get(name)) for name, column in columns.items()}
 
 

@@ -31,9 +31,12 @@ class Pointwise(Loss):
         """Do not inherit ``slope`` and ``at`` from a class with another ``value``, to which they do not belong."""
         super().__init_subclass__(**arguments)
         for name in ("slope", "at"):
-            owner = next(each for each in cls.__mro__ if name in vars(each))
-            value = getattr(owner, "value", cls.value)  # a mixin may have none
-            if value is not cls.value and not getattr(value, "__isabstractmethod__", False):
+            formula = getattr(cls, name)
+            users = [
+                each for each in cls.__mro__[1:] if getattr(each, name, None) is formula and hasattr(each, "value")
+            ]
+            values = [each.value for each in users if not getattr(each.value, "__isabstractmethod__", False)]
+            if any(value is not cls.value for value in values):
                 setattr(cls, name, getattr(Pointwise, name))
 
     @abstractmethod

@@ -6,6 +6,7 @@ A custom loss is ``my_loss.py:MyLoss``. If it is a ``Pointwise``, it can be clip
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -107,7 +108,12 @@ class Method(NamedTuple):
             text,
         )
         keys = [key for key, _, _ in pairs]
-        require(len({"method", *keys}) == 1 + len(keys), "method", "METHOD:KEY=VALUE with each KEY once", text)
+        require(
+            len({"method", *keys}) == 1 + len(keys),
+            "method",
+            "METHOD:KEY=VALUE with each KEY once, and without method",
+            text,
+        )
         return cls(name, {key: value for key, _, value in pairs})
 
     @property
@@ -173,7 +179,7 @@ def build(
     except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) or own_loss(method) is None:
             raise
-        hint = " Give its parameters default values." if isinstance(error, TypeError) else ""
+        hint = " Give its parameters default values." if " required " in str(error) else ""
         raise ValueError(f"{name} cannot be constructed: {first_line(error, with_type=True)}{hint}") from error
     if rule == "ogc":
         return OGC(base, optimizer, **rest)
@@ -189,8 +195,8 @@ def check(method: str, parameters: Iterable[str] = ()) -> None:
     name, plus, rule = split(method)
     if (own_loss(method) is None and name not in LOSSES) or (plus and rule not in RULES):
         near = f" Did you mean ce+{method}?" if method in RULES else did_you_mean(method, METHODS)
-        if "=" in method:
-            near = " Here, settings of a method are given with --set, as in --set q=0.7."
+        if re.search(r":\w+=[^:/]*$", method):
+            near = " Give settings of a method by themselves, as in --set q=0.7."
         raise ValueError(f"There is no method named {method!r}.{near} Choose from {', '.join(METHODS)}.")
     taken = takes(method)
     for parameter in parameters:

@@ -201,4 +201,4 @@ def unsettled(points: Sequence[Point]) -> bool:
     if not points or points[-1].epoch > EARLY:
         return False
     last = [point.disagreement for point in points[-LAST:] if 2 * point.epoch >= points[-1].epoch]
-    return 2 * points[-1].epoch < EARLY or len(last) < 2 or last[-1] < SETTLED * max(last)
+    return 2 * points[-1].epoch < EARLY or last[-1] < SETTLED * max(last)
