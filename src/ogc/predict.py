@@ -245,7 +245,7 @@ class Predictor:
         if extra := [name for name in rows if name not in known]:
             warnings.warn(f"Ignored columns that the run was not trained on: {few(extra)}.", stacklevel=4)
         for name, column in encoder.columns.items():
-            check_values(name, column, rows[name], where)
+            check_values(name, column, rows[name], where, stacklevel=4)
         count = len(next(iter(rows.values())))
         id = id if id is not None or encoder.id not in rows else encoder.id
         ids = [str(number) for number in range(1, count + 1)] if id is None else [cell or "" for cell in rows[id]]

@@ -495,8 +495,18 @@ def test_values_of_a_later_file_that_are_no_dates_are_reported(tmp_path):
     days = [f"2026-01-{day:02}" for day in range(1, 21)]
     path = write(tmp_path / "x.csv", ["day,y", *(f"{day},{'ab'[i % 2]}" for i, day in enumerate(days))])
     test = write(tmp_path / "t.csv", ["day,y", "2026-02-01,a", "soon,b"])
-    with pytest.warns(UserWarning, match=r"Column `day` of .*t\.csv`: 1 of 2 values is not a date: `soon` in row 2"):
+    with pytest.warns(
+        UserWarning, match=r"Column `day` of .*t\.csv`: 1 of 2 values is not a date: `soon` in row 2"
+    ) as found:
         table(path, "y", test=test)
+    assert found[0].filename == __file__, "the line of the caller"
+
+
+def test_note_on_values_that_are_no_numbers_points_at_the_caller(tmp_path):
+    path = write(tmp_path / "x.csv", ["x,y", "unknown,a", *(f"{i},{'ab'[i % 2]}" for i in range(30))])
+    with pytest.warns(UserWarning, match=r"Column `x` of .*x\.csv`: 1 of 31 values is not a number") as found:
+        table(path, "y")
+    assert found[0].filename == __file__
 
 
 def test_decimal_commas_in_a_known_column_of_numbers_are_replaced_in_any_file(tmp_path):

@@ -304,7 +304,13 @@ def is_missing(cell: Cell) -> bool:
 
 
 def check_values(
-    name: str, column: Column, cells: Sequence[Cell], where: str, numbers: Sequence[int] | None = None
+    name: str,
+    column: Column,
+    cells: Sequence[Cell],
+    where: str,
+    numbers: Sequence[int] | None = None,
+    *,
+    stacklevel: int,
 ) -> None:
     """Warn about values that cannot be encoded. Raise ``ValueError`` if none of the numbers or dates can be.
 
@@ -325,7 +331,7 @@ def check_values(
     else:
         expected = "among the training categories" if category else f"{column.kind}s"
         sentence = f"{share} are not {expected}, for example {first}. They count as missing."
-    warnings.warn(f"Column `{name}` of {where}: {sentence}", stacklevel=5)
+    warnings.warn(f"Column `{name}` of {where}: {sentence}", stacklevel=stacklevel + 1)
 
 
 def _present(cells: Sequence[Cell]) -> Iterator[tuple[int, str]]:

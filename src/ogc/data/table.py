@@ -107,13 +107,13 @@ def table(
             f"`{path}` has no column to learn from. Expected numbers, categories, dates or text besides `{label}`. "
             f"Found {encoder.use or 'no other column'}."
         )
-    features = _encoded(encoder, rows, numbers, path)
+    features = _encoded(encoder, rows, numbers, path, stacklevel=2)
 
     def other(file: Path) -> Dataset:
         part = read(file, as_found=aside, encoder=encoder)
         _require_columns(part, (label, *encoder.columns), file)
         part, numbers = _labelled(part, label, file, skip_bad)
-        encoded = _encoded(encoder, part, numbers, file)
+        encoded = _encoded(encoder, part, numbers, file, stacklevel=3)
         warn_of_same_rows(encoded, file, features, path)
         given, ids = indices(part, label, numbers, file), _ids(part, id, numbers)
         known = None if true is None or true not in part else indices(part, true, numbers, file)
@@ -121,7 +121,9 @@ def table(
 
     whole = Dataset(features, given, class_names, ids, truth)
     sets = {"val": whole.subset(held_out)} if share else {}
-    sets |= {name: other(Path(file)) for name, file in (("val", val_file), ("test", test)) if file is not None}
+    for name, file in (("val", val_file), ("test", test)):
+        if file is not None:
+            sets[name] = other(Path(file))
     return replace(whole.subset(keep), encoder=encoder), sets
 
 
@@ -131,12 +133,12 @@ def _require_columns(rows: Table, names: Sequence[str], path: Path) -> None:
         raise ValueError(f"`{path}` has no {columns} {few(absent)}, which the network is trained on.")
 
 
-def _encoded(encoder: Encoder, rows: Table, numbers: Sequence[int], path: Path) -> Tensor:
+def _encoded(encoder: Encoder, rows: Table, numbers: Sequence[int], path: Path, *, stacklevel: int) -> Tensor:
     """Encode rows, and warn about values that are not the numbers or dates they should be."""
     _require_columns(rows, list(encoder.columns), path)
     for name, column in encoder.columns.items():
         if column.kind != "category":  # where rare values are expected
-            check_values(name, column, rows[name], f"`{path}`", numbers)
+            check_values(name, column, rows[name], f"`{path}`", numbers, stacklevel=stacklevel + 1)
     return encoder.features(rows)
 
 
