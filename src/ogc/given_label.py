@@ -30,36 +30,33 @@ def widest_float(device: torch.device) -> torch.dtype:
 def require_tensors(logits: Tensor, labels: Tensor) -> None:
     if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
         raise ValueError(
-            f"Expected tensors, logits first. Found {type(logits).__name__} and {type(labels).__name__}. Convert NumPy "
-            "arrays with torch.as_tensor."
+            f"Expected tensors, logits first. Found {type(logits).__name__} and {type(labels).__name__}. "
+            "Convert NumPy arrays with torch.as_tensor."
         )
 
 
 def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Check shapes and types. Return logits as float32 (or float64, if they are) and labels as int64."""
     require_tensors(logits, labels)
+    alike = logits.dim() > 1 and logits.shape[1] != 1 and logits.shape[:1] + logits.shape[2:] == labels.shape
+    if not (alike and logits.is_floating_point()) or labels.is_floating_point() or labels.is_complex():
+        raise ValueError(_problem_of(logits, labels))
+    return logits if logits.dtype == torch.float64 else logits.float(), labels.long()
+
+
+def _problem_of(logits: Tensor, labels: Tensor) -> str:
+    found = f"Found logits {tuple(logits.shape)} of {logits.dtype}, labels {tuple(labels.shape)} of {labels.dtype}."
     if _is_single_logit(logits, labels):
-        raise ValueError(
-            "Logits should have one column per class, two or more. Found a single logit per sample: logits "
-            f"{tuple(logits.shape)} and labels {tuple(labels.shape)} of type {labels.dtype}. For two classes use two "
-            "logits: end the network with `nn.Linear(features, 2)` and call `criterion(logits, labels)` with int64 "
-            "labels 0 and 1 of shape (N,). To keep a network with a single logit, as for nn.BCEWithLogitsLoss, add a "
-            "logit of 0 for class 0: `z = logits.flatten(); criterion(torch.stack([torch.zeros_like(z), z], 1), "
-            "labels.flatten().long())`."
+        return (
+            f"Logits should have two columns or more, one per class. {found} For two classes, end the network with "
+            "nn.Linear(features, 2) and use int64 labels of shape (N,). To keep a single logit, pass "
+            "torch.stack([0 * z, z], 1) with z = logits.flatten()."
         )
     if labels.is_floating_point() or labels.is_complex():
-        raise ValueError(
-            "Labels should be class indices of an integer type; soft labels (probabilities, mixup, label smoothing) "
-            f"have no single given label to judge. Found labels of type {labels.dtype} and shape {tuple(labels.shape)}."
-        )
+        return f"Labels should be class indices of an integer type; soft labels are not supported. {found}"
     if not logits.is_floating_point():
-        raise ValueError(f"Logits should be of a floating-point type. Found {logits.dtype}.")
-    if logits.dim() < 2 or logits.shape[:1] + logits.shape[2:] != labels.shape:
-        raise ValueError(
-            "Logits should have the shape (N, C, d1, ...) and labels (N, d1, ...). "
-            f"Found logits {tuple(logits.shape)} and labels {tuple(labels.shape)}."
-        )
-    return logits if logits.dtype == torch.float64 else logits.float(), labels.long()
+        return f"Logits should be of a floating-point type. {found}"
+    return f"Logits should have the shape (N, C, d1, ...) and labels (N, d1, ...). {found}"
 
 
 def _is_single_logit(logits: Tensor, labels: Tensor) -> bool:

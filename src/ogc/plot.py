@@ -109,16 +109,16 @@ def histogram(criterion: nn.Module, *, path: str | Path | None = None) -> Figure
     :param path: a file to write too: .png, .svg or .pdf.
     """
     ogc = _ogc(criterion)
-    if ogc.threshold is not None:
+    if not ogc.samples_needed:
         raise ValueError(
-            f"This OGC has nothing to draw a histogram of: threshold={type(ogc.threshold).__name__} moves tau without "
+            f"This OGC has nothing to draw a histogram of: {ogc.rule} moves tau without "
             "a queue of cross entropies. Leave out `threshold`, or draw tau with ogc.plot.history."
         )
     if record_of(ogc).mixture is None:
         raise ValueError(
             f"OGC has not fitted its two normals yet: it saw {int(ogc.seen):,} samples in {int(ogc.steps):,} steps of "
-            f"training, and fits at the first update after {ogc._fewest:,} samples. Train for more steps first, with "
-            "the criterion in training mode."
+            f"training, and fits at the first update after {ogc.samples_needed:,} samples. Train for more steps first, "
+            "with the criterion in training mode."
         )
     _require_matplotlib()
     return _written(figure_of(lambda axes: draw_queue(axes, ogc)), path)

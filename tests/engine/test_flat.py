@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from ogc.engine import kernels
+from ogc.kernels import sgd
 from ogc.engine.flat import Flat
 from ogc.models import build
 from ogc.training.run import Run
@@ -55,7 +55,7 @@ def test_blocks_cover_every_weight_once() -> None:
     flat = Flat(small_run())
     touched = torch.zeros_like(flat.weight)
     for parameter, start, at, count in flat.blocks.tolist():
-        assert (start % kernels.ALIGNED, at % kernels.ALIGNED, count % kernels.ALIGNED) == (0, 0, 0)
+        assert (start % sgd.ALIGNED, at % sgd.ALIGNED, count % sgd.ALIGNED) == (0, 0, 0)
         assert at == flat.offsets[parameter] + start
         assert (at < flat.n_low) == (at + count <= flat.n_low), "a block is all low or all high"
         touched[at : at + count] += 1
@@ -67,7 +67,7 @@ def test_gradients_match_the_order_of_memory() -> None:
     gradients = [torch.randn(value.shape) for value in flat.params]
     ordered = flat.in_memory_order(gradients)
     for i, (gradient, part) in enumerate(zip(gradients, ordered, strict=True)):
-        assert part.numel() % kernels.ALIGNED == 0
+        assert part.numel() % sgd.ALIGNED == 0
         memory = torch.as_strided(part, (part.numel(),), (1,))
         padded = F.pad(memory, (flat.offsets[i], flat.weight.numel() - flat.offsets[i] - memory.numel()))
         assert torch.equal(flat.view(padded, i), gradient)

@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from ogc.data import Dataset
-from ogc.engine import graphs, kernels
+from ogc import kernels
+from ogc.engine import graphs
+from ogc.kernels.record import record_step
+from ogc.kernels.sgd import BLOCK, sgd_step
 from ogc.training import RECIPES, Job, NonFinite, override
 from ogc.training.ranks import Ranks
 from ogc.training.stopping import Stop
@@ -131,9 +134,9 @@ def test_sgd_kernel_matches_torch(nesterov: bool, clip_norm: float | None, avera
     optimizer.step()
     expected_average = average.lerp(parameter.detach(), 0.01) if averages else average.clone()
 
-    starts = range(0, n_low, kernels.BLOCK)
-    rows = [*((0, s, s, min(kernels.BLOCK, n_low - s)) for s in starts), (1, 0, n_low, n - n_low)]
-    kernels.sgd(
+    starts = range(0, n_low, BLOCK)
+    rows = [*((0, s, s, min(BLOCK, n_low - s)) for s in starts), (1, 0, n_low, n - n_low)]
+    sgd_step(
         weight=weight,
         momentum=momentum,
         average=average if averages else None,
@@ -160,7 +163,7 @@ def test_record_step() -> None:
     H, predicted, losses = torch.full((50,), torch.nan), torch.full((50,), -1), torch.zeros(7)
     stats, average_stats = torch.randn(1500), torch.randn(1500)
     expected: Tensor = average_stats.lerp(stats, 0.01)
-    kernels.record_step(
+    record_step(
         logits=logits,
         rows=rows,
         loss=torch.tensor(3.5),

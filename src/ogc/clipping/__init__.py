@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from .default_rule import Default
 from .mixture import Mixture, fit_mixture
 from .ogc import OGC
 from .ratio import noisy_to_clean_ratio
-from .schedules import EMA, Fixed, Linear
+from .rules import EMA, Fixed, Linear, Paper, Relative
 from .threshold import solve_threshold
 
-__all__ = ["EMA", "OGC", "Fixed", "Linear", "Mixture", "fit_mixture", "noisy_to_clean_ratio", "solve_threshold"]
+__all__ = [
+    "EMA",
+    "OGC",
+    "Default",
+    "Fixed",
+    "Linear",
+    "Mixture",
+    "Paper",
+    "Relative",
+    "fit_mixture",
+    "noisy_to_clean_ratio",
+    "solve_threshold",
+]

@@ -52,6 +52,24 @@ def push_by_scatter(queue: Tensor, seen: Tensor, H: Tensor) -> None:
     seen.add_(count)
 
 
+class Backlog:
+    """Batches that have not been queued yet: in eager mode on a CPU they wait, because one push of all is cheaper."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Tensor, Tensor]] = []
+        self.samples = 0
+
+    def append(self, H: Tensor, labels: Tensor) -> None:
+        self.batches.append((H, labels))
+        self.samples += len(H)
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Return all waiting H and labels in order, (N,) each, and forget them."""
+        H, labels = zip(*self.batches, strict=True)
+        self.batches, self.samples = [], 0
+        return (torch.cat(H), torch.cat(labels)) if len(H) > 1 else (H[0], labels[0])
+
+
 def newest(queue: Tensor, seen: int, count: int) -> Tensor:
     """Return the last ``count`` samples, in any order; on the CPU."""
     size = queue.numel() - 1

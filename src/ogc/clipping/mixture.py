@@ -8,23 +8,15 @@ float64.
 from __future__ import annotations
 
 import math
+import operator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..given_label import widest_float
-
-LLOYD_STEPS = 10
-EM_STEPS = 10
-TOLERANCE = 1e-3
-"""EM stops once the mean log likelihood changes by less."""
-VARIANCE_ADDED = 1e-3
-"""Added to each variance."""
-TINY = 10 * torch.finfo(torch.float64).eps
-"""Added to the size of each component, so that an empty one does not divide by zero."""
-SAME_MEAN = 1e-6
-"""Two means closer than this are one value: rounding errors decide which of them is the smaller one."""
+from ..kernels.constants import EM_STEPS, LLOYD_STEPS, SAME_MEAN, TINY, TOLERANCE, VARIANCE_ADDED
 
 
 class Mixture(NamedTuple):
@@ -84,14 +76,13 @@ def fit(H: Tensor) -> tuple[Mixture, bool]:
     A fit is degenerate if both normals have the same mean or if one of them has fewer than two samples.
     """
     H = H.to(torch.float64)
-    squares = H * H
-    responsibility = k_means(H)
-    clean, noisy = m_step(H, squares, 1 - responsibility), m_step(H, squares, responsibility)
-    likelihood = -math.inf
+    powers = torch.stack([torch.ones_like(H), H, H * H])
+    means, likelihood = powers.mean(1).tolist(), -math.inf
+    clean, noisy = m_step(powers, k_means(powers))
     for _ in range(EM_STEPS):
         before = likelihood
-        likelihood, responsibility = e_step(H, clean, noisy)
-        clean, noisy = m_step(H, squares, 1 - responsibility), m_step(H, squares, responsibility)
+        likelihood, responsibility = e_step(powers, means, clean, noisy)
+        clean, noisy = m_step(powers, responsibility)
         if abs(likelihood - before) < TOLERANCE:
             break
     if clean.mean > noisy.mean:
@@ -101,20 +92,20 @@ def fit(H: Tensor) -> tuple[Mixture, bool]:
     return Mixture(*torch.tensor(numbers, dtype=torch.float64).unbind()), degenerate
 
 
-def k_means(H: Tensor) -> Tensor:
-    """Split H in two by Lloyd's algorithm, from the minimum and the maximum: (Q,) -> (Q,), 1 in the upper cluster."""
+def k_means(powers: Tensor) -> Tensor:
+    """Split H in two by Lloyd's algorithm, from the minimum and the maximum: (3, Q) -> (Q,), 1 in the upper cluster."""
+    H, ones_and_H = powers[1], powers[:2]
     low, high = (end.item() for end in torch.aminmax(H))
-    total = H.sum().item()
+    (count, total), upper = ones_and_H.sum(1).tolist(), torch.empty_like(H)
     for _ in range(LLOYD_STEPS):
-        upper = (H > (low + high) / 2).to(H.dtype)
-        size = upper.sum().item()
-        if size in (0, len(H)):  # all values are equal
+        torch.gt(H, (low + high) / 2, out=upper)
+        size, above = (ones_and_H @ upper).tolist()
+        if size in (0, count):  # all values are equal
             return upper
-        centres, above = (low, high), (H @ upper).item()
-        low, high = (total - above) / (len(H) - size), above / size
+        centres, low, high = (low, high), (total - above) / (count - size), above / size
         if (low, high) == centres:
             return upper
-    return (H > (low + high) / 2).to(H.dtype)
+    return torch.gt(H, (low + high) / 2, out=upper)
 
 
 class Normal(NamedTuple):
@@ -124,21 +115,30 @@ class Normal(NamedTuple):
     mean: float
     var: float
 
-    def log_density(self, H: Tensor) -> Tensor:
-        """log(weight N(H; mean, var)) without the constant -log(2 pi) / 2: (Q,) -> (Q,)."""
-        return (H - self.mean).square().div_(-2 * self.var).add_(math.log(self.weight) - math.log(self.var) / 2)
+    @property
+    def log_density(self) -> tuple[float, float, float]:
+        """a, b, c of log(weight N(H; mean, var)) = a + b H + c H^2, without the constant -log(2 pi) / 2."""
+        a = math.log(self.weight) - math.log(self.var) / 2 - self.mean**2 / (2 * self.var)
+        return a, self.mean / self.var, -1 / (2 * self.var)
 
 
-def e_step(H: Tensor, clean: Normal, noisy: Normal) -> tuple[float, Tensor]:
-    """Return the mean log likelihood, up to a constant, and P(noisy | H): (Q,) -> float, (Q,)."""
-    log_clean, log_noisy = clean.log_density(H), noisy.log_density(H)
-    log_both = torch.logaddexp(log_clean, log_noisy)
-    return log_both.mean().item(), torch.exp(log_noisy - log_both)
+def e_step(powers: Tensor, means: list[float], clean: Normal, noisy: Normal) -> tuple[float, Tensor]:
+    """Return the mean log likelihood, up to a constant, and P(noisy | H): (3, Q), their means -> float, (Q,)."""
+    of_clean = clean.log_density
+    difference = [n - c for n, c in zip(noisy.log_density, of_clean, strict=True)]
+    log_odds = powers.T @ torch.tensor(difference, dtype=torch.float64)
+    likelihood = sum(map(operator.mul, of_clean, means)) + F.softplus(log_odds).mean().item()
+    return likelihood, torch.sigmoid(log_odds)
 
 
-def m_step(H: Tensor, squares: Tensor, responsibility: Tensor) -> Normal:
-    """Fit one normal to H, weighted by P(normal | H): (Q,), H^2 (Q,), (Q,) -> Normal."""
-    size = responsibility.sum().item() + TINY
-    mean = (responsibility @ H).item() / size
-    var = (responsibility @ squares).item() / size - mean**2 + VARIANCE_ADDED
-    return Normal(size / len(H), mean, var)
+def m_step(powers: Tensor, responsibility: Tensor) -> tuple[Normal, Normal]:
+    """Fit the clean and the noisy normal to H, given P(noisy | H): (3, Q), (Q,) -> Normal, Normal."""
+    return _moments(powers, 1 - responsibility), _moments(powers, responsibility)
+
+
+def _moments(powers: Tensor, responsibility: Tensor) -> Normal:
+    """Fit one normal to H, weighted by P(normal | H): (3, Q), (Q,) -> Normal."""
+    size, total, squares = (powers @ responsibility).tolist()
+    size += TINY
+    mean = total / size
+    return Normal(size / powers.shape[1], mean, squares / size - mean**2 + VARIANCE_ADDED)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ..given_label import H_MAX, H_MIN
+from ..kernels.constants import GRID
 from ..losses import Pointwise
 from .mixture import Mixture
-
-GRID = 1000
 
 
 def grid() -> Tensor:

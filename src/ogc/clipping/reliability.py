@@ -7,47 +7,50 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from .state import UNRELIABLE_SEPARATION
+from ..kernels.constants import UNRELIABLE_SEPARATION
 
 if TYPE_CHECKING:
     from .ogc import OGC
 
 UNRELIABLE_UPDATES = 32
 """Consecutive unreliable updates after which to warn."""
+FEW_NOISY = 0.05
+"""Below this share of noisy samples, it is no problem that nothing is clipped."""
 
 
 def find_problem(criterion: OGC) -> str | None:
     """Return a warning if the two normals have been hard to tell apart for long, or if nothing is ever clipped."""
-    steps, unreliable = int(criterion.steps), int(criterion.unreliable)
-    if steps < UNRELIABLE_UPDATES * criterion.every:
+    if not criterion.samples_needed or int(criterion.steps) < UNRELIABLE_UPDATES * criterion.every:
         return None
-    if why := frozen_group(criterion):
-        return why
-    mixture, tau = criterion.mixture, float(criterion.tau)
-    share = float(mixture.noisy_weight)
-    if unreliable >= UNRELIABLE_UPDATES:
-        return (
-            f"OGC: for {unreliable} updates the clean and the noisy normal have been hard to tell apart (separation "
-            f"{float(mixture.separation):.2f} < {UNRELIABLE_SEPARATION:g}, overlap {float(mixture.overlap):.2f}), so "
-            f"tau ({tau:.3g}) and noise_probability are based on a poor fit. The share of noisy samples: "
-            f"{describe_history(criterion.history[1], steps, '.0%')}. If it fell, wrong labels may have been "
-            "memorised: train for fewer epochs or use a smaller network. If it was always small, the labels may be "
-            "clean. Otherwise the noise may be heavy or depend on the input."
-        )
-    never_clipped = not (criterion.history[0] < criterion.slopes.steepest).any()
-    if criterion.rule in ("epsilon", "paper") and share >= 0.05 and never_clipped:
-        name = "epsilon" if criterion.epsilon0 is None else "epsilon0"
-        return (
-            f"OGC: nothing has been clipped in {steps:,} steps, although {share:.0%} of the samples look noisy: even "
-            f"unclipped, their gradients are less than 1 + epsilon times as large as those of clean samples. Leave out "
-            f"{name} to use the default rule, or lower it."
-        )
-    return None
+    return frozen_group(criterion) or _poor_fit(criterion) or _never_clipped(criterion)
+
+
+def _poor_fit(criterion: OGC) -> str | None:
+    if (unreliable := int(criterion.unreliable)) < UNRELIABLE_UPDATES:
+        return None
+    mixture, shares = criterion.mixture, describe_history(criterion.history[1], int(criterion.steps), ".0%")
+    return (
+        f"OGC: for {unreliable} updates the clean and the noisy normal have been hard to tell apart (separation "
+        f"{float(mixture.separation):.2f} < {UNRELIABLE_SEPARATION:g}, overlap {float(mixture.overlap):.2f}). Share of "
+        f"noisy samples: {shares}. If it fell, wrong labels may have been memorised: train for fewer epochs or use a "
+        "smaller network. If it was always small, the labels may be clean."
+    )
+
+
+def _never_clipped(criterion: OGC) -> str | None:
+    if (parameter := criterion.rule.parameter) is None or (criterion.history[0] < criterion.slopes.steepest).any():
+        return None
+    if not (share := float(criterion.mixture.noisy_weight)) >= FEW_NOISY:
+        return None
+    return (
+        f"OGC: nothing has been clipped in {int(criterion.steps):,} steps, although {share:.0%} of the samples look "
+        f"noisy. Lower {parameter}, or leave it out to use the default rule."
+    )
 
 
 def frozen_group(criterion: OGC) -> str | None:
     """Return a warning if the learning rate that OGC follows is always 0, although other parameters are trained."""
-    optimizer = criterion._optimizer() if criterion.follow_lr and criterion.threshold is None else None
+    optimizer = criterion.optimizer if criterion.rule.follow_lr else None
     if optimizer is None or float(criterion.highest_lr) > 0:
         return None
     if not any(float(group["lr"]) > 0 for group in optimizer.param_groups[1:]):

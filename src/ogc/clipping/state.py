@@ -10,13 +10,8 @@ import torch
 from torch import Tensor
 
 from ..given_label import P_MIN, widest_float
-from .default_rule import MOST_CLASSES
+from ..kernels.constants import MOST_CLASSES, OCTAVES, UNRELIABLE_SEPARATION
 from .mixture import Mixture
-
-UNRELIABLE_SEPARATION = 2.0
-"""Below this separation the two normals are hard to tell apart."""
-OCTAVES = 32
-"""Columns of the history. Column i holds the last update in steps 2^i to 2^(i + 1) - 1."""
 
 
 class Solution(NamedTuple):
@@ -32,15 +27,9 @@ class Solution(NamedTuple):
         p0, tau, *mixture = packed.unbind()
         return cls(p0, tau, Mixture(*mixture))
 
-    @staticmethod
-    def pack(p0: float, tau: float, mixture: Mixture | None = None) -> Tensor:
-        """Make the contents of the buffer ``solution``: -> (7,) of float64; NaN without a mixture."""
-        fitted = [math.nan] * len(Mixture._fields) if mixture is None else [float(number) for number in mixture]
-        return torch.tensor([p0, tau, *fitted], dtype=torch.float64)
-
 
 class State(NamedTuple):
-    """The buffers that a step writes."""
+    """The buffers that a step writes, in the order of the kernel's arguments."""
 
     queue: Tensor  # (Q + 1,) float32, see loss_queue
     seen: Tensor  # () int64: samples queued so far
@@ -49,12 +38,12 @@ class State(NamedTuple):
     unreliable: Tensor  # () int64: consecutive updates whose normals are hard to tell apart
     solution: Tensor  # (7,) float64: a packed Solution
     highest_lr: Tensor  # () float64: highest learning rate so far
-    by_class: Tensor  # (2, MOST_CLASSES) int64: samples since the last update, and those better than a guess
-    thresholds: Tensor  # (2, MOST_CLASSES) float64: f_c p0, not clamped, and tau of each class; see default_rule
+    rule_state: Tensor  # the rule's own; for the default rule (2, MOST_CLASSES) int64
+    thresholds: Tensor  # (2, MOST_CLASSES) float64: p0, not clamped, and tau of each class
     history: Tensor  # (2, OCTAVES) float64: tau and noisy_weight at the last update before each power of two steps
 
     @classmethod
-    def initial(cls, queue_size: int, steepest: float) -> State:
+    def initial(cls, queue_size: int, steepest: float, rule_state: Tensor) -> State:
         """Make an empty queue and an unclipped solution, whose tau is the steepest slope of the loss."""
 
         def counter() -> Tensor:
@@ -66,9 +55,9 @@ class State(NamedTuple):
             steps=counter(),
             degenerate=counter(),
             unreliable=counter(),
-            solution=Solution.pack(P_MIN, steepest),
+            solution=torch.tensor([P_MIN, steepest, *[math.nan] * len(Mixture._fields)], dtype=torch.float64),
             highest_lr=torch.zeros((), dtype=torch.float64),
-            by_class=torch.zeros(2, MOST_CLASSES, dtype=torch.int64),
+            rule_state=rule_state,
             thresholds=torch.tensor([[P_MIN], [steepest]], dtype=torch.float64).repeat(1, MOST_CLASSES),
             history=torch.full((2, OCTAVES), math.nan, dtype=torch.float64),
         )
@@ -84,14 +73,16 @@ class State(NamedTuple):
                 buffer.copy_(updated)
 
     def accept(self, p0: float, tau: float, mixture: Mixture) -> None:
-        """Write a solution that all classes share, on the CPU."""
-        self.solution.copy_(Solution.pack(p0, tau, mixture))
+        """Write the result of an update, with thresholds that all classes share. On the CPU."""
+        numbers = [p0, tau, *(number.item() for number in mixture)]
+        self.solution.copy_(torch.tensor(numbers, dtype=torch.float64))
+        self.share_thresholds()
+        self.unreliable.fill_(int(self.unreliable) + 1 if mixture.separation < UNRELIABLE_SEPARATION else 0)
+        self.history[:, octave(int(self.steps))] = torch.tensor([tau, numbers[-1]], dtype=torch.float64)
+
+    def share_thresholds(self) -> None:
+        """Write p0 and tau of the solution to the thresholds of all classes, on any device."""
         self.thresholds.copy_(self.solution[:2, None].expand_as(self.thresholds))
-        if mixture.separation < UNRELIABLE_SEPARATION:
-            self.unreliable.add_(1)
-        else:
-            self.unreliable.zero_()
-        self.history[:, octave(int(self.steps))] = torch.tensor([tau, float(mixture.noisy_weight)], dtype=torch.float64)
 
 
 def octave(step: int) -> int:

@@ -21,14 +21,10 @@ import torch
 from torch import Tensor
 
 from ..given_label import P_MIN
+from ..kernels.constants import GRID, LOGIT_MAX, LOGIT_STEP, TABLE, TINY
 from ..losses import Pointwise
-from .mixture import TINY, Mixture
-from .ratio import GRID, grid, normal_weights
-
-LOGIT_MAX = math.log((1 - P_MIN) / P_MIN)
-TABLE = 65536
-"""Intervals of the table of slopes over the logit of p. Its inverse is accurate to about 1e-8, near 0 and 1 too."""
-LOGIT_STEP = 2 * LOGIT_MAX / TABLE
+from .mixture import Mixture
+from .ratio import grid, normal_weights
 
 
 class Slopes:
@@ -73,27 +69,31 @@ class Slopes:
         clean = normal_weights(self.H, mixture.clean_mean, mixture.clean_var)
         noisy = normal_weights(self.H, mixture.noisy_mean, mixture.noisy_var)
         d = noisy - target * clean
-        beyond = d.flip(0).cumsum(0).flip(0)  # sum of d_i from here to the end, the derivative of D
-        D = torch.cumsum(self.width * beyond, 0)
-        if D[-1] < 0:
+        beyond = d.flip(0).cumsum_(0).flip(0)  # sum of d_i from here to the end, the derivative of D
+        D = torch.cumsum(beyond.mul_(self.width), 0)
+        if D[-1].item() < 0:
             return P_MIN, self.steepest
-        right = min(max(int((D < 0).sum()), 1), GRID - 1)
+        right = min(max(int(torch.count_nonzero(D < 0)), 1), GRID - 1)
         (D0, D1), (slope0, slope1) = D[right - 1 : right + 1].tolist(), self.slope[right - 1 : right + 1].tolist()
         part = min(max(-D0 / (D1 - D0 + TINY), 0.0), 1.0)
         tau = slope0 + (slope1 - slope0) * part
-        return self.p0_at(torch.tensor(tau, dtype=torch.float64)).item(), tau
+        return self.p0_at(tau), tau
 
-    def p0_at(self, tau: Tensor) -> Tensor:
-        """Return the p0 with slope(p0) = tau, in [P_MIN, 1 - P_MIN], elementwise, on any device.
+    def p0_at(self, tau: float) -> float:
+        """Return the p0 with slope(p0) = tau, in [P_MIN, 1 - P_MIN]. Log slope is interpolated over the logit of p."""
+        right = min(max(int(torch.searchsorted(self.table, tau)), 1), TABLE)
+        low, high = map(math.log, self.table[right - 1 : right + 1].tolist())
+        part = min(max((math.log(tau) - low) / (high - low), 0.0), 1.0)
+        return 1 / (1 + math.exp((right - 1 + part) * LOGIT_STEP - LOGIT_MAX))
 
-        Log slope is interpolated over the logit of p.
-        """
+    def p0_on_device(self, tau: Tensor) -> Tensor:
+        """Do the same as :meth:`p0_at` for a tensor on any device, without a host read: () -> ()."""
         right = torch.searchsorted(self.table, tau).clamp(1, TABLE)
         low, high = torch.log(torch.take(self.table, right - 1)), torch.log(torch.take(self.table, right))
         part = ((torch.log(tau) - low) / (high - low)).clamp(0, 1)
         return torch.sigmoid(LOGIT_MAX - (right - 1 + part) * LOGIT_STEP)
 
-    def at(self, p: float) -> float:
+    def slope_at(self, p: float) -> float:
         """Return the slope at p, by the same interpolation. On the CPU."""
         place = (LOGIT_MAX - math.log(p / (1 - p))) / LOGIT_STEP
         left = min(max(int(place), 0), TABLE - 1)
@@ -114,31 +114,28 @@ def solve_threshold(base: Pointwise, mixture: Mixture, target: Tensor | float) -
 
 def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
     """Raise ValueError if the slope does not fall strictly as p rises, or if it is not the derivative of ``value``."""
-    at, value = base.at(-torch.log(p)), base.value(p)
-    for name, found in (("value(p)", value), ("at(H)", at), ("slope(p)", slope)):
+    name, at, value = type(base).__name__, base.at(-torch.log(p)), base.value(p)
+    for formula, found in (("value(p)", value), ("at(H)", at), ("slope(p)", slope)):
         if found.shape != p.shape:
             raise ValueError(
-                f"`{type(base).__name__}.{name}` should return one number per sample, of shape {tuple(p.shape)}. Found "
+                f"`{name}.{formula}` should return one number per sample, of shape {tuple(p.shape)}. Found "
                 f"{tuple(found.shape)}."
             )
     stuck = slope.diff() <= 0
     if bool(stuck.any()) or not bool(((slope > 0) & slope.isfinite()).all()):
-        where = f" fall near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else " stay above 0"
+        where = f"fall near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else "stay above 0"
         raise ValueError(
-            "OGC needs a loss whose gradient falls strictly as p rises, so that there is a p0 for every tau. The "
-            f"gradient of {type(base).__name__}({base.extra_repr()}) does not{where}. If it is constant, as for MAE, "
-            "it is clipped already: use that loss by itself."
+            f"OGC needs a loss whose gradient falls strictly as p rises. That of {name}({base.extra_repr()}) does not "
+            f"{where}. A loss with a constant gradient, such as MAE, needs no clipping."
         )
-    if not torch.allclose(at, value, rtol=1e-4):
-        worst = int(((at - value).abs() / (1e-8 + 1e-4 * value.abs())).argmax())
+    _require_equal(f"{name}.at(H)", at, "value(p) at H = -log p", value, p)
+    _require_equal(f"{name}.slope(p)", slope, "|d value/dp|", Pointwise.slope(base, p), p)
+
+
+def _require_equal(name: str, found: Tensor, rule: str, expected: Tensor, p: Tensor) -> None:
+    if not torch.allclose(found, expected, rtol=1e-4):
+        worst = int(((found - expected).abs() / (1e-8 + 1e-4 * expected.abs())).argmax())
         raise ValueError(
-            f"`{type(base).__name__}.at(H)` should be `value(p)` at H = -log p. At p = {float(p[worst]):.3g} it is "
-            f"{float(at[worst]):.6g}, but `value` is {float(value[worst]):.6g}."
-        )
-    derived = Pointwise.slope(base, p)
-    if not torch.allclose(derived, slope, rtol=1e-4):
-        worst = int(((derived - slope).abs() / slope).argmax())
-        raise ValueError(
-            f"`{type(base).__name__}.slope` should be |d value/dp|. At p = {float(p[worst]):.3g} it is "
-            f"{float(slope[worst]):.6g}, but the gradient of `value` is {float(derived[worst]):.6g}."
+            f"`{name}` should be {rule}, which at p = {float(p[worst]):.3g} is {float(expected[worst]):.6g}. "
+            f"Found {float(found[worst]):.6g}."
         )

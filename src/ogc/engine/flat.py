@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..kernels import sgd
 from ..training.run import Run
-from . import kernels
 
 
 class Flat:
@@ -29,7 +29,7 @@ class Flat:
             for p in module.parameters(recurse=False)
         }
         named = sorted(run.network.named_parameters(), key=lambda item: id(item[1]) not in casts)
-        sizes = [-(-value.numel() // kernels.ALIGNED) * kernels.ALIGNED for _, value in named]  # rounded up
+        sizes = [-(-value.numel() // sgd.ALIGNED) * sgd.ALIGNED for _, value in named]  # rounded up
         self.offsets = [0, *accumulate(sizes[:-1])]
         self.names = [name for name, _ in named]
         self.params = [value for _, value in named]
@@ -38,9 +38,9 @@ class Flat:
         self.short = torch.zeros(self.n_low, device=device, dtype=torch.bfloat16)
         self.average = None if run.average is None else torch.zeros_like(self.weight)
         rows = [
-            (i, start, offset + start, min(kernels.BLOCK, size - start))
+            (i, start, offset + start, min(sgd.BLOCK, size - start))
             for i, (offset, size) in enumerate(zip(self.offsets, sizes, strict=True))
-            for start in range(0, size, kernels.BLOCK)
+            for start in range(0, size, sgd.BLOCK)
         ]
         self.blocks = torch.tensor(rows, dtype=torch.int32, device=device)
         self.pointers = torch.zeros(len(named), dtype=torch.int64, device=device)
@@ -92,6 +92,6 @@ class Flat:
         """Return the gradients in the memory layout of their weights, padding included. Nearly all have it already."""
         like = [torch.channels_last if gradient.dim() == 4 else torch.contiguous_format for gradient in gradients]
         laid = [gradient.contiguous(memory_format=order) for gradient, order in zip(gradients, like, strict=True)]
-        gaps = [-gradient.numel() % kernels.ALIGNED for gradient in gradients]
+        gaps = [-gradient.numel() % sgd.ALIGNED for gradient in gradients]
         whole = [F.pad(part.flatten(), (0, gap)) if gap else part for part, gap in zip(laid, gaps, strict=True)]
         return [part.clone() if part.data_ptr() % 16 else part for part in whole]  # a slice of another tensor

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from .. import kernels
 from .._files import first_line
-from ..clipping.backends.cuda import LARGEST
+from ..kernels.ogc_step import LARGEST_QUEUE
 from ..training.history import Watch
 from ..training.ranks import Ranks
 from ..training.run import Job, NonFinite, Run
 from ..training.stopping import Stop
-from . import kernels
 from .lane import Lane, Ready
 
 
@@ -27,10 +27,10 @@ def unsupported_reason(jobs: Sequence[Job], device: torch.device, ranks: Ranks) 
     """Return why the engine does not support these jobs; ``None`` if it does."""
     if device.type != "cuda":
         return "there is no GPU"
-    if not kernels.HAVE_TRITON:
-        return "Triton is not installed"
     if torch.version.hip is not None:
         return "the GPU is not from NVIDIA"
+    if not kernels.HAVE_TRITON:
+        return "Triton is not installed"
     if ranks.size > 1:
         return "there are several processes"
     for job in jobs:
@@ -44,8 +44,8 @@ def unsupported_reason(jobs: Sequence[Job], device: torch.device, ranks: Ranks) 
             return "gradients are accumulated"
         if not all(value.requires_grad for value in (job.network.parameters() if job.network else ())):
             return "some weights of the network are frozen"
-        if job.recipe.parameters.get("queue_size", 0) > LARGEST:
-            return f"the queue of OGC is larger than {LARGEST:,}"
+        if job.recipe.parameters.get("queue_size", 0) > LARGEST_QUEUE:
+            return f"the queue of OGC is larger than {LARGEST_QUEUE:,}"
     return None
 
 

@@ -17,6 +17,8 @@ from torch.func import functional_call
 
 from ..clipping import OGC
 from ..data.augment import Statistics
+from ..kernels.record import record_step
+from ..kernels.sgd import sgd_step
 from ..models.resnet import ResNet
 from ..training import checkpoint
 from ..training.evaluate import EvaluationSet, precision
@@ -24,7 +26,6 @@ from ..training.feed import Plan
 from ..training.history import Watch
 from ..training.ranks import Ranks
 from ..training.run import Run, Snapshot, decay_at
-from . import kernels
 from .flat import Flat
 
 CHUNK = 64  # maximum number of steps in the tables
@@ -131,7 +132,7 @@ class Lane:
         self.gradients = flat.in_memory_order(torch.autograd.grad(loss, list(weights.values())))
         if not torch.cuda.is_current_stream_capturing():
             self.write_gradient_addresses()
-        kernels.record_step(
+        record_step(
             logits=logits.detach().contiguous(),
             rows=rows,
             loss=loss.detach(),
@@ -144,7 +145,7 @@ class Lane:
             average_stats=flat.average_stats,
             rates=self.rates,
         )
-        kernels.sgd(
+        sgd_step(
             weight=flat.weight,
             momentum=flat.momentum,
             average=flat.average,

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 def never_fitted(criterion: OGC) -> str | None:
     """Return a warning if training was too short for OGC to clip anything, or ``None``."""
-    if criterion.threshold is not None or not bool(criterion.mixture.noisy_weight.isnan()):
+    if not criterion.samples_needed or not bool(criterion.mixture.noisy_weight.isnan()):
         return None
     return frozen_group(criterion) or (
-        f"OGC clipped nothing: it saw {int(criterion.seen):,} samples in {int(criterion.steps):,} steps. It fits "
-        f"once its queue has {criterion._fewest:,} samples, at a step that is a multiple of "
-        f"{criterion._period(int(criterion.steps))}. Lower `queue_size` and `every`, or train for longer."
+        f"OGC clipped nothing: it saw {int(criterion.seen):,} samples in {int(criterion.steps):,} steps. It fits once "
+        f"its queue has {criterion.samples_needed:,} samples, at a step that is a multiple of "
+        f"{criterion.rule.period(int(criterion.steps), criterion.every)}. Lower `queue_size` and `every`, or train "
+        "for longer."
     )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .._files import checked_fields
 from .._require import require
 from .._tensors import part_of, read_tensors, write_tensors
+from ..clipping.rules import choose_rule
 from ..losses import CLIPPABLE, LOSSES, Pointwise
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def write(classifier: OGCClassifier, path: Path) -> None:
         "dtype": classifier.classes_.dtype.str,
         "widths": [layer.out_features for layer in layers[:-1]],  # as built: the parameters may have changed since
         "base": _describe(criterion.base),
-        "epsilon": criterion.epsilon,
+        "epsilon": getattr(criterion.rule, "epsilon", None),
         "weight_decay": optimizer.param_groups[0]["weight_decay"],
         "criterion": criterion.get_extra_state(),
         **{name: getattr(classifier, name) for name in FACTS if hasattr(classifier, name)},
@@ -90,7 +91,7 @@ def _restore(kind: type[Kind], tensors: dict[str, Tensor], facts: dict[str, Any]
             setattr(found, name, tensors[name].numpy())
     found._rng = tensors["rng"]
     found._build(facts["widths"], _loss(facts["base"]), queue_size=facts["criterion"]["queue_size"])
-    found.criterion_.epsilon = facts["epsilon"]
+    found.criterion_.set_rule(choose_rule(epsilon=facts["epsilon"]))
     found._optimizer.param_groups[0]["weight_decay"] = facts["weight_decay"]
     found._rng = tensors["rng"]  # building the network has advanced it
     found.network_.load_state_dict(part_of(tensors, "network"))

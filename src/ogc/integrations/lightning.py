@@ -117,12 +117,12 @@ def _prefixed(module: LightningModule, separator: str) -> dict[str, OGC]:
 
 def _attach(criterion: OGC, name: str, optimizers: list[torch.optim.Optimizer]) -> None:
     """Attach the optimizer, unless one of them is attached already. One from an earlier ``fit`` does not count."""
-    attached = criterion._optimizer()
+    attached = criterion.optimizer
     if not optimizers or any(attached is not None and attached.param_groups is o.param_groups for o in optimizers):
         return
     if len(optimizers) == 1:
         criterion.attach(optimizers[0])
-    elif criterion.follow_lr and criterion.threshold is None:
+    elif criterion.rule.follow_lr:
         raise ValueError(
             f"There are {len(optimizers)} optimizers, and `{name}` can follow the learning rate of one: call "
             f"`self.{name}.attach(optimizer)` in `configure_optimizers`, or pass follow_lr=False to OGC."

@@ -24,6 +24,7 @@ from torch.func import functional_call
 from .._extras import extra
 from .._require import require
 from ..clipping import OGC
+from ..clipping.rules import choose_rule
 from ..losses import CLIPPABLE, Pointwise
 from ..models import mlp
 from ..rival_label import MAY_BE_RIGHT, almost_all, margin, unlearned
@@ -287,8 +288,11 @@ class OGCClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _reconnect(self) -> None:
         """Reattach the optimizer, which a copy of the criterion loses, and apply changed parameters."""
         self.criterion_.attach(self._optimizer)
-        self.criterion_.epsilon, self._optimizer.param_groups[0]["weight_decay"] = self.epsilon, self.weight_decay
-        self.criterion_._has_warned = True  # with clean labels the normals are hard to tell apart, which is fine
+        rule = choose_rule(epsilon=self.epsilon)
+        if rule != self.criterion_.rule:
+            self.criterion_.set_rule(rule)
+        self._optimizer.param_groups[0]["weight_decay"] = self.weight_decay
+        self.criterion_.warns = False  # with clean labels the normals are hard to tell apart, which is fine
 
     def _step(self, inputs: Tensor, labels: Tensor, lr: float) -> Tensor:
         self._optimizer.param_groups[0]["lr"] = lr

@@ -29,7 +29,7 @@ LOSSES: dict[str, type[Loss]] = {
 CLIPPABLE = ("ce", "fl", "gce", "sce", "taylor_ce", "js")  # those that OGC accepts
 
 
-def by_name(name: str) -> type[Loss]:
+def loss_class(name: str) -> type[Loss]:
     """Return the class of a loss by its name in LOSSES. Raise ``ValueError`` for an unknown name."""
     require_known("loss named", name, LOSSES)
     return LOSSES[name]
@@ -51,7 +51,7 @@ __all__ = [
     "PHuberCE",
     "Pointwise",
     "TaylorCE",
-    "by_name",
     "clipped",
     "clipped_slope",
+    "loss_class",
 ]

@@ -27,7 +27,7 @@ def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float,
     """
     H0 = -torch.log(p0) if isinstance(p0, Tensor) else -math.log(p0)
     p = torch.exp(-H) if p is None else p
-    return base.at(H.clamp(max=H0)) + torch.where(H > H0, tau * (p0 - p), 0.0)
+    return base.at(H.clamp(max=H0)) + (tau * (p0 - p)).masked_fill(H <= H0, 0.0)
 
 
 def clipped_slope(base: Pointwise, p: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:

@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 from .._require import did_you_mean, require, require_known
-from ..engine.norm_act import NormAct
 from .mlp import mlp
+from .norm_act import NormAct
 from .resnet import ResNet, resnet18, resnet18_cifar, resnet20_cifar, resnet34_cifar, resnet50
 
 NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {

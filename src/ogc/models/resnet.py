@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._require import require
-from ..engine.norm_act import NormAct
+from .norm_act import NormAct
 
 Pair = tuple[Tensor, Tensor]
 

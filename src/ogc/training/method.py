@@ -18,7 +18,7 @@ import torch
 from .._files import first_line
 from .._require import did_you_mean, require
 from ..clipping import EMA, OGC, Linear
-from ..clipping.default_rule import FEWEST
+from ..clipping.default_rule import SAMPLES_NEEDED
 from ..losses import CLIPPABLE, LOSSES, Loss
 from .own_loss import OwnLoss, try_out
 
@@ -140,7 +140,7 @@ def criterion(
         own.load(recipe.method_sha256)
     parameters = dict(recipe.parameters)
     if samples is not None and by_default(recipe.method, parameters):
-        parameters["queue_size"] = min(int(parameters["queue_size"]), max(samples, FEWEST))
+        parameters["queue_size"] = min(int(parameters["queue_size"]), max(samples, SAMPLES_NEEDED))
     loss = build(recipe.method, parameters, optimizer=optimizer, total_steps=total_steps)
     if own is not None and not isinstance(loss, OGC):
         try_out(loss, str(own), classes)

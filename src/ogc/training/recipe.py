@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from .._require import counted, did_you_mean, require, require_known
-from ..clipping.default_rule import FEWEST, period
+from ..clipping.default_rule import SAMPLES_NEEDED, Default
 from ..models import TIMM, check_name
 from ..noise.by_kind import Kind
 from . import method as methods
@@ -247,7 +247,7 @@ def never_clips(recipe: Recipe, *, samples: int, batch: int, steps: int) -> str 
         return None
     queue, every = (int(recipe.parameters[name]) for name in ("queue_size", "every"))
     if methods.by_default(recipe.method, recipe.parameters):
-        queue, every = min(queue, FEWEST), period(1, every)
+        queue, every = min(queue, SAMPLES_NEEDED), Default().period(1, every)
     total = recipe.epochs * steps
     calls = total * recipe.accumulate
     if every * math.ceil(queue * recipe.accumulate / (batch * every)) <= calls:

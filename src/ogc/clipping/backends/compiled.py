@@ -7,6 +7,7 @@ knows, by the key of the criterion, so that neither of them is compiled into a g
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from ...given_label import check_input, pick_quietly
 from ..state import State
-from . import step_kernels
+from . import cuda
 
 if TYPE_CHECKING:
     from ..ogc import OGC
@@ -32,11 +33,11 @@ def key_of(criterion: OGC) -> Tensor:
     return torch.tensor(key)
 
 
-def forward(criterion: OGC, logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
+def traced_loss(criterion: OGC, logits: Tensor, labels: Tensor, learns: bool) -> Tensor:
     """Trace a step: the operator for Algorithm 1, lines 4 to 12, then the loss, line 13."""
     checked, labels = check_input(logits, labels)
     if learns:
-        observe(logits.detach(), labels, *criterion._state(), criterion._key)
+        observe(logits.detach(), labels, *criterion.state(), criterion.key)
     return criterion.reduce(criterion.per_sample(checked, labels), labels, checked.shape[1])
 
 
@@ -48,12 +49,14 @@ def _observe(logits: Tensor, labels: Tensor, *state_and_key: Any) -> None:
     """
     *buffers, key = state_and_key
     criterion, state = criteria[int(key)], State(*buffers)
-    kernels = step_kernels(criterion, logits, labels)
-    if kernels is not None:
-        kernels.update_state(criterion, state, logits, labels)
+    rule = cuda.step_rule(criterion, logits, labels)
+    if rule is not None:
+        cuda.run_step(criterion, rule, state, logits, labels, with_loss=False)
         return
     log_p = F.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=1)
-    criterion._learn(pick_quietly(log_p, labels, criterion.ignore_index), labels, logits.shape[1], state)
+    H = pick_quietly(log_p, labels, criterion.ignore_index)
+    H = torch.where(labels == criterion.ignore_index, math.nan, H)
+    criterion.learn(H, labels, logits.shape[1], state)
 
 
 # mode="reduce-overhead" would otherwise record the learning rate of the first step in its CUDA graph

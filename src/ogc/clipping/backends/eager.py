@@ -19,26 +19,28 @@ if TYPE_CHECKING:
     from ..ogc import OGC
 
 
-def clipped_loss(criterion: OGC, logits: Tensor, labels: Tensor, log_p: Tensor, H: Tensor) -> Tensor:
+def eager_loss(
+    criterion: OGC, logits: Tensor, labels: Tensor, log_p: Tensor, H: Tensor, share: Tensor | float
+) -> Tensor:
     """Return the reduced loss clipped at the criterion's current tau: (N, C, ...), (N, ...) -> () or (N, ...).
 
     :param logits: argument of the criterion.
     :param labels: checked, of type int64.
     :param log_p: log softmax of the logits; overwritten.
     :param H: -log p of the given labels.
+    :param share: factor of each sample in the reduced loss.
     """
     differentiable = torch.is_grad_enabled() and logits.requires_grad
     with torch.no_grad():
         num_classes = log_p.shape[1]
-        share = criterion.shares(labels, num_classes, H.dtype)
         p0, tau = criterion.p0_and_tau(H, labels, num_classes)
         p = torch.exp(-H)
         value = criterion.combine(clipped(criterion.base, H, p0, tau, p=p), share)
         if not differentiable:
             return value
-        pull = (share * (p * clipped_slope(criterion.base, p, p0, tau))).unsqueeze(1)
+        pull = clipped_slope(criterion.base, p, p0, tau).mul_(p).mul_(share).unsqueeze_(1)
         label = labels if isinstance(share, float) else labels.clamp(0, num_classes - 1)  # pull is 0 if ignored
-        gradient = log_p.exp_().mul_(pull).scatter_add_(1, label.unsqueeze(1), -pull)
+        gradient = log_p.exp_().mul_(pull).scatter_add_(1, label.unsqueeze(1), pull.neg_())
     return with_gradient(criterion, logits, labels, value, gradient, p0, tau)
 
 

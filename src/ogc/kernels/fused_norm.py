@@ -1,4 +1,4 @@
-"""relu(bn(x) + residual) on CUDA, in two kernels forward and two backward. norm_act.py has the torch version.
+"""relu(bn(x) + residual) on CUDA, in two kernels forward and two backward. models/norm_act.py has the torch version.
 
 A channels-last tensor is a matrix, x: (M, C) with M = N H W. Each direction is a reduction over rows, which leaves
 P partial results per channel, and a pass that adds and uses them. Arithmetic is float32, and every sum has a
@@ -14,19 +14,25 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from .norm_act import NormAct
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU builds of torch come without it
-    triton = None
+from ._triton import tl, triton
 
 PROGRAMS, STEP, COLUMNS, WARPS = 2, 128, 32, 8
 """Programs per multiprocessor and their block sizes, the fastest of forty settings on an H200 (docs/log.md).
 
 Each thread loads 16 bytes at a time. Few programs are best, since each leaves a partial result that all others read.
 """
+
+
+class Norm(NamedTuple):
+    """Parameters and running statistics of a batch norm."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    var: Tensor
+    momentum: float
+    eps: float
+    training: bool
 
 
 class Cut(NamedTuple):
@@ -47,15 +53,14 @@ def cut(M: int, C: int, processors: int) -> Cut:
     return Cut(rows, (triton.cdiv(M, rows), blocks), {"STEP": step, "COLUMNS": columns, "num_warps": WARPS})
 
 
-def serves(module: NormAct, x: Tensor, residual: Tensor | None) -> bool:
+def serves(x: Tensor, residual: Tensor | None, norm: Norm) -> bool:
     """Return True if the kernels support this call: dense channels-last input, and batch statistics or no gradient."""
     return (
         triton is not None
         and x.is_cuda
-        and torch.version.hip is None
         and x.device.index == torch.cuda.current_device()
-        and (module.training or not torch.is_grad_enabled())
-        and module.weight.dtype == torch.float32
+        and (norm.training or not torch.is_grad_enabled())
+        and norm.weight.dtype == torch.float32
         and x.dtype in (torch.float16, torch.bfloat16, torch.float32)
         and x.is_contiguous(memory_format=torch.channels_last)
         and x.shape[1] < x.numel() < 2**31  # one row has no variance; indices have 32 bits
@@ -68,15 +73,14 @@ def _alike(x: Tensor, other: Tensor) -> bool:
     return same and other.is_contiguous(memory_format=torch.channels_last)
 
 
-def norm_act(module: NormAct, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> tuple[Tensor, Tensor]:
-    """Compute ``module.fork(x, residual, act=act)``. Requires :func:`serves`."""
-    if module.training:
-        return _NormAct.apply(x, residual, module.weight, module.bias, module, act)  # type: ignore[no-any-return]
+def norm_act(x: Tensor, residual: Tensor | None, norm: Norm, *, act: bool) -> tuple[Tensor, Tensor]:
+    """Compute relu(bn(x) + residual) twice, for two paths whose gradients are added. Requires :func:`serves`."""
+    if norm.training:
+        return _NormAct.apply(x, residual, norm.weight, norm.bias, norm, act)  # type: ignore[no-any-return]
     (M, C, part), y = _matrix(x), torch.empty_like(x)
-    running = module.running_mean, module.running_var
     _apply[part.grid](
-        x, residual, y, module.weight, module.bias, *running, *running, None, M, C, part.rows, 0, 0.0, module.eps,
-        FINISHED=True, ACT=act, PARTS=1, **part.sizes,
+        x, residual, y, norm.weight, norm.bias, norm.mean, norm.var, norm.mean, norm.var, None, M, C, part.rows, 0,
+        0.0, norm.eps, FINISHED=True, ACT=act, PARTS=1, **part.sizes,
     )  # fmt: skip
     return y, y
 
@@ -84,7 +88,7 @@ def norm_act(module: NormAct, x: Tensor, residual: Tensor | None = None, *, act:
 class _NormAct(Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, module: NormAct, act: bool
+        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, norm: Norm, act: bool
     ) -> tuple[Tensor, Tensor]:
         M, C, part = _matrix(x)
         P = part.grid[0]
@@ -92,8 +96,8 @@ class _NormAct(Function):
         partial = x.new_empty(2, P, C, dtype=torch.float32)
         _moments[part.grid](x, partial, M, C, part.rows, P, **part.sizes)
         _apply[part.grid](
-            x, residual, y, weight, bias, mean, rstd, module.running_mean, module.running_var, partial,
-            M, C, part.rows, P, module.momentum or 0.0, module.eps,
+            x, residual, y, weight, bias, mean, rstd, norm.mean, norm.var, partial,
+            M, C, part.rows, P, norm.momentum, norm.eps,
             FINISHED=False, ACT=act, PARTS=_parts(P), **part.sizes,
         )  # fmt: skip
         # With a residual, the sign of the result is not that of the norm.

@@ -1,7 +1,7 @@
-"""Kernels of the engine: SGD over flat memory, and the records of a step. The plain loop has the same arithmetic.
+"""SGD over flat memory: all weights in one tensor, updated in three launches. The plain loop has the same arithmetic.
 
-With all weights in one tensor, clipping, weight decay, momentum, the averaged weights and the bf16 copy for the next
-step take three launches, and each number is read and written once.
+Clipping, weight decay, momentum, the averaged weights and the bf16 copy for the next step read and write each number
+once.
 """
 
 from __future__ import annotations
@@ -9,13 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU builds of torch come without it
-    triton = None
+from ._triton import tl, triton
 
-HAVE_TRITON = triton is not None
 BLOCK = 2048  # numbers per program
 ALIGNED = 8  # numbers: 16 bytes in bf16, as wide as a load. _place has it as a literal.
 
@@ -59,7 +54,7 @@ if triton is not None:
         tl.store(scale, tl.where(factor > 1, 1.0, factor))  # NaN stays, and reaches all weights
 
     @triton.jit
-    def _step(
+    def _update(
         weight, momentum, average, short, pointers, blocks, scale, rates, position, n_low,
         MOMENTUM: tl.constexpr, DECAY: tl.constexpr, NESTEROV: tl.constexpr, AVERAGES: tl.constexpr,
         CLIPS: tl.constexpr, BLOCK: tl.constexpr,
@@ -83,34 +78,8 @@ if triton is not None:
             a = tl.load(average + at, mask=inside)
             tl.store(average + at, a + (1 - keep) * (w - a), mask=inside)
 
-    @triton.jit
-    def _record_step(
-        logits, rows, loss, H, predicted, losses, position, at, stats, average_stats, rates, batch, stats_size,
-        C: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_STATS: tl.constexpr, AVERAGES: tl.constexpr,
-    ):  # fmt: skip
-        """Program i < batch records sample i. The last one records the loss and averages the running statistics."""
-        i = tl.program_id(0)
-        if i < batch:
-            c = tl.arange(0, BLOCK_C)
-            x = tl.load(logits + i * C + c, mask=c < C, other=float("-inf")).to(tl.float32)
-            index, label = tl.load(rows + i), tl.load(rows + batch + i)
-            top = tl.max(x, 0)
-            own = tl.sum(tl.where(c == label, x, 0.0), 0)
-            tl.store(H + index, (top - own) + tl.log(tl.sum(tl.exp(x - top), 0)))
-            tl.store(predicted + index, tl.argmax(x, 0).to(tl.int64))
-        else:
-            now = tl.load(at)
-            tl.store(losses + now, tl.load(loss))
-            if AVERAGES:
-                keep = tl.load(rates + 2 * tl.load(position) + 1)
-                for start in range(0, stats_size, BLOCK_STATS):
-                    j = start + tl.arange(0, BLOCK_STATS)
-                    old = tl.load(average_stats + j, mask=j < stats_size)
-                    new = tl.load(stats + j, mask=j < stats_size)
-                    tl.store(average_stats + j, old + (1 - keep) * (new - old), mask=j < stats_size)
 
-
-def sgd(
+def sgd_step(
     *,
     weight: Tensor,
     momentum: Tensor,
@@ -137,35 +106,8 @@ def sgd(
         partial = torch.empty(parts, device=weight.device)
         _squares[(parts,)](pointers, blocks, partial, short.numel(), BLOCK=BLOCK)
         _scale[(1,)](partial, scale, parts, clip_norm, PARTS=triton.next_power_of_2(parts), num_warps=8)
-    _step[(parts,)](
+    _update[(parts,)](
         weight, momentum, weight if average is None else average, short, pointers, blocks, scale, rates, position,
         short.numel(), MOMENTUM=beta, DECAY=decay, NESTEROV=nesterov, AVERAGES=average is not None,
         CLIPS=clip_norm is not None, BLOCK=BLOCK,
-    )  # fmt: skip
-
-
-def record_step(
-    *,
-    logits: Tensor,
-    rows: Tensor,
-    loss: Tensor,
-    H: Tensor,
-    predicted: Tensor,
-    losses: Tensor,
-    position: Tensor,
-    at: Tensor,
-    stats: Tensor,
-    average_stats: Tensor | None,
-    rates: Tensor,
-) -> None:
-    """Record H and the prediction of each sample and the loss, and average the running statistics, in one launch.
-
-    :param rows: indices and labels of the samples, (2, batch).
-    """
-    batch, classes = logits.shape
-    _record_step[(batch + 1,)](
-        logits, rows, loss, H, predicted, losses, position, at, stats,
-        stats if average_stats is None else average_stats, rates, batch, stats.numel(),
-        C=classes, BLOCK_C=triton.next_power_of_2(classes), BLOCK_STATS=1024,
-        AVERAGES=average_stats is not None and stats.numel() > 0, num_warps=4,
     )  # fmt: skip

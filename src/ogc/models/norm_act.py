@@ -9,13 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..kernels import fused_norm
+
 
 class NormAct(nn.BatchNorm2d):
     """relu(bn(x) + residual): (N, C, H, W), (N, C, H, W) or None -> (N, C, H, W).
 
     The state is that of :class:`torch.nn.BatchNorm2d` without ``num_batches_tracked``, which is not needed with a fixed
-    momentum and would cost one kernel per layer and step. For channels-last input on CUDA, see
-    :mod:`ogc.engine.fused_norm`.
+    momentum and would cost one kernel per layer and step. Channels-last input on CUDA takes
+    :mod:`ogc.kernels.fused_norm`.
 
     >>> NormAct(2)(torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1).expand(2, 2, 1, 1)).flatten().tolist()
     [0.0, 0.0, 0.9999949932098389, 0.9999949932098389]
@@ -31,15 +33,14 @@ class NormAct(nn.BatchNorm2d):
 
     def fork(self, x: Tensor, residual: Tensor | None = None, *, act: bool = True) -> tuple[Tensor, Tensor]:
         """Return the result twice, for two paths. Their gradients are added here, which saves a pass over memory."""
+        mean, var, momentum = self.running_mean, self.running_var, self.momentum or 0.0
+        assert mean is not None
+        assert var is not None
         if x.is_cuda and not torch.compiler.is_compiling():
-            from . import fused_norm
-
-            if fused_norm.serves(self, x, residual):
-                return fused_norm.norm_act(self, x, residual, act=act)
-        momentum = self.momentum or 0.0
-        y = F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, self.training, momentum, self.eps
-        )
+            norm = fused_norm.Norm(self.weight, self.bias, mean, var, momentum, self.eps, self.training)
+            if fused_norm.serves(x, residual, norm):
+                return fused_norm.norm_act(x, residual, norm, act=act)
+        y = F.batch_norm(x, mean, var, self.weight, self.bias, self.training, momentum, self.eps)
         y = y if residual is None else y + residual
         y = F.relu(y) if act else y
         return y, y
