@@ -6,6 +6,7 @@ Shapes: N samples, C classes, and any d1, d2, ... of a dense prediction: logits 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,8 @@ def require_tensors(logits: Tensor, labels: Tensor) -> None:
 def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Check shapes and types. Return logits as float32 (or float64, if they are) and labels as int64."""
     require_tensors(logits, labels)
-    alike = logits.dim() > 1 and logits.shape[1] != 1 and logits.shape[:1] + logits.shape[2:] == labels.shape
+    shape = logits.shape
+    alike = len(shape) > 1 and shape[1] != 1 and shape[:1] + shape[2:] == labels.shape
     if not (alike and logits.is_floating_point()) or labels.is_floating_point() or labels.is_complex():
         raise ValueError(_problem_of(logits, labels))
     return logits if logits.dtype == torch.float64 else logits.float(), labels.long()
@@ -76,21 +78,39 @@ def pick(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
     """
     if not can_read(log_p):
         return pick_quietly(log_p, labels, ignore_index)
+    return _checked(F.nll_loss, log_p, labels, ignore_index)[0]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
+    """Return H of every sample from checked logits, with the errors of :func:`pick`. Algorithm 1, line 4."""
+    return cross_entropy_and_lowest(logits, labels, ignore_index)[0]
+
+
+def cross_entropy_and_lowest(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, float]:
+    """Return H, and the lowest of them, above 0 only if no label is ignored. NaN if it cannot be read."""
+    if not can_read(logits):
+        return pick_quietly(F.log_softmax(logits, dim=1), labels, ignore_index), math.nan
+    return _checked(F.cross_entropy, logits, labels, ignore_index)
+
+
+def _checked(loss: Callable[..., Tensor], scores: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, float]:
+    """Compute H by a function of torch. Raise ``ValueError`` for labels out of range and for NaN."""
     try:
-        H = F.nll_loss(log_p, labels, ignore_index=ignore_index, reduction="none")
+        H = loss(scores, labels, ignore_index=ignore_index, reduction="none")
     except IndexError:
-        wrong = labels[((labels < 0) | (labels >= log_p.shape[1])) & (labels != ignore_index)]
+        wrong = labels[((labels < 0) | (labels >= scores.shape[1])) & (labels != ignore_index)]
         raise ValueError(
-            f"Labels should be in [0, {log_p.shape[1]}) or equal to ignore_index = {ignore_index}. "
+            f"Labels should be in [0, {scores.shape[1]}) or equal to ignore_index = {ignore_index}. "
             f"Found {sorted(set(wrong.tolist()))[:5]}."
         ) from None
-    if math.isnan(H.detach().sum().item()):
+    lowest = H.detach().min().item() if H.numel() else 0.0
+    if math.isnan(lowest):
         rows = H.isnan().flatten(1).any(1) if H.dim() > 1 else H.isnan()
         raise ValueError(
             "Logits should be free of NaN and +inf. "
             f"Found some in {int(rows.sum())} of {len(rows)} samples, the first at index {int(rows.int().argmax())}."
         )
-    return H
+    return H, lowest
 
 
 def pick_quietly(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
@@ -99,8 +119,3 @@ def pick_quietly(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
     nearest = labels.clamp(0, log_p.shape[1] - 1)
     H = F.nll_loss(log_p, nearest, reduction="none", ignore_index=-1)
     return H.masked_fill(nearest != labels, math.nan).masked_fill(ignored, 0.0)
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
-    """Return H of every sample from checked logits: (N, C, ...), (N, ...) -> (N, ...). Algorithm 1, line 4."""
-    return pick(F.log_softmax(logits, dim=1), labels, ignore_index)

@@ -14,11 +14,15 @@ class Clock:
         self.num_classes = 0  # known from the first call on
         self.is_captured = False  # replays of a CUDA graph advance only the step number on the device
 
-    def count_step(self, steps: Tensor, num_classes: int) -> None:
-        """Count a training step. ``steps`` is the number of steps before it."""
+    def count_step(self, steps: Tensor, num_classes: int, waiting: int = 0) -> None:
+        """Count a training step.
+
+        :param steps: the number of steps before it.
+        :param waiting: further steps before it, which ``steps`` does not count yet.
+        """
         self.num_classes = num_classes
         if steps.device.type == "cpu":
-            self.step = int(steps) + 1
+            self.step = int(steps) + waiting + 1
         elif is_capturing(steps):
             self.is_captured = True
         else:

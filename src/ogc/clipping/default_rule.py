@@ -43,7 +43,7 @@ from torch import Tensor
 
 from ..given_label import P_MIN, widest_float
 from ..kernels.constants import MOST_CLASSES, KernelRule
-from .mixture import Mixture
+from .fit import Fit
 from .rule import FittedRule, Now
 from .state import State
 from .threshold import Slopes
@@ -96,28 +96,26 @@ class Default(FittedRule):
         """Count the samples of a batch, and those better than a guess, by class. Non-finite H are skipped."""
         if num_classes > MOST_CLASSES:
             return
-        label = labels.clamp(0, num_classes - 1)
-        rule_state[0].scatter_add_(0, label, H.isfinite().to(rule_state.dtype))
+        label = labels.clamp(0, num_classes - 1).expand(2, -1)
         is_better = H.to(widest_float(H.device)) < math.log(num_classes)
-        rule_state[1].scatter_add_(0, label, is_better.to(rule_state.dtype))
+        rule_state.scatter_add_(1, label, torch.stack([H.isfinite(), is_better]).to(rule_state.dtype))
 
     def update(self, state: State, slopes: Slopes, now: Now) -> None:
         if now.num_classes > 1:  # known from the first call on
             super().update(state, slopes, now)
 
-    def move(self, p_ratio: float, tau: float, mixture: Mixture, state: State, slopes: Slopes, now: Now) -> None:
+    def move(self, p_ratio: float, tau: float, fit: Fit, state: State, slopes: Slopes, now: Now) -> None:
         """Move p0 and the factor of each class towards the goals p* and f*_c."""
         shares = better_than_guess(state.rule_state, now.num_classes)
-        p_star = goal_of_p0(mixture, p_ratio, now.num_classes, gives_up_a_class(shares))
-        steps, last = self.period(int(state.steps), now.every), state.solution[0].item()
+        p_star = goal_of_p0(fit, p_ratio, now.num_classes, gives_up_a_class(shares))
+        steps, last = self.period(int(state.steps), now.every), state.solution.tolist()[0]
         p0 = follow(last, p_star, steps)
-        factors = [each / last for each in state.thresholds[0].tolist()]
+        factors = [each / last for each in state.thresholds.tolist()[0]]
         for c, share in shares.items():
             factors[c] = follow(factors[c], goal_of_factor(share), steps)
         tau_of = {factor: slopes.slope_at(max(factor * p0, P_MIN)) for factor in {1.0, *factors}}
-        state.accept(p0, tau_of[1.0], mixture)
         by_class = [[factor * p0 for factor in factors], [tau_of[factor] for factor in factors]]
-        state.thresholds.copy_(torch.tensor(by_class, dtype=torch.float64))
+        state.accept(p0, tau_of[1.0], fit, by_class)
 
     def end_update(self, state: State) -> None:
         state.rule_state.zero_()
@@ -135,7 +133,7 @@ def better_than_guess(counts: Tensor, num_classes: int) -> dict[int, float]:
     """Return g_c for each class c with recent samples: (2, MOST_CLASSES). Empty if there are too many classes."""
     if num_classes > MOST_CLASSES:
         return {}
-    return {c: good / seen for c, (seen, good) in enumerate(counts[:, :num_classes].T.tolist()) if seen}
+    return {c: better / seen for c, (seen, better) in enumerate(zip(*counts.tolist(), strict=True)) if seen}
 
 
 def gives_up_a_class(shares: Mapping[int, float]) -> bool:
@@ -143,14 +141,14 @@ def gives_up_a_class(shares: Mapping[int, float]) -> bool:
     return not shares or min(shares.values()) < GIVEN_UP_BELOW
 
 
-def goal_of_p0(mixture: Mixture, p_ratio: float, num_classes: int, gives_up: bool) -> float:
+def goal_of_p0(fit: Fit, p_ratio: float, num_classes: int, gives_up: bool) -> float:
     """Return p*, towards which p0 moves."""
-    chance, clean_mean, noisy_mean = math.log(num_classes), float(mixture.clean_mean), float(mixture.noisy_mean)
-    if noisy_mean <= chance:
+    chance = math.log(num_classes)
+    if fit.noisy.mean <= chance:
         return min(p_ratio, 1 / num_classes)
     if gives_up:
         return p_ratio
-    p_edge = min(math.exp(-max(clean_mean, 3 * chance - 2 * noisy_mean)), 1 - P_MIN)
+    p_edge = min(math.exp(-max(fit.clean.mean, 3 * chance - 2 * fit.noisy.mean)), 1 - P_MIN)
     return max(p_ratio, p_edge)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,16 @@ MISSING_OPTIMIZER = (
     "OGC follows the learning rate of an optimizer, but none is attached, or it was deleted. To fix this, pass it, as "
     'in OGC("ce", optimizer), call criterion.attach(optimizer), or pass follow_lr=False.'
 )
+
+
+def raise_to_highest(highest: Tensor, lrs: Sequence[Tensor | float | None]) -> None:
+    """Raise ``highest`` to the highest of these learning rates, in place and without a host read. NaN do not count."""
+    numbers = [lr for lr in lrs if isinstance(lr, float) and not math.isnan(lr)]
+    if numbers:
+        highest.clamp_(min=max(numbers))
+    for lr in lrs:
+        if isinstance(lr, Tensor):
+            highest.copy_(torch.fmax(highest, lr))
 
 
 def learning_rate(optimizer: torch.optim.Optimizer, *, may_read: bool) -> Tensor | float:

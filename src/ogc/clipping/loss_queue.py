@@ -53,21 +53,27 @@ def push_by_scatter(queue: Tensor, seen: Tensor, H: Tensor) -> None:
 
 
 class Backlog:
-    """Batches that have not been queued yet: in eager mode on a CPU they wait, because one push of all is cheaper."""
+    """Training steps that the state does not know of yet. On a CPU they wait, because it is cheaper to count many."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[Tensor, Tensor]] = []
+        self.lrs: list[Tensor | float | None] = []
         self.samples = 0
 
-    def append(self, H: Tensor, labels: Tensor) -> None:
+    def append(self, H: Tensor, labels: Tensor, lr: Tensor | float | None) -> None:
         self.batches.append((H, labels))
-        self.samples += len(H)
+        self.lrs.append(lr)
+        self.samples += H.numel()
 
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Return all waiting H and labels in order, (N,) each, and forget them."""
-        H, labels = zip(*self.batches, strict=True)
-        self.batches, self.samples = [], 0
-        return (torch.cat(H), torch.cat(labels)) if len(H) > 1 else (H[0], labels[0])
+    @property
+    def steps(self) -> int:
+        return len(self.batches)
+
+    def take(self) -> tuple[Tensor, Tensor, list[Tensor | float | None]]:
+        """Return H and labels of all steps, (N,) each, and their learning rates, and forget them."""
+        H, labels = (torch.cat([part.flatten() for part in parts]) for parts in zip(*self.batches, strict=True))
+        lrs, self.batches, self.lrs, self.samples = self.lrs, [], [], 0
+        return H, labels, lrs
 
 
 def newest(queue: Tensor, seen: int, count: int) -> Tensor:
@@ -77,6 +83,13 @@ def newest(queue: Tensor, seen: int, count: int) -> Tensor:
         return queue[:-1]
     start, end = (seen - count) % size, (seen - 1) % size + 1
     return queue[start:end] if start < end else torch.cat([queue[start:size], queue[:end]])
+
+
+def gather_labels(labels: Tensor, process_group: dist.ProcessGroup | bool | None) -> Tensor:
+    """Concatenate all ranks' labels in rank order, 0 in the gaps: (n,) each -> (N,)."""
+    if world_size(process_group) == 1:
+        return labels
+    return gather_ranks(labels.float(), process_group).nan_to_num(0).long()  # exact for class indices
 
 
 def gather_ranks(H: Tensor, process_group: dist.ProcessGroup | bool | None) -> Tensor:

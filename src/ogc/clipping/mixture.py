@@ -7,16 +7,13 @@ float64.
 
 from __future__ import annotations
 
-import math
-import operator
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..given_label import widest_float
-from ..kernels.constants import EM_STEPS, LLOYD_STEPS, SAME_MEAN, TINY, TOLERANCE, VARIANCE_ADDED
+from .fit import fit_queue
 
 
 class Mixture(NamedTuple):
@@ -65,80 +62,5 @@ def fit_mixture(H: Tensor) -> Mixture:
     Algorithm 1, line 8; Eqs. 8 and 9 of Ye et al., 2025. H on an accelerator is copied to the CPU for the fit, and the
     result is moved back.
     """
-    mixture, _ = fit(H.detach().cpu())
-    numbers = torch.stack(mixture)
+    numbers = torch.tensor(fit_queue(H.detach().cpu()).numbers, dtype=torch.float64)
     return Mixture(*numbers.to(widest_float(H.device)).to(H.device).unbind())
-
-
-def fit(H: Tensor) -> tuple[Mixture, bool]:
-    """Fit two normals on the CPU, and report whether the fit is degenerate: (Q,) -> Mixture, bool.
-
-    A fit is degenerate if both normals have the same mean or if one of them has fewer than two samples.
-    """
-    H = H.to(torch.float64)
-    powers = torch.stack([torch.ones_like(H), H, H * H])
-    means, likelihood = powers.mean(1).tolist(), -math.inf
-    clean, noisy = m_step(powers, k_means(powers))
-    for _ in range(EM_STEPS):
-        before = likelihood
-        likelihood, responsibility = e_step(powers, means, clean, noisy)
-        clean, noisy = m_step(powers, responsibility)
-        if abs(likelihood - before) < TOLERANCE:
-            break
-    if clean.mean > noisy.mean:
-        clean, noisy = noisy, clean
-    degenerate = noisy.mean - clean.mean < SAME_MEAN or min(clean.weight, noisy.weight) < 2 / len(H)
-    numbers = [clean.mean, clean.var, noisy.mean, noisy.var, noisy.weight]
-    return Mixture(*torch.tensor(numbers, dtype=torch.float64).unbind()), degenerate
-
-
-def k_means(powers: Tensor) -> Tensor:
-    """Split H in two by Lloyd's algorithm, from the minimum and the maximum: (3, Q) -> (Q,), 1 in the upper cluster."""
-    H, ones_and_H = powers[1], powers[:2]
-    low, high = (end.item() for end in torch.aminmax(H))
-    (count, total), upper = ones_and_H.sum(1).tolist(), torch.empty_like(H)
-    for _ in range(LLOYD_STEPS):
-        torch.gt(H, (low + high) / 2, out=upper)
-        size, above = (ones_and_H @ upper).tolist()
-        if size in (0, count):  # all values are equal
-            return upper
-        centres, low, high = (low, high), (total - above) / (count - size), above / size
-        if (low, high) == centres:
-            return upper
-    return torch.gt(H, (low + high) / 2, out=upper)
-
-
-class Normal(NamedTuple):
-    """One component of the mixture."""
-
-    weight: float
-    mean: float
-    var: float
-
-    @property
-    def log_density(self) -> tuple[float, float, float]:
-        """a, b, c of log(weight N(H; mean, var)) = a + b H + c H^2, without the constant -log(2 pi) / 2."""
-        a = math.log(self.weight) - math.log(self.var) / 2 - self.mean**2 / (2 * self.var)
-        return a, self.mean / self.var, -1 / (2 * self.var)
-
-
-def e_step(powers: Tensor, means: list[float], clean: Normal, noisy: Normal) -> tuple[float, Tensor]:
-    """Return the mean log likelihood, up to a constant, and P(noisy | H): (3, Q), their means -> float, (Q,)."""
-    of_clean = clean.log_density
-    difference = [n - c for n, c in zip(noisy.log_density, of_clean, strict=True)]
-    log_odds = powers.T @ torch.tensor(difference, dtype=torch.float64)
-    likelihood = sum(map(operator.mul, of_clean, means)) + F.softplus(log_odds).mean().item()
-    return likelihood, torch.sigmoid(log_odds)
-
-
-def m_step(powers: Tensor, responsibility: Tensor) -> tuple[Normal, Normal]:
-    """Fit the clean and the noisy normal to H, given P(noisy | H): (3, Q), (Q,) -> Normal, Normal."""
-    return _moments(powers, 1 - responsibility), _moments(powers, responsibility)
-
-
-def _moments(powers: Tensor, responsibility: Tensor) -> Normal:
-    """Fit one normal to H, weighted by P(normal | H): (3, Q), (Q,) -> Normal."""
-    size, total, squares = (powers @ responsibility).tolist()
-    size += TINY
-    mean = total / size
-    return Normal(size / powers.shape[1], mean, squares / size - mean**2 + VARIANCE_ADDED)

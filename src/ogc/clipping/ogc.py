@@ -19,19 +19,26 @@ from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._require import require
-from ..given_label import P_MIN, can_read, check_input, cross_entropy, pick, require_tensors, widest_float
+from ..given_label import (
+    P_MIN,
+    can_read,
+    check_input,
+    cross_entropy,
+    cross_entropy_and_lowest,
+    require_tensors,
+    widest_float,
+)
 from ..kernels.constants import GRID, MOST_CLASSES
 from ..losses import Loss, Pointwise, clipped
 from ..losses.loss import Reduction
 from .backends import compiled, cuda, eager
 from .base_loss import clippable_loss
 from .clock import Clock, is_capturing
-from .learning_rate import MISSING_OPTIMIZER, learning_rate
-from .loss_queue import Backlog, gather_ranks
+from .learning_rate import MISSING_OPTIMIZER, learning_rate, raise_to_highest
+from .loss_queue import Backlog, gather_labels, gather_ranks
 from .mixture import Mixture
 from .reliability import describe, find_problem
 from .rule import Now, Rule
@@ -39,9 +46,12 @@ from .rules import Function, choose_rule
 from .state import Solution, State, keeping_dtype
 from .threshold import Slopes
 
+SAME_P0 = 1e-8
+"""Classes whose p0 differ by less, relatively, share one. The factors of the default rule never quite return to 1."""
 
-def _queued_first(name: str) -> Any:
-    """Return a property for a buffer that is behind while batches wait. Reading it queues them first."""
+
+def _flushed(name: str) -> Any:
+    """Return a property for a buffer that is behind while batches wait, and is up to date whenever it is read."""
 
     def read(criterion: OGC) -> Tensor:
         criterion.flush()
@@ -86,14 +96,13 @@ class OGC(Loss):
     """
 
     base: Pointwise
-    steps: Tensor
     degenerate: Tensor
     unreliable: Tensor
     solution: Tensor
-    highest_lr: Tensor
     thresholds: Tensor
     history: Tensor
-    queue, seen, rule_state = (_queued_first(name) for name in ("queue", "seen", "rule_state"))
+    queue, seen, rule_state = _flushed("queue"), _flushed("seen"), _flushed("rule_state")
+    steps, highest_lr = _flushed("steps"), _flushed("highest_lr")
 
     def __init__(
         self,
@@ -142,7 +151,7 @@ class OGC(Loss):
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Run Algorithm 1, lines 4 to 13, on one batch: (N, C, ...), (N, ...) -> () or (N, ...)."""
         require_tensors(logits, labels)
-        if self.solution.device != logits.device:
+        if self._buffers["solution"].device != logits.device:  # type: ignore[union-attr]
             self.to(logits.device)  # like nn.CrossEntropyLoss, which does not have to be moved
         learns = self.training and torch.is_grad_enabled()
         if torch.compiler.is_compiling():
@@ -151,61 +160,56 @@ class OGC(Loss):
         if rule is not None:
             step = cuda.run_step(self, rule, self.state(), logits, labels)
             if step is not None:
-                return eager.with_gradient(self, logits, labels, *step) if logits.requires_grad else step[0]
+                return eager.kernel_loss(self, logits, labels, *step)
             learns = False  # the kernel has updated the state, and the loss remains to be computed
 
-        checked, labels = check_input(logits, labels)
-        with torch.no_grad():
-            log_p = F.log_softmax(checked, dim=1)
-            H = pick(log_p, labels, self.ignore_index)  # line 4
-            share = self.shares(labels, log_p.shape[1], H.dtype)
-            if learns:
-                to_queue = H if isinstance(share, float) else torch.where(labels == self.ignore_index, math.nan, H)
-                self.learn(to_queue, labels, log_p.shape[1], self._state(), may_wait=can_read(H))  # lines 5 to 12
-        return eager.eager_loss(self, logits, labels, log_p, H, share)  # line 13
+        (checked, labels), num_classes = check_input(logits, labels), logits.shape[1]
+        H, lowest = cross_entropy_and_lowest(checked, labels, self.ignore_index)  # line 4
+        share = self.shares(labels, num_classes, H.dtype, keeps_all=lowest > 0)
+        if learns:
+            to_queue = H.detach()
+            if isinstance(share, Tensor):
+                to_queue = torch.where(labels == self.ignore_index, math.nan, to_queue)
+            self.learn(to_queue, labels, num_classes)  # lines 5 to 12
+        return eager.eager_loss(self, H, labels, num_classes, share)  # line 13
 
-    def learn(self, H: Tensor, labels: Tensor, num_classes: int, state: State, *, may_wait: bool = False) -> None:
-        """Run Algorithm 1, lines 5 to 12: queue the batch, and update tau if that is due. Write to ``state``.
+    def learn(self, H: Tensor, labels: Tensor, num_classes: int, state: State | None = None) -> None:
+        """Run Algorithm 1, lines 5 to 12: queue the batch, and update tau if that is due.
 
-        :param H: NaN where ignored.
-        :param may_wait: allow the batch to be queued later, by :meth:`flush`.
+        :param H: without a gradient; NaN where ignored.
+        :param state: the buffers to write. If None, those of this criterion, and on a CPU the batch may wait.
         """
-        if num_classes != self.clock.num_classes:
+        waits = state is None and can_read(H) and not (dist.is_available() and dist.is_initialized())
+        if not waits or num_classes != self.clock.num_classes or self._backlog.samples > self.queue_size:
             self.flush(state)
-        self.count_step(state, num_classes)
-        state.steps.add_(1)
-        if self.rule.samples_needed(self.queue_size):
-            self._enqueue(H, labels, state, may_wait and not (dist.is_available() and dist.is_initialized()))  # line 5
-        self._track_lr(state)
-        if self.is_due(state):  # line 7
-            self._update(state, by_clock=True)  # lines 8 and 9
-
-    def _enqueue(self, H: Tensor, labels: Tensor, state: State, may_wait: bool) -> None:
-        """Queue the finite H: Algorithm 1, line 5. What waits is bounded by the size of the queue."""
-        labels = labels.flatten()
-        self._backlog.append(H.flatten().float(), labels.clone() if may_wait else labels)  # which the caller may reuse
-        if not may_wait or self._backlog.samples > self.queue_size:
+        steps = cast(Tensor, self._buffers["steps"]) if state is None else state.steps
+        self.clock.count_step(steps, num_classes, waiting=self._backlog.steps)
+        if waits and self.rule.by_class:
+            labels = labels.clone()  # the caller may overwrite them
+        self._backlog.append(H, labels, self.lr)
+        if not waits:
             self.flush(state)
+        if self.is_due():  # line 7
+            self._update(self._state() if state is None else state, by_clock=True)  # lines 8 and 9
 
+    @torch.no_grad()
     def flush(self, state: State | None = None) -> None:
-        """Queue the batches that wait, of all ranks, and let the rule count them. Reading the state does it."""
-        if not self._backlog.batches:
+        """Count and queue the batches that wait: Algorithm 1, line 5. Reading the state does this first."""
+        if not self._backlog.steps:
             return
         state = self._state() if state is None else state
-        H, labels = self._backlog.take()
-        H = gather_ranks(H, self.process_group)
+        H, labels, lrs = self._backlog.take()
+        state.steps.add_(len(lrs))
+        raise_to_highest(state.highest_lr, lrs)
+        if not self.samples_needed:
+            return
+        H = gather_ranks(H.float(), self.process_group)
         if state.rule_state.numel():
-            labels = gather_ranks(labels.float(), self.process_group).nan_to_num(0).long()  # exact for class indices
+            labels = gather_labels(labels, self.process_group)
             self.rule.count(state.rule_state, H, labels, self.clock.num_classes)
         cuda.push_batch(state.queue, state.seen, H)
 
-    def _track_lr(self, state: State) -> None:
-        lr = self.lr
-        if isinstance(lr, Tensor):
-            state.highest_lr.copy_(torch.fmax(state.highest_lr, lr))
-        elif lr is not None and not math.isnan(lr):
-            state.highest_lr.clamp_(min=lr)
-
+    @torch.no_grad()
     def _update(self, state: State, by_clock: bool = False) -> None:
         """Run Algorithm 1, lines 8 and 9. ``by_clock``: the kernel checks line 7 by the step number on the device."""
         rule = cuda.kernel_rule(self, state.solution, self.clock.num_classes)
@@ -259,7 +263,6 @@ class OGC(Loss):
         self._optimizer = weakref.ref(optimizer)
         return self
 
-    @torch.no_grad()
     def update(self) -> None:
         """Solve for tau now, if enough samples are queued; with the default rule, only after a call in training.
 
@@ -299,24 +302,25 @@ class OGC(Loss):
         Otherwise tensors, with the shape of H if classes may differ. The next update overwrites the buffers, and
         backward may still need the old values.
         """
-        shared = self.solution[:2]
-        found = shared.tolist() if can_read(shared) else shared.to(H.dtype, copy=True).to(H.device).unbind()
-        if not self.rule.by_class or num_classes > MOST_CLASSES:
-            return found
-        if can_read(shared) and set(self.thresholds[0].tolist()[:num_classes]) == {found[0]}:
-            return found
-        p0, tau = self.thresholds[:, :num_classes].to(H.dtype).to(H.device)[:, labels.clamp(0, num_classes - 1)]
-        return p0.clamp(min=P_MIN), tau
+        by_class = self.rule.by_class and num_classes <= MOST_CLASSES
+        solution, thresholds = cast(Tensor, self._buffers["solution"]), cast(Tensor, self._buffers["thresholds"])
+        if can_read(solution):
+            p0, tau = solution.tolist()[:2]
+            of_class = thresholds.tolist()[0][:num_classes] if by_class else [p0]
+            if max(of_class) - min(of_class) < SAME_P0 * p0:
+                return p0, tau
+        elif not by_class:
+            return solution[:2].to(H.dtype, copy=True).to(H.device).unbind()
+        table = thresholds[:, :num_classes].to(H.dtype, copy=True).to(H.device)
+        table[0].clamp_(min=P_MIN)
+        return table[:, labels.clamp(0, num_classes - 1)].unbind()
 
-    def count_step(self, state: State, num_classes: int) -> None:
-        """Count a training step on the host."""
-        self.clock.count_step(state.steps, num_classes)
-
-    def is_due(self, state: State) -> bool:
+    def is_due(self) -> bool:
         """Return True if t mod s = 0 (Algorithm 1, line 7), or if a kernel has to decide that on the device."""
-        if self.clock.is_captured and cuda.kernel_rule(self, state.solution, self.clock.num_classes) is not None:
+        step, solution = self.clock.step, cast(Tensor, self._buffers["solution"])
+        if self.clock.is_captured and cuda.kernel_rule(self, solution, self.clock.num_classes) is not None:
             return True
-        return self.clock.step % self.rule.period(self.clock.step, self.every) == 0 and not is_capturing(state.queue)
+        return step % self.rule.period(step, self.every) == 0 and not is_capturing(solution)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -359,7 +363,7 @@ class OGC(Loss):
 
     def _identity(self) -> dict[str, Any]:
         """Return what a state must have in common with the OGC that loads it."""
-        slope = [float(f"{self.slopes.slope[i]:.6g}") for i in (0, GRID // 2, -1)]  # distinguishes losses
+        slope = [float(f"{self.slopes.curve.slope[i]:.6g}") for i in (0, GRID // 2, -1)]  # distinguishes losses
         base = {"name": type(self.base).__name__, **self.base.hyperparameters}
         return {"base": base, "slope": slope, "queue_size": self.queue_size, "rule": self.rule.identity}
 

@@ -23,9 +23,10 @@ def grid() -> Tensor:
 def normal_weights(H: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     """Weights of a normal on the grid, exp(-(H - mean)^2 / (2 var)) divided by their sum: (GRID,) -> (GRID,).
 
-    They are dP_c and dP_n of Eq. 10. Dividing by the sum truncates the normal to the range of the grid.
+    They are dP_c and dP_n of Eq. 10. Dividing by the sum truncates the normal to the range of the grid. Several means
+    and variances, (k, 1) each, give (k, GRID).
     """
-    return torch.softmax(-((H - mean) ** 2) / (2 * var), dim=0)
+    return torch.softmax((H - mean).square() / (-2 * var), dim=-1)
 
 
 def noisy_to_clean_ratio(base: Pointwise, mixture: Mixture, tau: Tensor | float) -> Tensor:

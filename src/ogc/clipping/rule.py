@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..kernels.constants import KernelRule
+from .fit import Fit, fit_queue
 from .loss_queue import newest
-from .mixture import Mixture, fit
 from .state import Solution, State
 from .threshold import Slopes
 
@@ -90,9 +90,9 @@ class FittedRule(Rule):
         """Return how many of the newest samples to fit."""
         return queue_size
 
-    def move(self, p0: float, tau: float, mixture: Mixture, state: State, slopes: Slopes, now: Now) -> None:
+    def move(self, p0: float, tau: float, fit: Fit, state: State, slopes: Slopes, now: Now) -> None:
         """Move tau, given the solution of r(tau) = 1 + epsilon_t: here, adopt it."""
-        state.accept(p0, tau, mixture)
+        state.accept(p0, tau, fit)
 
     def end_update(self, state: State) -> None:
         """Do what an update does last, even if the fit was degenerate: here, nothing."""
@@ -104,11 +104,12 @@ class FittedRule(Rule):
         epsilon = float(self.excess(now.lr, on_cpu.highest_lr.item() or math.inf))
         if seen < self.samples_needed(size) or not epsilon > 0:
             return
-        mixture, is_degenerate = fit(newest(on_cpu.queue, seen, self.recent(seen, size)))  # line 8
-        if is_degenerate:
+        fit = fit_queue(newest(on_cpu.queue, seen, self.recent(seen, size)))  # line 8
+        if fit.is_degenerate:
             on_cpu.degenerate.add_(1)
         else:
-            self.move(*slopes.solve(mixture, 1 + epsilon), mixture, on_cpu, slopes, now)  # line 9
+            p0, tau = slopes.solve(fit.clean, fit.noisy, 1 + epsilon)  # line 9
+            self.move(p0, tau, fit, on_cpu, slopes, now)
         self.end_update(on_cpu)
         state.copy_from(on_cpu)
 
@@ -127,7 +128,7 @@ class Schedule(Rule):
         last, device = Solution.unpack(state.solution), state.solution.device
         tau = torch.as_tensor(self(state.steps.to(device), last.tau), dtype=last.tau.dtype, device=device)
         tau = torch.where(tau.isnan(), last.tau, tau.clamp(TAU_MIN, slopes.steepest))
-        last.p0.copy_(slopes.on(device).p0_on_device(tau))
+        last.p0.copy_(slopes.p0_on_device(tau))
         last.tau.copy_(tau)
         state.share_thresholds()
 

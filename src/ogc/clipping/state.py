@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..given_label import P_MIN, widest_float
 from ..kernels.constants import MOST_CLASSES, OCTAVES, UNRELIABLE_SEPARATION
+from .fit import Fit
 from .mixture import Mixture
 
 
@@ -72,13 +73,18 @@ class State(NamedTuple):
             if buffer is not updated:
                 buffer.copy_(updated)
 
-    def accept(self, p0: float, tau: float, mixture: Mixture) -> None:
-        """Write the result of an update, with thresholds that all classes share. On the CPU."""
-        numbers = [p0, tau, *(number.item() for number in mixture)]
-        self.solution.copy_(torch.tensor(numbers, dtype=torch.float64))
-        self.share_thresholds()
-        self.unreliable.fill_(int(self.unreliable) + 1 if mixture.separation < UNRELIABLE_SEPARATION else 0)
-        self.history[:, octave(int(self.steps))] = torch.tensor([tau, numbers[-1]], dtype=torch.float64)
+    def accept(self, p0: float, tau: float, fit: Fit, by_class: list[list[float]] | None = None) -> None:
+        """Write the result of an update, on the CPU.
+
+        :param by_class: the contents of ``thresholds``, if classes do not share p0 and tau.
+        """
+        self.solution.copy_(torch.tensor([p0, tau, *fit.numbers], dtype=torch.float64))
+        if by_class is None:
+            self.share_thresholds()
+        else:
+            self.thresholds.copy_(torch.tensor(by_class, dtype=torch.float64))
+        self.unreliable.fill_(int(self.unreliable) + 1 if fit.separation < UNRELIABLE_SEPARATION else 0)
+        self.history[:, octave(int(self.steps))] = torch.tensor([tau, fit.noisy.weight], dtype=torch.float64)
 
     def share_thresholds(self) -> None:
         """Write p0 and tau of the solution to the thresholds of all classes, on any device."""

@@ -15,81 +15,79 @@ above zero: the ratio of two normals is the exponential of a parabola, so d chan
 
 from __future__ import annotations
 
+import bisect
 import math
+from array import array
 
 import torch
 from torch import Tensor
 
 from ..given_label import P_MIN
 from ..kernels.constants import GRID, LOGIT_MAX, LOGIT_STEP, TABLE, TINY
+from ..kernels.ogc_step import Curve
 from ..losses import Pointwise
+from .fit import Normal
 from .mixture import Mixture
-from .ratio import grid, normal_weights
+from .ratio import grid
 
 
 class Slopes:
     """Solver of Eq. 12 of Ye et al., 2025, for a pointwise loss, from its slope on the grid and the inverse slope.
 
-    All tensors are constants. Raise ValueError if the slope does not fall strictly as p rises: there is then no unique
-    p0 for a tau.
+    Raise ValueError if the slope does not fall strictly as p rises: there is then no unique p0 for a tau.
     """
 
-    H: Tensor  # (GRID,) the grid
-    slope: Tensor  # (GRID,) the slope there, rising with H
-    width: Tensor  # (GRID,) the distance of each slope from the one before it
-    table: Tensor  # (TABLE + 1,) the slope at equally spaced logits of p from LOGIT_MAX down, rising
-
     def __init__(self, base: Pointwise) -> None:
-        self.H = grid()
-        p = torch.exp(-self.H)
-        self.slope = base.slope(p).detach()
-        _check_slope(base, p, self.slope)
-        self.width = torch.diff(self.slope, prepend=self.slope.new_zeros(1))
+        H = grid()
+        p = torch.exp(-H)
+        slope = base.slope(p).detach()
+        _check_slope(base, p, slope)
+        width = torch.diff(slope, prepend=slope.new_zeros(1))
         logits = torch.linspace(LOGIT_MAX, -LOGIT_MAX, TABLE + 1, dtype=torch.float64)
-        self.table = base.slope(torch.sigmoid(logits)).detach()
-        self.steepest = float(self.slope[-1])
-        self._copies: dict[torch.device, Slopes] = {}
+        self.curve = Curve(slope, width, base.slope(torch.sigmoid(logits)).detach())
+        self.steepest = float(slope[-1])
+        self._grid = torch.stack([torch.ones_like(H), H, H * H])
+        self._table = array("d", self.curve.table.tolist())  # the same, to read single numbers fast
+        self._copies: dict[torch.device, Curve] = {}
 
-    def on(self, device: torch.device) -> Slopes:
-        """Return a copy on ``device``, made once. The CPU has the original."""
-        if device == self.table.device:
-            return self
+    def on(self, device: torch.device) -> Curve:
+        """Return a copy of the constants on ``device``, made once. The CPU has the original."""
+        if device == self.curve.table.device:
+            return self.curve
         if device not in self._copies:
-            copy = object.__new__(Slopes)
-            copy.H, copy.slope, copy.width = self.H.to(device), self.slope.to(device), self.width.to(device)
-            copy.table, copy.steepest, copy._copies = self.table.to(device), self.steepest, {}
-            self._copies[device] = copy
+            self._copies[device] = Curve(*(tensor.to(device) for tensor in self.curve))
         return self._copies[device]
 
-    def solve(self, mixture: Mixture, target: float) -> tuple[float, float]:
+    def solve(self, clean: Normal, noisy: Normal, target: float) -> tuple[float, float]:
         """Return p0 and tau at which r(tau) = target. Eq. 12 with target = 1 + epsilon > 1; Algorithm 1, line 9.
 
         If r is below target without clipping, nothing is clipped: P_MIN and the steepest slope. On the CPU.
         """
-        clean = normal_weights(self.H, mixture.clean_mean, mixture.clean_var)
-        noisy = normal_weights(self.H, mixture.noisy_mean, mixture.noisy_var)
-        d = noisy - target * clean
+        log_densities = torch.tensor([clean.log_density, noisy.log_density], dtype=torch.float64)
+        weights = torch.softmax(log_densities @ self._grid, dim=1)
+        d = torch.tensor([-target, 1.0], dtype=torch.float64) @ weights
         beyond = d.flip(0).cumsum_(0).flip(0)  # sum of d_i from here to the end, the derivative of D
-        D = torch.cumsum(beyond.mul_(self.width), 0)
-        if D[-1].item() < 0:
+        D = beyond.mul_(self.curve.width).cumsum_(0).tolist()
+        if D[-1] < 0:
             return P_MIN, self.steepest
-        right = min(max(int(torch.count_nonzero(D < 0)), 1), GRID - 1)
-        (D0, D1), (slope0, slope1) = D[right - 1 : right + 1].tolist(), self.slope[right - 1 : right + 1].tolist()
+        right = min(max(bisect.bisect_left(D, 0.0), 1), GRID - 1)
+        (D0, D1), (slope0, slope1) = D[right - 1 : right + 1], self.curve.slope[right - 1 : right + 1].tolist()
         part = min(max(-D0 / (D1 - D0 + TINY), 0.0), 1.0)
         tau = slope0 + (slope1 - slope0) * part
         return self.p0_at(tau), tau
 
     def p0_at(self, tau: float) -> float:
         """Return the p0 with slope(p0) = tau, in [P_MIN, 1 - P_MIN]. Log slope is interpolated over the logit of p."""
-        right = min(max(int(torch.searchsorted(self.table, tau)), 1), TABLE)
-        low, high = map(math.log, self.table[right - 1 : right + 1].tolist())
+        right = min(max(bisect.bisect_left(self._table, tau), 1), TABLE)
+        low, high = math.log(self._table[right - 1]), math.log(self._table[right])
         part = min(max((math.log(tau) - low) / (high - low), 0.0), 1.0)
         return 1 / (1 + math.exp((right - 1 + part) * LOGIT_STEP - LOGIT_MAX))
 
     def p0_on_device(self, tau: Tensor) -> Tensor:
         """Do the same as :meth:`p0_at` for a tensor on any device, without a host read: () -> ()."""
-        right = torch.searchsorted(self.table, tau).clamp(1, TABLE)
-        low, high = torch.log(torch.take(self.table, right - 1)), torch.log(torch.take(self.table, right))
+        table = self.on(tau.device).table
+        right = torch.searchsorted(table, tau).clamp(1, TABLE)
+        low, high = torch.log(torch.take(table, right - 1)), torch.log(torch.take(table, right))
         part = ((torch.log(tau) - low) / (high - low)).clamp(0, 1)
         return torch.sigmoid(LOGIT_MAX - (right - 1 + part) * LOGIT_STEP)
 
@@ -97,7 +95,7 @@ class Slopes:
         """Return the slope at p, by the same interpolation. On the CPU."""
         place = (LOGIT_MAX - math.log(p / (1 - p))) / LOGIT_STEP
         left = min(max(int(place), 0), TABLE - 1)
-        low, high = map(math.log, self.table[left : left + 2].tolist())
+        low, high = math.log(self._table[left]), math.log(self._table[left + 1])
         return math.exp(low + (high - low) * min(max(place - left, 0.0), 1.0))
 
 
@@ -107,9 +105,9 @@ def solve_threshold(base: Pointwise, mixture: Mixture, target: Tensor | float) -
     Eq. 12 of Ye et al., 2025, with target = 1 + epsilon. Below p0, ``base`` is continued by its tangent. P_MIN means
     that nothing needs clipping. A mixture on an accelerator is copied to the CPU.
     """
-    on_cpu = Mixture(*(number.cpu() for number in mixture))
-    p0, _ = Slopes(base).solve(on_cpu, float(target))
-    return torch.full_like(mixture.clean_mean, p0)
+    clean_mean, clean_var, noisy_mean, noisy_var, weight = torch.stack(mixture).tolist()
+    clean, noisy = Normal(1 - weight, clean_mean, clean_var), Normal(weight, noisy_mean, noisy_var)
+    return torch.full_like(mixture.clean_mean, Slopes(base).solve(clean, noisy, float(target))[0])
 
 
 def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:

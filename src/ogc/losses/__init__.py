@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .._require import require_known
 from .active_passive import NCEPlusNNCE, NCEPlusRCE
-from .clipped import PHuberCE, clipped, clipped_slope
+from .clipped import PHuberCE, clipped, clipped_with_derivative
 from .js_divergence import JSDivergence
 from .logit_clip import LogitClip
 from .loss import Loss
@@ -52,6 +52,6 @@ __all__ = [
     "Pointwise",
     "TaylorCE",
     "clipped",
-    "clipped_slope",
+    "clipped_with_derivative",
     "loss_class",
 ]

@@ -17,26 +17,30 @@ from .loss import Reduction
 from .pointwise import Pointwise
 
 
-def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float, *, p: Tensor | None = None) -> Tensor:
+def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
     """Continue ``base`` below p0 by a line of slope tau: (N,) -> (N,). Algorithm 1, line 13, of Ye et al., 2025.
 
     value(p) where p > p0, and value(p0) + tau (p0 - p) otherwise, as a function of H = -log p, which keeps p near 1
     exact. For CE the second case is the paper's 1 - tau p + log tau.
-
-    :param p: e^-H, if it is known.
     """
     H0 = -torch.log(p0) if isinstance(p0, Tensor) else -math.log(p0)
-    p = torch.exp(-H) if p is None else p
-    return base.at(H.clamp(max=H0)) + (tau * (p0 - p)).masked_fill(H <= H0, 0.0)
+    return base.at(H.clamp(max=H0)) + torch.where(H > H0, tau * (p0 - torch.exp(-H)), 0.0)
 
 
-def clipped_slope(base: Pointwise, p: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
-    """Return min(slope(p), tau), the norm of the clipped gradient: (N,) -> (N,). Eqs. 3 and 5 of Ye et al., 2025.
+def clipped_with_derivative(
+    base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`clipped` and its derivative by H, p min(slope(p), tau), without autograd: (N,) -> (N,), (N,).
 
     Below p0 the slope at p0 is used, because a slope derived by autograd may be NaN at p = 0. It equals tau up to
     rounding, or is larger if tau is below every slope of ``base``, so it is still clipped.
     """
-    return base.slope(p.clamp(min=p0).clamp(max=1 - P_MIN)).clamp(max=tau)
+    H0 = -torch.log(p0) if isinstance(p0, Tensor) else -math.log(p0)
+    p = torch.exp(-H)
+    held = p.clamp(min=p0)
+    at, below = base.at(H.clamp(max=H0)), held - p
+    value = at + below.mul_(tau) if isinstance(tau, Tensor) else torch.add(at, below, alpha=tau)
+    return value, base.slope(held.clamp_(max=1 - P_MIN)).clamp(max=tau).mul_(p)
 
 
 class PHuberCE(Pointwise):

@@ -56,12 +56,16 @@ class Loss(nn.Module, ABC):
             )
         return self.combine(losses, self.shares(labels, num_classes, losses.dtype))
 
-    def shares(self, labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor | float:
-        """Return the factor of each sample in the reduced loss, 0 if ignored: (N, ...), or one number for all."""
-        kept = labels != self.ignore_index
-        if self.weight is None and can_read(labels) and bool(kept.all()):
+    def shares(
+        self, labels: Tensor, num_classes: int, dtype: torch.dtype, *, keeps_all: bool = False
+    ) -> Tensor | float:
+        """Return the factor of each sample in the reduced loss, 0 if ignored: (N, ...), or one number for all.
+
+        :param keeps_all: True if it is known that no label is ignored.
+        """
+        if self.weight is None and (keeps_all or (can_read(labels) and bool((labels != self.ignore_index).all()))):
             return 1 / max(labels.numel(), 1) if self.reduction == "mean" else 1.0
-        share = kept.to(dtype)
+        share = (labels != self.ignore_index).to(dtype)
         if self.weight is not None:
             require(len(self.weight) == num_classes, "weight", f"of length C = {num_classes}", tuple(self.weight.shape))
             share = share * self.weight.to(dtype)[labels.clamp(0, num_classes - 1)]
@@ -73,8 +77,8 @@ class Loss(nn.Module, ABC):
         """Reduce the losses: (N, ...), (N, ...) -> () or (N, ...). A share of 0 drops even a non-finite loss."""
         if isinstance(share, Tensor):
             losses = torch.where(share > 0, losses * share, 0.0)
-        elif self.reduction == "mean":
-            return losses.sum() * share
+        elif self.reduction == "mean" and losses.numel():
+            return losses.mean()
         return losses if self.reduction == "none" else losses.sum()
 
     def require_plain(self, wrapper: str) -> Self:

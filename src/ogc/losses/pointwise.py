@@ -65,7 +65,7 @@ class CrossEntropy(Pointwise):
         return -torch.log(p)
 
     def slope(self, p: Tensor) -> Tensor:
-        return 1 / p
+        return torch.reciprocal(p)
 
     def at(self, H: Tensor) -> Tensor:
         return H

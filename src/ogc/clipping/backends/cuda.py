@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ...kernels.constants import KernelRule
-from ...kernels.ogc_step import Curve, Formula, ogc_step, push_kernel, serves_batch, serves_queue, update_kernel
+from ...kernels.ogc_step import Formula, ogc_step, push_kernel, serves_batch, serves_queue, update_kernel
 from ...losses import GCE, CrossEntropy, Focal, Pointwise
 from ..loss_queue import push, world_size
 from ..state import State
@@ -47,11 +47,13 @@ def run_step(
 
     Return None, and update the state only, without the loss or if the kernel does not implement it.
     """
-    criterion.count_step(state, logits.shape[1])
-    lr = criterion.require_lr() if criterion.is_due(state) else criterion.lr
+    criterion.clock.count_step(state.steps, logits.shape[1])
+    lr = criterion.require_lr() if criterion.is_due() else criterion.lr
     formula = formula_of(criterion) if with_loss else None
     lr = 0.0 if lr is None else lr
-    return ogc_step(logits, labels, state, curve_of(criterion, state), rule, lr, criterion.ignore_index, formula)
+    return ogc_step(
+        logits, labels, state, criterion.slopes.on(logits.device), rule, lr, criterion.ignore_index, formula
+    )
 
 
 def push_batch(queue: Tensor, seen: Tensor, H: Tensor) -> None:
@@ -62,12 +64,7 @@ def push_batch(queue: Tensor, seen: Tensor, H: Tensor) -> None:
 def run_update(criterion: OGC, rule: KernelRule, state: State, by_clock: bool) -> None:
     """Run Algorithm 1, lines 8 and 9, in one launch. ``by_clock``: if that is due by the step number on the device."""
     lr, num_classes = criterion.require_lr(), criterion.clock.num_classes
-    update_kernel(state, curve_of(criterion, state), rule, lr, num_classes, by_clock=by_clock)
-
-
-def curve_of(criterion: OGC, state: State) -> Curve:
-    slopes = criterion.slopes.on(state.solution.device)
-    return Curve(slopes.slope, slopes.width, slopes.table)
+    update_kernel(state, criterion.slopes.on(state.queue.device), rule, lr, num_classes, by_clock=by_clock)
 
 
 def formula_of(criterion: OGC) -> Formula | None:
