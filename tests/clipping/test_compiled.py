@@ -81,6 +81,17 @@ def test_bad_values_give_nan_and_are_not_queued():
     assert criterion.queue.isfinite().all()
 
 
+def test_eager_and_compiled_steps_may_alternate():
+    """What waits from eager steps is counted before a compiled one."""
+    eager, mixed = (OGC("ce", follow_lr=False, every=32, queue_size=64) for _ in range(2))
+    compiled = torch.compile(mixed, fullgraph=True, backend="aot_eager")
+    for step in range(12):
+        logits, labels = noisy_batch(16, seed=step)
+        eager(logits, labels)
+        (compiled if step % 3 == 2 else mixed)(logits, labels)
+    assert all(same_bits(buffer, mixed.get_buffer(name)) for name, buffer in eager.named_buffers())
+
+
 def test_compiled_training_step():
     """Compile a function that calls both model and criterion."""
     torch.manual_seed(0)

@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,8 +12,10 @@ from torch.testing import assert_close
 
 from asserts import value_and_gradient
 from ogc import OGC, losses
-from ogc.clipping import backends
+from ogc.clipping import Default, Relative
 from ogc.clipping.backends import compiled, cuda
+from ogc.kernels import HAVE_TRITON
+from ogc.kernels.ogc_step import LARGEST_BATCH, LARGEST_LOGITS, serves_batch
 from samples import noisy_batch, optimizer_with, random, rare_batch, same_bits, state_of
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -19,7 +23,7 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(cuda.triton is None, reason="needs Triton"),
+    pytest.mark.skipif(not HAVE_TRITON, reason="needs Triton"),
     pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs a CUDA device or the interpreter"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy in the interpreter, where a GPU gives inf or NaN
 ]
@@ -29,14 +33,27 @@ BASES = {"ce": losses.CrossEntropy(), "fl": losses.Focal(), "fl 2": losses.Focal
 class KernelOGC(OGC):
     """OGC that must run every training step with the kernel."""
 
+    lr_on_device: Tensor | None = None
+
     def forward(self, logits, labels):
-        with pytest.MonkeyPatch.context() as patch:
-            if INTERPRETED:
-                patch.setattr(backends, "kernels", lambda *_: cuda)
+        with kernels():
             return super().forward(logits, labels)
 
-    def _learn(self, *_):
+    @property
+    def lr(self):
+        return super().lr if self.lr_on_device is None or not self.rule.follow_lr else self.lr_on_device
+
+    def learn(self, *_):
         raise AssertionError("This step should have been run by the kernel.")
+
+
+@contextmanager
+def kernels() -> Iterator[None]:
+    """Use the kernels on the CPU, if they are interpreted."""
+    with pytest.MonkeyPatch.context() as patch:
+        if INTERPRETED:
+            patch.setattr(cuda, "serves_queue", lambda *_: True)
+        yield
 
 
 def pair(base, lr: float | Tensor = 0.1, **arguments) -> tuple[KernelOGC, OGC, torch.optim.Optimizer]:
@@ -63,7 +80,7 @@ def check_state(fast: OGC, slow: OGC) -> None:
         assert int(fast.get_buffer(name)) == int(slow.get_buffer(name)), name
     assert_close(fast.queue[:-1].cpu(), slow.queue[:-1], rtol=1e-5, atol=1e-6)
     assert_close(fast.solution.cpu(), slow.solution, rtol=1e-4, atol=1e-6, equal_nan=True)
-    assert torch.equal(fast.by_class.cpu(), slow.by_class)
+    assert torch.equal(fast.rule_state.cpu(), slow.rule_state)
     assert_close(fast.thresholds.cpu(), slow.thresholds, rtol=1e-4, atol=1e-6)
     assert_close(fast.history.cpu(), slow.history, rtol=1e-4, atol=1e-6, equal_nan=True)
     assert_close(fast.highest_lr.cpu(), slow.highest_lr, rtol=1e-15, atol=0)
@@ -112,7 +129,8 @@ def test_rule_may_change_between_steps():
     fast, slow, _ = pair("ce", every=8, queue_size=256)
     for step in range(30):
         for criterion in (fast, slow):
-            criterion.epsilon = 0.5 if 12 <= step < 20 else None
+            if step in (12, 20):
+                criterion.set_rule(Relative(0.5) if step == 12 else Default())
         check(fast, slow, *rare_batch(step))
 
 
@@ -137,10 +155,8 @@ def test_state_only_kernel_matches_full_kernel(base):
         labels[:step] = -100
         full(logits.to(DEVICE), labels.to(DEVICE))
         slow(logits, labels)
-        with pytest.MonkeyPatch.context() as patch:
-            if INTERPRETED:
-                patch.setattr(compiled, "step_kernels", lambda *_: cuda)
-            compiled._observe(logits.to(DEVICE), labels.to(DEVICE), *state_only._state(), state_only._key)
+        with kernels():
+            compiled._observe(logits.to(DEVICE), labels.to(DEVICE), *state_only.state(), state_only.key)
         check_state(state_only, slow)
         assert torch.equal(full.queue[:-1], state_only.queue[:-1])
         assert same_bits(full.solution, state_only.solution)
@@ -191,7 +207,7 @@ def test_rules_for_epsilon(arguments, kind):
     fast, slow, optimizer = pair("ce", every=1, queue_size=64, **arguments)
     on_device = torch.zeros((), device=DEVICE)
     if kind == "tensor":
-        fast._lr = lambda: on_device if fast.follow_lr else None
+        fast.lr_on_device = on_device
     for step, lr in enumerate((0.0, 0.02, 0.1, 0.05, 0.0, 1e-4)):
         optimizer.param_groups[0]["lr"] = float(torch.tensor(lr))  # exact in float32
         on_device.fill_(lr)
@@ -243,9 +259,9 @@ def test_double_backward():
 
 def test_unsupported_batches_are_rejected():
     logits, labels = noisy_batch(8, seed=0)
-    assert cuda.serves_batch(logits, labels)
-    too_many = torch.zeros(1, 1).expand(cuda.LARGEST_BATCH + 1, 2)
-    too_wide = torch.zeros(1, 1).expand(4, cuda.LARGEST_LOGITS // 4 + 1)
+    assert serves_batch(logits, labels)
+    too_many = torch.zeros(1, 1).expand(LARGEST_BATCH + 1, 2)
+    too_wide = torch.zeros(1, 1).expand(4, LARGEST_LOGITS // 4 + 1)
     for wrong in (
         (logits.double(), labels),
         (logits, labels.int()),
@@ -257,7 +273,7 @@ def test_unsupported_batches_are_rejected():
         (too_many, torch.zeros(len(too_many), dtype=torch.int64)),
         (too_wide, torch.zeros(len(too_wide), dtype=torch.int64)),
     ):
-        assert not cuda.serves_batch(*wrong)
+        assert not serves_batch(*wrong)
 
 
 def test_missing_optimizer_leaves_state_unchanged():

@@ -6,23 +6,9 @@ from collections import deque
 import pytest
 import torch
 
-from ogc.clipping.loss_queue import gather_ranks, push, push_by_scatter, push_by_slices
+from ogc.clipping.loss_queue import gather_labels, gather_ranks, push, push_by_scatter, push_by_slices
 from ogc.given_label import H_MAX, H_MIN
 from samples import random
-
-
-class Ring:
-    def __init__(self, size, push):
-        self.queue, self.seen, self.push_ = torch.zeros(size + 1), torch.zeros((), dtype=torch.int64), push
-
-    def push(self, H):
-        self.push_(self.queue, self.seen, H)
-
-    def contents(self):
-        """Return the entries, oldest first."""
-        size, seen = len(self.queue) - 1, int(self.seen)
-        ring = self.queue[:-1]
-        return (ring.roll(-(seen % size)) if seen >= size else ring[:seen]).tolist()
 
 
 def draw(seed, size):
@@ -36,41 +22,34 @@ def draw(seed, size):
         yield H
     yield torch.full((3,), math.nan)
     yield torch.full((2 * size,), math.inf)
+    yield torch.tensor([0.0, 1e4, 3e38, 3e38])  # their sum overflows
 
 
 @pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize("push_", [push_by_slices, push_by_scatter, push])
-def test_equals_a_deque(push_, seed):
+def test_equals_a_deque(seed):
+    """Both implementations fill the same slots, and so does one push of everything."""
     size = (4, 5, 16, 33)[seed % 4]
-    ring, expected, seen = Ring(size, push_), deque(maxlen=size), 0
+    rings = {
+        each: (torch.zeros(size + 1), torch.zeros((), dtype=torch.int64)) for each in (push_by_slices, push_by_scatter)
+    }
+    expected, seen, pushed = deque(maxlen=size), 0, []
     for H in draw(seed, size):
-        ring.push(H)
+        pushed.append(H)
         kept = H[H.isfinite()].clamp(H_MIN, H_MAX).tolist()
         expected.extend(kept)
         seen += len(kept)
-        assert ring.contents() == list(expected)
-        assert ring.seen == seen
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_slices_and_scatter_fill_the_same_slots(seed):
-    slices, scatter = Ring(16, push_by_slices), Ring(16, push_by_scatter)
-    for H in draw(seed, 16):
-        slices.push(H)
-        scatter.push(H)
-        assert torch.equal(slices.queue[:-1], scatter.queue[:-1])
-        assert slices.seen == scatter.seen
-
-
-@pytest.mark.parametrize("push_", [push_by_slices, push_by_scatter])
-def test_values_are_clamped(push_):
-    ring = Ring(4, push_)
-    ring.push(torch.tensor([0.0, 1e4, 3e38, 3e38]))  # their sum overflows
-    low, high = torch.tensor(H_MIN).item(), torch.tensor(H_MAX).item()
-    assert ring.contents() == [low, high, high, high]
+        at_once = torch.zeros(size + 1), torch.zeros((), dtype=torch.int64)
+        push(*at_once, torch.cat(pushed))
+        for each, ring in rings.items():
+            each(*ring, H)
+        for queue, count in (*rings.values(), at_once):
+            assert count == seen
+            contents = queue[:-1].roll(-(seen % size)) if seen >= size else queue[:seen]
+            assert contents.tolist() == list(expected)
 
 
 def test_single_process_gathers_nothing():
-    H = torch.rand(3)
-    assert gather_ranks(H, None) is H
-    assert gather_ranks(H, False) is H
+    H, labels = torch.rand(3), torch.arange(3)
+    for group in (None, False):
+        assert gather_ranks(H, group) is H
+        assert gather_labels(labels, group) is labels

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import reference
 from ogc.clipping import Mixture, fit_mixture
-from ogc.clipping.mixture import fit
+from ogc.clipping.fit import fit_queue
 from ogc.given_label import H_MAX, H_MIN
 from samples import queue_of, random
 
@@ -23,36 +23,31 @@ def draw(seed: int, size: int = 256) -> torch.Tensor:
     return torch.where(noisy, wrong, clean).clamp(H_MIN, H_MAX)
 
 
+def mixture_of(*numbers: float) -> Mixture:
+    return Mixture(*torch.tensor(numbers, dtype=torch.float64).unbind())
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_equals_the_reference(seed):
     H = draw(seed)
-    expected = torch.tensor(reference.fit_mixture(H.double().tolist()), dtype=torch.float64)
-    found = torch.stack(fit_mixture(H))
-    assert found.dtype == torch.float64
-    assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    before, random_state = H.clone(), torch.get_rng_state()
+    found = fit_mixture(H)
+    assert_close(
+        torch.stack(found), torch.tensor(reference.fit_mixture(H.double().tolist())).double(), rtol=1e-6, atol=1e-6
+    )
+    assert found.clean_mean <= found.noisy_mean
+    assert found.separation.item() == pytest.approx(fit_queue(H).separation)
+    assert torch.equal(torch.stack(found), torch.stack(fit_mixture(H.double())))
+    assert torch.equal(H, before)
+    assert torch.equal(torch.get_rng_state(), random_state)  # no random numbers
 
 
 def test_recovers_two_normals():
     g = random(0)
     noisy = torch.rand(20000, generator=g) < 0.3
     H = torch.where(noisy, 6 + torch.randn(20000, generator=g), 1 + 0.5 * torch.randn(20000, generator=g))
-    mixture = fit_mixture(H)
-    expected = Mixture(*torch.tensor([1, 0.25, 6, 1, 0.3], dtype=torch.float64).unbind())
-    assert_close(torch.stack(mixture), torch.stack(expected), rtol=0.05, atol=0)
-
-
-def test_uses_no_random_numbers():
-    state = torch.get_rng_state()
-    first, second = fit_mixture(draw(3)), fit_mixture(draw(3))
-    assert torch.equal(torch.stack(first), torch.stack(second))
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_does_not_modify_the_queue():
-    H = draw(0)
-    before = H.clone()
-    fit_mixture(H)
-    assert torch.equal(H, before)
+    expected = mixture_of(1, 0.25, 6, 1, 0.3)
+    assert_close(torch.stack(fit_mixture(H)), torch.stack(expected), rtol=0.05, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +55,11 @@ def test_does_not_modify_the_queue():
 )
 def test_degenerate(queue, expected):
     H = queue_of(queue)
-    mixture, degenerate = fit(H)
-    assert degenerate is expected
-    assert degenerate == reference.degenerate(H.tolist(), reference.fit_mixture(H.double().tolist()))
-    assert all(math.isfinite(number) for number in mixture)
-    assert mixture.clean_mean <= mixture.noisy_mean
+    fit = fit_queue(H)
+    assert fit.is_degenerate is expected
+    assert fit.is_degenerate == reference.degenerate(H.tolist(), reference.fit_mixture(H.double().tolist()))
+    assert all(map(math.isfinite, fit.numbers))
+    assert fit.clean.mean <= fit.noisy.mean
 
 
 @pytest.mark.parametrize("value", [0.1, 3.0, 15.9])
@@ -76,20 +71,13 @@ def test_values_within_rounding_error_count_as_equal(value, ulps):
     for upper in range(17):
         H = torch.cat([high.repeat(upper), low.repeat(16 - upper)])
         for order in (H, H.flip(0), H[torch.randperm(16, generator=random(upper))]):
-            assert fit(order)[1], (upper, order)
+            assert fit_queue(order).is_degenerate, (upper, order)
 
 
 def test_narrow_queue_is_not_degenerate():
-    mixture, degenerate = fit(torch.cat([torch.full((300,), 2.0), torch.full((212,), 2.3)]))
-    assert not degenerate
-    assert mixture.noisy_weight == pytest.approx(212 / 512)
-
-
-def test_smaller_mean_is_clean():
-    """Even if EM swaps the two normals."""
-    for seed in range(40):
-        mixture = fit_mixture(draw(seed, 64))
-        assert mixture.clean_mean <= mixture.noisy_mean
+    fit = fit_queue(torch.cat([torch.full((300,), 2.0), torch.full((212,), 2.3)]))
+    assert not fit.is_degenerate
+    assert fit.noisy.weight == pytest.approx(212 / 512)
 
 
 def mixtures(n: int):
@@ -97,20 +85,16 @@ def mixtures(n: int):
     for _ in range(n):
         a, b, v, w, share = torch.rand(5, generator=g, dtype=torch.float64)
         low, high = sorted((float(16 * a), float(16 * b)))
-        numbers = [low, 1e-3 + 4 * float(v) ** 3, high, 1e-3 + 4 * float(w) ** 3, float(share)]
-        yield Mixture(*torch.tensor(numbers, dtype=torch.float64).unbind())
+        yield mixture_of(low, 1e-3 + 4 * float(v) ** 3, high, 1e-3 + 4 * float(w) ** 3, float(share))
 
 
-def test_noise_probability_is_monotonic():
+def test_noise_probability_is_monotonic_and_bayes_rule_between_the_means():
     H = torch.linspace(0, 40, 2001, dtype=torch.float64)
     for mixture in mixtures(300):
         probability = mixture.noise_probability(H)
         assert ((probability >= 0) & (probability <= 1)).all()
         assert (probability.diff() >= -1e-9).all(), mixture
-
-
-def test_noise_probability_is_bayes_rule_between_the_means():
-    for mixture in mixtures(50):
+    for mixture in (*mixtures(50), mixture_of(1.0, 0.5, 4.0, 0.5, 0.5)):
         clean = torch.distributions.Normal(mixture.clean_mean, mixture.clean_var.sqrt())
         noisy = torch.distributions.Normal(mixture.noisy_mean, mixture.noisy_var.sqrt())
         H = torch.linspace(float(mixture.clean_mean), float(mixture.noisy_mean), 11, dtype=torch.float64)
@@ -118,14 +102,8 @@ def test_noise_probability_is_bayes_rule_between_the_means():
         assert_close(mixture.noise_probability(H), torch.sigmoid(log_odds), rtol=1e-7, atol=1e-9)
 
 
-def test_noise_probability_of_equal_widths():
-    mixture = Mixture(*torch.tensor([1.0, 0.5, 4.0, 0.5, 0.5], dtype=torch.float64).unbind())
-    assert_close(mixture.noise_probability(torch.tensor([2.5]).double()), torch.tensor([0.5]).double())
-
-
 def test_separation_and_overlap():
-    same = Mixture(*torch.tensor([1.0, 0.5, 1.0, 0.5, 0.5], dtype=torch.float64).unbind())
-    apart = Mixture(*torch.tensor([1.0, 1.0, 4.0, 1.0, 0.5], dtype=torch.float64).unbind())
+    same, apart = mixture_of(1.0, 0.5, 1.0, 0.5, 0.5), mixture_of(1.0, 1.0, 4.0, 1.0, 0.5)
     assert_close(torch.stack([same.separation, same.overlap]), torch.tensor([0, 1]).double())
     assert_close(torch.stack([apart.separation, apart.overlap]), torch.tensor([3, math.exp(-9 / 8)]).double())
     H = torch.linspace(-20, 30, 50001, dtype=torch.float64)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from ogc.kernels import sgd
 from ogc.engine.flat import Flat
+from ogc.kernels import sgd
 from ogc.models import build
 from ogc.training.run import Run
 from small_runs import CLASSES, job

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from ogc.data import Dataset
 from ogc import kernels
+from ogc.data import Dataset
 from ogc.engine import graphs
 from ogc.kernels.record import record_step
 from ogc.kernels.sgd import BLOCK, sgd_step

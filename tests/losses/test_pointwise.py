@@ -1,7 +1,6 @@
 """Losses of p alone: value, slope and `at` agree, and a custom loss needs only `value`."""
 
 import math
-import re
 
 import pytest
 import torch
@@ -32,25 +31,13 @@ H = torch.linspace(H_MIN, H_MAX, 501, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("loss", POINTWISE, ids=repr)
-def test_at_is_value_of_p(loss):
+def test_value_slope_and_at_agree(loss):
     assert_close(loss.at(H), loss.value(torch.exp(-H)), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("loss", POINTWISE, ids=repr)
-def test_slope_is_the_derivative_of_value(loss):
     p = torch.exp(-H).requires_grad_()
     (derivative,) = torch.autograd.grad(loss.value(p).sum(), p)
     assert_close(loss.slope(p.detach()), derivative.abs(), rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("loss", POINTWISE, ids=repr)
-def test_slope_needs_no_graph(loss):
     with torch.no_grad():
         assert not loss.slope(torch.tensor([0.3, 0.7])).requires_grad
-
-
-@pytest.mark.parametrize("loss", POINTWISE, ids=repr)
-def test_value_falls_as_p_rises(loss):
     assert (loss.at(H).diff() >= 0).all()
     assert loss.at(H)[0] < 1e-3
 
@@ -126,25 +113,13 @@ def test_subclass_with_another_value_does_not_inherit_slope_and_at(loss, base):
     OGC(loss)
 
 
-class MeanCE(Pointwise):
-    """A common mistake: the mean would be divided by N once more."""
-
-    def value(self, p):
-        return -torch.log(p).mean()
-
-
-def test_losses_must_have_one_value_per_sample():
+def test_a_loss_must_have_one_value_per_sample():
     class Mean(losses.Loss):
         def per_sample(self, logits, labels):
             return torch.nn.functional.cross_entropy(logits, labels)
 
-    for loss in (MeanCE(), Mean()):
-        with pytest.raises(ValueError, match=r"should return one loss per sample, of shape \(\d+,\)\. Found \(\)\."):
-            loss(*batch())
-    with_slope = type("Sloped", (losses.CrossEntropy,), {"slope": lambda self, p: (1 / p).mean()})()
-    for loss, formula in ((MeanCE(), "MeanCE.value(p)"), (with_slope, "Sloped.slope(p)")):
-        with pytest.raises(ValueError, match=rf"`{re.escape(formula)}` should return one number per sample"):
-            OGC(loss)
+    with pytest.raises(ValueError, match=r"\(32,\)\. Found \(\)"):
+        Mean()(*batch())
 
 
 class Doubled:
@@ -195,7 +170,3 @@ def test_gce_has_a_gradient_where_p_rounds_to_0():
     loss.backward()
     assert_close(loss, torch.tensor((1 - math.exp(-5)) / 0.05))
     assert_close(logits.grad, math.exp(-5) * torch.tensor([[-1.0, 1.0]]))
-
-
-def test_hyperparameters_of_a_custom_loss():
-    assert Power(k=3).hyperparameters == {"k": 3}

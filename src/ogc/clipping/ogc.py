@@ -345,7 +345,7 @@ class OGC(Loss):
         problem = find_problem(self) if self.warns and not self._has_warned else None
         if problem is not None:
             self._has_warned = True
-            warnings.warn(problem, stacklevel=7)  # the line that called the criterion
+            warnings.warn(problem, stacklevel=8)  # the line that called the criterion
 
     # --- saving, copying, moving -------------------------------------------------------------------------------------
 

@@ -59,9 +59,8 @@ class Rule(ABC):
         """Return the initial contents of the buffer ``rule_state``, in which a rule may keep numbers of its own."""
         return torch.zeros(0)
 
-    def count(self, rule_state: Tensor, H: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Add a batch to ``rule_state``, without a host read: (N,), (N,). Called only if the state is not empty."""
-        raise NotImplementedError
+    def count(self, rule_state: Tensor, H: Tensor, labels: Tensor, num_classes: int) -> None:  # noqa: B027
+        """Add queued samples to ``rule_state``, without a host read: (N,), (N,). Called if it is not empty."""
 
     def kernel_rule(self, queue_size: int, every: int, num_classes: int) -> KernelRule | None:
         """Return the constants by which the CUDA kernel runs this rule; None if it cannot."""

@@ -105,8 +105,8 @@ def solve_threshold(base: Pointwise, mixture: Mixture, target: Tensor | float) -
     Eq. 12 of Ye et al., 2025, with target = 1 + epsilon. Below p0, ``base`` is continued by its tangent. P_MIN means
     that nothing needs clipping. A mixture on an accelerator is copied to the CPU.
     """
-    clean_mean, clean_var, noisy_mean, noisy_var, weight = torch.stack(mixture).tolist()
-    clean, noisy = Normal(1 - weight, clean_mean, clean_var), Normal(weight, noisy_mean, noisy_var)
+    clean_mean, clean_var, noisy_mean, noisy_var, _ = torch.stack(mixture).tolist()
+    clean, noisy = Normal(0.5, clean_mean, clean_var), Normal(0.5, noisy_mean, noisy_var)  # the weights do not matter
     return torch.full_like(mixture.clean_mean, Slopes(base).solve(clean, noisy, float(target))[0])
 
 
