@@ -9,13 +9,13 @@ from torch.func import functional_call
 
 from ogc.engine.flat import Flat
 from ogc.kernels import sgd
-from ogc.models import build
+from ogc.models import build_network
 from ogc.training.run import Run
 from small_runs import CLASSES, job
 
 
 def small_run(precision: str = "bf16") -> Run:
-    network = build("resnet20-cifar", inputs=(3, 8, 8), classes=CLASSES)
+    network = build_network("resnet20-cifar", inputs=(3, 8, 8), classes=CLASSES)
     return Run(job(net=network, precision=precision, average=0.99), device=torch.device("cpu"))
 
 

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from ogc.models import NormAct, build
+from ogc.kernels import fused_norm
+from ogc.models import NormAct, build_network
 
 CUDA = torch.cuda.is_available()
 pytestmark = [
@@ -51,11 +52,18 @@ def batch(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, offset: fl
     return [tensor.to(DEVICE, dtype, memory_format=torch.channels_last) for tensor in tensors]
 
 
-def fused(module: NormAct, x: Tensor, residual: Tensor | None, *, act: bool = True) -> Tensor:
-    from ogc.engine import fused_norm
+def norm_of(module: NormAct) -> fused_norm.Norm:
+    weights, running = (module.weight, module.bias), (module.running_mean, module.running_var)
+    return fused_norm.Norm(*weights, *running, module.momentum, module.eps, module.training)
 
-    assert not CUDA or fused_norm.serves(module, x, residual)
-    return fused_norm.norm_act(module, x, residual, act=act)[0]
+
+def serves(module: NormAct, x: Tensor, residual: Tensor | None) -> bool:
+    return fused_norm.serves(x, residual, norm_of(module))
+
+
+def fused(module: NormAct, x: Tensor, residual: Tensor | None, *, act: bool = True) -> Tensor:
+    assert not CUDA or serves(module, x, residual)
+    return fused_norm.norm_act(x, residual, norm_of(module), act=act)[0]
 
 
 def run(call: Any, module: NormAct, x: Tensor, residual: Tensor | None, dy: Tensor, act: bool) -> dict[str, Tensor]:
@@ -104,10 +112,7 @@ def test_gradients_of_both_paths_are_added(residual: bool, dtype: torch.dtype) -
     other = dy.flip(0).contiguous(memory_format=torch.channels_last)
 
     def both(module: NormAct, x: Tensor, residual: Tensor | None, *, act: bool) -> Tensor:
-        from ogc.engine import fused_norm
-
-        y, again = fused_norm.norm_act(module, x, residual, act=act)
-        return torch.stack([y, again])
+        return torch.stack(fused_norm.norm_act(x, residual, norm_of(module), act=act))
 
     given = run(both, norm(24), x, shortcut if residual else None, torch.stack([dy, other]), True)
     summed = run(fused, norm(24), x, shortcut if residual else None, dy + other, True)
@@ -201,8 +206,6 @@ def test_no_synchronisation() -> None:
 
 @needs_cuda
 def test_supported_inputs() -> None:
-    from ogc.engine.fused_norm import serves
-
     module, (x, other, _) = norm(64), batch(SHAPES[0])
     assert serves(module, x, None)
     assert serves(module, x, other)
@@ -225,7 +228,7 @@ def test_gradients_of_a_network_match() -> None:
     images = torch.randn(32, 3, 32, 32, generator=generator).cuda()
     labels = torch.randint(10, (32,), generator=generator).cuda()
     torch.manual_seed(0)
-    network = build("resnet18-cifar", inputs=(3, 32, 32), classes=10).cuda().double()
+    network = build_network("resnet18-cifar", inputs=(3, 32, 32), classes=10).cuda().double()
     state, results = network.state_dict(), []
     for dtype, layout in ((torch.float32, torch.channels_last), (torch.float64, torch.contiguous_format)):
         network.load_state_dict(state)

@@ -163,7 +163,7 @@ class Plan(NamedTuple):
     @classmethod
     def of(cls, options: TrainOptions) -> Plan:
         """Check everything that can be checked without reading data."""
-        from ..models import check_name
+        from ..models import check_network
         from ..training.method import Method
         from ..training.recipe import by_name, from_toml, override
         from ..training.source import Source, check
@@ -183,7 +183,7 @@ class Plan(NamedTuple):
         require("seed" not in settings or options.seeds is None, "seed", "omitted with --seeds", settings.get("seed"))
         recipe = override(recipe, settings)
         if recipe.network != "auto":
-            check_name(recipe.network)
+            check_network(recipe.network)
         check(source, recipe)
         rule = "omitted with --true: it would replace the given labels. To start from correct labels, train on those"
         require(source.true is None or recipe.noise is None, "noise", rule, recipe.noise)

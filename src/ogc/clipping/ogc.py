@@ -40,7 +40,7 @@ from .clock import Clock, is_capturing
 from .learning_rate import MISSING_OPTIMIZER, learning_rate, raise_to_highest
 from .loss_queue import Backlog, gather_labels, gather_ranks
 from .mixture import Mixture
-from .reliability import describe, find_problem
+from .reliability import describe_state, find_problem
 from .rule import Now, Rule
 from .rules import Function, choose_rule
 from .state import Solution, State, keeping_dtype
@@ -141,7 +141,7 @@ class OGC(Loss):
     def _reset_host_state(self) -> None:
         """Reset the state that is neither saved nor copied, such as the optimizer and the step number on the host."""
         self.clock = Clock(self.steps)
-        self.key = compiled.key_of(self)
+        self.key = compiled.new_key(self)
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
         self._backlog = Backlog()
         self._has_warned = False
@@ -400,4 +400,4 @@ class OGC(Loss):
         return {"rule": self.rule, "every": self.every, "queue_size": self.queue_size}
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}\n{describe(self)}"
+        return f"{super().extra_repr()}\n{describe_state(self)}"

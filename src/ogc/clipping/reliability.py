@@ -61,7 +61,7 @@ def frozen_group(criterion: OGC) -> str | None:
     )
 
 
-def describe(criterion: OGC) -> str:
+def describe_state(criterion: OGC) -> str:
     """Describe tau and the share of noisy samples, now and in the past."""
     steps = int(criterion.steps)
     text = f"steps={steps}, tau={float(criterion.tau):.4g}, p0={float(criterion.p0):.4g}"

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..given_label import P_MIN
 from ..kernels.constants import GRID, LOGIT_MAX, LOGIT_STEP, TABLE, TINY
-from ..kernels.ogc_step import Curve
+from ..kernels.ogc_step import SlopeCurve
 from ..losses import Pointwise
 from .fit import Normal
 from .mixture import Mixture
@@ -44,18 +44,18 @@ class Slopes:
         _check_slope(base, p, slope)
         width = torch.diff(slope, prepend=slope.new_zeros(1))
         logits = torch.linspace(LOGIT_MAX, -LOGIT_MAX, TABLE + 1, dtype=torch.float64)
-        self.curve = Curve(slope, width, base.slope(torch.sigmoid(logits)).detach())
+        self.curve = SlopeCurve(slope, width, base.slope(torch.sigmoid(logits)).detach())
         self.steepest = float(slope[-1])
         self._grid = torch.stack([torch.ones_like(H), H, H * H])
         self._table = array("d", self.curve.table.tolist())  # the same, to read single numbers fast
-        self._copies: dict[torch.device, Curve] = {}
+        self._copies: dict[torch.device, SlopeCurve] = {}
 
-    def on(self, device: torch.device) -> Curve:
+    def on(self, device: torch.device) -> SlopeCurve:
         """Return a copy of the constants on ``device``, made once. The CPU has the original."""
         if device == self.curve.table.device:
             return self.curve
         if device not in self._copies:
-            self._copies[device] = Curve(*(tensor.to(device) for tensor in self.curve))
+            self._copies[device] = SlopeCurve(*(tensor.to(device) for tensor in self.curve))
         return self._copies[device]
 
     def solve(self, clean: Normal, noisy: Normal, target: float) -> tuple[float, float]:

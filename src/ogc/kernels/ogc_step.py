@@ -26,7 +26,7 @@ TILE = 4096
 """Number of logits that one program holds at a time."""
 
 
-class Curve(NamedTuple):
+class SlopeCurve(NamedTuple):
     """The slope of a loss: on the grid, the distance of each from the one before it, and over the logit of p."""
 
     slope: Tensor
@@ -170,7 +170,7 @@ def ogc_step(
     logits: Tensor,
     labels: Tensor,
     state: Sequence[Tensor],
-    curve: Curve,
+    curve: SlopeCurve,
     rule: KernelRule,
     lr: Tensor | float,
     ignore_index: int,
@@ -215,7 +215,7 @@ def push_kernel(queue: Tensor, seen: Tensor, H: Tensor) -> None:
 
 def update_kernel(
     state: Sequence[Tensor],
-    curve: Curve,
+    curve: SlopeCurve,
     rule: KernelRule,
     lr: Tensor | float,
     num_classes: int,

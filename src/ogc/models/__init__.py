@@ -30,14 +30,14 @@ NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
 TIMM = "timm:"
 
 
-def build(name: str, *, inputs: tuple[int, ...], classes: int, hidden: Sequence[int] = (512, 512)) -> nn.Module:
+def build_network(name: str, *, inputs: tuple[int, ...], classes: int, hidden: Sequence[int] = (512, 512)) -> nn.Module:
     """Build a network by name for samples of shape ``inputs``: (N, *inputs) -> logits (N, classes).
 
     :param name: one of NETWORKS, or ``timm:NAME`` for a network of timm, with random weights.
     :param hidden: widths of the hidden layers of an ``mlp``, which takes samples of any shape. The other networks
         take images (C, H, W).
 
-    >>> build("mlp", inputs=(1, 8, 8), classes=10, hidden=(32,))
+    >>> build_network("mlp", inputs=(1, 8, 8), classes=10, hidden=(32,))
     Sequential(
       (0): Flatten(start_dim=1, end_dim=-1)
       (1): Linear(in_features=64, out_features=32, bias=True)
@@ -45,7 +45,7 @@ def build(name: str, *, inputs: tuple[int, ...], classes: int, hidden: Sequence[
       (3): Linear(in_features=32, out_features=10, bias=True)
     )
     """
-    check_name(name)
+    check_network(name)
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), *mlp(math.prod(inputs), classes, hidden=hidden))
     require(len(inputs) == 3, "inputs", f"the shape of an image, (channels, height, width), for {name}", inputs)
@@ -55,7 +55,7 @@ def build(name: str, *, inputs: tuple[int, ...], classes: int, hidden: Sequence[
     return model
 
 
-def check_name(name: str) -> None:
+def check_network(name: str) -> None:
     """Raise ``ValueError`` for an unknown name, with similar ones."""
     if name.startswith(TIMM):
         timm, wanted = _timm(), name.removeprefix(TIMM)
@@ -78,8 +78,8 @@ __all__ = [
     "NETWORKS",
     "NormAct",
     "ResNet",
-    "build",
-    "check_name",
+    "build_network",
+    "check_network",
     "mlp",
     "resnet18",
     "resnet18_cifar",

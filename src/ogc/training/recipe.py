@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from .._require import counted, did_you_mean, require, require_known
 from ..clipping.default_rule import SAMPLES_NEEDED, Default
-from ..models import TIMM, check_name
+from ..models import TIMM, check_network
 from ..noise.by_kind import Kind
 from . import method as methods
 
@@ -136,7 +136,7 @@ class Recipe(Checked):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.network != "auto" and not self.network.startswith(TIMM):  # timm need not be installed here
-            check_name(self.network)
+            check_network(self.network)
         if self.noise is not None:
             Kind.parse(self.noise)
         steps = self.schedule == "steps"

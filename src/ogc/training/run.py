@@ -20,7 +20,7 @@ from .._provenance import commit, device_name
 from .._require import require
 from ..clipping import OGC
 from ..data.dataset import Loaded
-from ..models import build
+from ..models import build_network
 from ..noise import LabelInfo
 from .digests import digests
 from .evaluate import EvaluationSet, clipping_facts, differ_in_size, training_shares
@@ -138,7 +138,7 @@ class Run:
         }
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(recipe.seed)
-            network = job.network or build(
+            network = job.network or build_network(
                 recipe.network, inputs=self.feed.shape, classes=classes, hidden=recipe.hidden
             )
         self.rng = new_rng(device, recipe.seed + (rank << 32))  # for layers such as dropout

@@ -15,7 +15,7 @@ from .._extras import extra
 from .._files import first_line
 from .._require import require
 from .._tensors import part_of
-from ..models import build
+from ..models import build_network
 from . import checkpoint, loop, run_folder, source
 from .history import SilentWatch, Watch
 from .method import allow_loss, confirmed, own_loss
@@ -235,7 +235,7 @@ def load_network(folder: Path, which: str = "averaged", network: nn.Module | Non
     if network is None:
         require("network" not in found.from_python, "network", f"given: that of {folder} came from Python", network)
         inputs, classes = tuple(facts["inputs"]), len(facts["classes"])
-        network = build(recipe.network, inputs=inputs, classes=classes, hidden=recipe.hidden)
+        network = build_network(recipe.network, inputs=inputs, classes=classes, hidden=recipe.hidden)
     weights = part_of(tensors, "network")
     if which != "last":
         weights |= part_of(tensors, "averaged")

@@ -26,7 +26,7 @@ _keys = itertools.count()
 criteria: weakref.WeakValueDictionary[int, OGC] = weakref.WeakValueDictionary()
 
 
-def key_of(criterion: OGC) -> Tensor:
+def new_key(criterion: OGC) -> Tensor:
     """Return a key by which the operator finds the criterion. It is a tensor, because graphs are guarded on ints."""
     key = next(_keys)
     criteria[key] = criterion
