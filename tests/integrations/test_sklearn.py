@@ -30,6 +30,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch.utils._pytree import tree_map
 
 from ogc._tensors import read_tensors, write_tensors
+from ogc.clipping import Default
 from ogc.integrations._weighted_rows import batches as batches_of
 from ogc.integrations._weighted_rows import distinct, hold_out
 from ogc.integrations.sklearn import OGCClassifier
@@ -404,7 +405,7 @@ def test_saved_state_is_as_fitted_despite_changed_parameters(
     assert same(back, classifier)
     assert str(back.get_params()) == str(classifier.get_params())
     assert back.criterion_.get_extra_state() == classifier.criterion_.get_extra_state()
-    assert (back.criterion_.epsilon, back._optimizer.param_groups[0]["weight_decay"]) == (None, 0.01)
+    assert (back.criterion_.rule, back._optimizer.param_groups[0]["weight_decay"]) == (Default(), 0.01)
     for _ in range(20):
         back.partial_fit(X, given)
         classifier.partial_fit(X, given)

@@ -14,7 +14,7 @@ from torch import Tensor
 from .._require import require
 from ..given_label import P_MIN
 from .loss import Reduction
-from .pointwise import Pointwise
+from .pointwise import CrossEntropy, Pointwise
 
 
 def clipped(base: Pointwise, H: Tensor, p0: Tensor | float, tau: Tensor | float) -> Tensor:
@@ -36,11 +36,19 @@ def clipped_with_derivative(
     rounding, or is larger if tau is below every slope of ``base``, so it is still clipped.
     """
     H0 = -torch.log(p0) if isinstance(p0, Tensor) else -math.log(p0)
+    if type(base) is CrossEntropy and (isinstance(tau, Tensor) or tau >= 1):
+        return _clipped_cross_entropy(H, H.clamp(max=H0))
     p = torch.exp(-H)
     held = p.clamp(min=p0)
     at, below = base.at(H.clamp(max=H0)), held - p
     value = at + below.mul_(tau) if isinstance(tau, Tensor) else torch.add(at, below, alpha=tau)
     return value, base.slope(held.clamp_(max=1 - P_MIN)).clamp(max=tau).mul_(p)
+
+
+def _clipped_cross_entropy(H: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
+    """Do the same for CE, where tau p = e^(H0 - H), with half the calls of torch. ``held`` is min(H, H0)."""
+    tau_p = (held - H).exp_()  # 1 above p0
+    return held.sub_(tau_p).add_(1), tau_p
 
 
 class PHuberCE(Pointwise):
