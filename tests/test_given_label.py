@@ -66,7 +66,7 @@ def test_ignored_labels_may_be_classes(ignore_index):
         ((4, 1, 3, 3), (4, 3, 3), True),
         ((4, 1, 3, 3), (4, 1, 3, 3), True),
         ((10,), (4,), False),
-        ((8, 1), (3,), False),
+        ((8, 1), (3,), True),
         ((), (), False),
     ],
 )

@@ -114,7 +114,7 @@ def test_history_with_ema_threshold_shows_only_tau():
         recorder.record()
     [axes] = plot.history(recorder).axes
     assert list(axes.lines[0].get_ydata()) == [record.tau for record in recorder.records]
-    with pytest.raises(ValueError, match="threshold=EMA moves tau without a queue"):
+    with pytest.raises(ValueError, match=r"EMA.* moves tau without a queue"):
         plot.histogram(criterion)
 
 

@@ -48,26 +48,17 @@ def check_input(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def _problem_of(logits: Tensor, labels: Tensor) -> str:
     found = f"Found logits {tuple(logits.shape)} of {logits.dtype}, labels {tuple(labels.shape)} of {labels.dtype}."
-    if _is_single_logit(logits, labels):
+    is_single = logits.dim() > 0 and logits.numel() == len(logits) == labels.numel()  # as of a binary head
+    if is_single or (logits.dim() > 1 and logits.shape[1] == 1):
         return (
             f"Logits should have two columns or more, one per class. {found} For two classes, end the network with "
-            "nn.Linear(features, 2) and use int64 labels of shape (N,). To keep a single logit, pass "
-            "torch.stack([0 * z, z], 1) with z = logits.flatten()."
+            "nn.Linear(features, 2), or pass torch.stack([0 * z, z], 1) with z = logits.flatten()."
         )
     if labels.is_floating_point() or labels.is_complex():
         return f"Labels should be class indices of an integer type; soft labels are not supported. {found}"
     if not logits.is_floating_point():
         return f"Logits should be of a floating-point type. {found}"
     return f"Logits should have the shape (N, C, d1, ...) and labels (N, d1, ...). {found}"
-
-
-def _is_single_logit(logits: Tensor, labels: Tensor) -> bool:
-    """Return True for the shapes of a binary head: logits (N,) or (N, 1, ...) with as many labels."""
-    if logits.dim() == 1:
-        return logits.shape == labels.shape
-    if logits.dim() == 0 or logits.shape[1] != 1:
-        return False
-    return labels.shape in (logits.shape, logits.shape[:1] + logits.shape[2:])
 
 
 def pick(log_p: Tensor, labels: Tensor, ignore_index: int) -> Tensor:

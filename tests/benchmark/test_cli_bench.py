@@ -274,7 +274,7 @@ def test_only_runs_the_named_task(tmp_path):
         (["digits", "--noises", "symmetric:0.4"], 2, "Found `--noises 'symmetric:0.4'`. Did you mean symmetric:0."),
         (["digits", "--method", "no.py:Mine"], 2, "There is no loss file `"),
         (["digits", "--method", "mine.py:Min"], 2, "has no torch module 'Min'. Did you mean Mine? It has Mine, "),
-        (["digits", "--method", "mine.py:Mine+ogc"], 2, "OGC needs a pointwise loss"),
+        (["digits", "--method", "mine.py:Mine+ogc"], 2, "OGC needs a loss of p"),
         (["digits", "--method", "mine.py:NoDefault"], 2, "NoDefault cannot be constructed: TypeError"),
         (["digits", "--method", "broken.py:Mine"], 2, "cannot be loaded: SyntaxError"),
     ],

@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 import torch
 
-from ogc.clipping.loss_queue import gather_labels, gather_ranks, push, push_by_scatter, push_by_slices
+from ogc.clipping.loss_queue import gather_labels, gather_ranks, push, push_by_scatter, push_on_cpu
 from ogc.given_label import H_MAX, H_MIN
 from samples import random
 
@@ -30,7 +30,7 @@ def test_equals_a_deque(seed):
     """Both implementations fill the same slots, and so does one push of everything."""
     size = (4, 5, 16, 33)[seed % 4]
     rings = {
-        each: (torch.zeros(size + 1), torch.zeros((), dtype=torch.int64)) for each in (push_by_slices, push_by_scatter)
+        each: (torch.zeros(size + 1), torch.zeros((), dtype=torch.int64)) for each in (push_on_cpu, push_by_scatter)
     }
     expected, seen, pushed = deque(maxlen=size), 0, []
     for H in draw(seed, size):

@@ -42,14 +42,6 @@ def test_equals_the_reference(seed):
     assert torch.equal(torch.get_rng_state(), random_state)  # no random numbers
 
 
-def test_recovers_two_normals():
-    g = random(0)
-    noisy = torch.rand(20000, generator=g) < 0.3
-    H = torch.where(noisy, 6 + torch.randn(20000, generator=g), 1 + 0.5 * torch.randn(20000, generator=g))
-    expected = mixture_of(1, 0.25, 6, 1, 0.3)
-    assert_close(torch.stack(fit_mixture(H)), torch.stack(expected), rtol=0.05, atol=0)
-
-
 @pytest.mark.parametrize(
     ("queue", "expected"), [("constant", True), ("one outlier", True), ("two spikes", False), ("two clusters", False)]
 )
@@ -72,12 +64,6 @@ def test_values_within_rounding_error_count_as_equal(value, ulps):
         H = torch.cat([high.repeat(upper), low.repeat(16 - upper)])
         for order in (H, H.flip(0), H[torch.randperm(16, generator=random(upper))]):
             assert fit_queue(order).is_degenerate, (upper, order)
-
-
-def test_narrow_queue_is_not_degenerate():
-    fit = fit_queue(torch.cat([torch.full((300,), 2.0), torch.full((212,), 2.3)]))
-    assert not fit.is_degenerate
-    assert fit.noisy.weight == pytest.approx(212 / 512)
 
 
 def mixtures(n: int):

@@ -117,6 +117,15 @@ def test_schedules_update_every_step_and_queue_nothing():
     assert (criterion.tau, criterion.steps) == (tau, 40)
 
 
+def test_only_schedules_move_tau_while_a_cuda_graph_is_captured(monkeypatch):
+    """Without kernels, a fit would have to be copied to the CPU."""
+    monkeypatch.setattr("ogc.clipping.ogc.is_capturing", lambda tensor: True)
+    scheduled, fitted = OGC("ce", threshold=EMA(0.5)), OGC("ce", follow_lr=False, every=1, queue_size=64)
+    assert len(set(taus(scheduled, 5))) == 5
+    fitted(*noisy_batch(64, seed=0))
+    assert fitted.p0 == P_MIN
+
+
 def test_schedule_may_be_a_function_and_nan_keeps_tau():
     assert taus(OGC("ce", threshold=lambda step, tau: 3.0 + 0 * tau + step), 3) == [4.0, 5.0, 6.0]
     criterion = OGC("ce", threshold=lambda step, tau: math.nan if int(step) == 2 else 3.0)

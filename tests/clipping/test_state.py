@@ -133,7 +133,6 @@ def halved(step, tau):
         ({"threshold": Fixed(2.0)}, {"threshold": EMA(0.9)}),
         ({"threshold": halved}, {"threshold": lambda step, tau: tau}),
     ],
-    ids=str,
 )
 def test_state_of_another_ogc_is_rejected(own, other):
     criterion = OGC(**{"base": "ce", "follow_lr": False, **own})
@@ -152,7 +151,6 @@ def test_state_of_another_ogc_is_rejected(own, other):
         (EMA(0), EMA(0.0)),
         (halved, halved),
     ],
-    ids=str,
 )
 def test_equal_schedules_load_each_other(saved, loading):
     OGC("ce", threshold=loading).load_state_dict(save_and_load(OGC("ce", threshold=saved).state_dict()))

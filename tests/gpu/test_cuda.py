@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ogc import OGC, losses
 from ogc.clipping import EMA, Linear, fit_mixture, solve_threshold
-from ogc.clipping.loss_queue import push_by_scatter, push_by_slices
+from ogc.clipping.loss_queue import push_by_scatter, push_on_cpu
 from ogc.kernels.ogc_step import push_kernel
 
 pytestmark = [
@@ -205,7 +205,7 @@ def test_update_kernel_equals_torch(base: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_push_kernel_equals_torch() -> None:
     generator = torch.Generator().manual_seed(0)
-    pushes = {"slices": push_by_slices, "scatter": push_by_scatter, "kernel": push_kernel}
+    pushes = {"slices": push_on_cpu, "scatter": push_by_scatter, "kernel": push_kernel}
     queues = {name: torch.zeros(101) if name == "slices" else torch.zeros(101, device="cuda") for name in pushes}
     seen = {name: torch.zeros((), dtype=torch.int64, device=queue.device) for name, queue in queues.items()}
     for size in (5, 64, 100, 101, 250, 1, 33, 99, 7):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ogc import OGC
-from ogc.clipping import EMA, Linear
+from ogc.clipping import EMA, Linear, Paper, Relative
 from ogc.losses import LOSSES
 from ogc.training.method import IMAGE_EPSILON, METHODS, PAPER, build, check, complete, criterion, takes
 from ogc.training.recipe import RECIPES, override
@@ -34,11 +34,11 @@ def test_every_method_trains(method, data):
 def test_parameters_reach_the_loss():
     assert a_step(RECIPES["digits"], method="gce", q=0.3)[0].q == 0.3
     loss = a_step(RECIPES["digits"], method="fl+ogc", gamma=1.5, epsilon0=7, every=4, queue_size=64)[0]
-    assert (loss.base.gamma, loss.epsilon0, loss.every, loss.queue_size) == (1.5, 7, 4, 64)
+    assert (loss.base.gamma, loss.rule, loss.every, loss.queue_size) == (1.5, Paper(7), 4, 64)
     loss = a_step(RECIPES["digits"], method="ce+ogc", epsilon=0.5, follow_lr=False)[0]
-    assert (loss.epsilon, loss.epsilon0, loss.follow_lr) == (0.5, None, False)
-    assert a_step(RECIPES["digits"], method="ce+linear", beta=4)[0].threshold == Linear(4, steps=100)
-    assert a_step(RECIPES["digits"], method="ce+ema", alpha=0.9)[0].threshold == EMA(0.9)
+    assert loss.rule == Relative(0.5, follow_lr=False)
+    assert a_step(RECIPES["digits"], method="ce+linear", beta=4)[0].rule == Linear(4, steps=100)
+    assert a_step(RECIPES["digits"], method="ce+ema", alpha=0.9)[0].rule == EMA(0.9)
 
 
 def test_epsilon_follows_the_optimizer():
@@ -113,10 +113,10 @@ def test_parameter_precedence_is_given_then_paper_then_default(data, method, giv
         ("gce", {"gq": 1}, r"The method gce has no parameter 'gq'\. Did you mean q\? It takes q\."),
         ("ce", {"q": 1}, r"The method ce has no parameter 'q'\. It takes none\."),
         ("ce+linear", {"steps": 9}, "has no parameter 'steps'"),  # given by the length of training
-        ("mae+ogc", {}, "clipped already: use that loss by itself"),
-        ("nce_rce+ogc", {}, "OGC needs a pointwise loss"),
+        ("mae+ogc", {}, "needs no clipping"),
+        ("nce_rce+ogc", {}, "OGC needs a loss of p"),
         ("sce+ema", {}, r"The method sce\+ema is not supported: its loss and its rule both have a parameter `alpha`\."),
-        ("taylor_ce+ogc", {"t": 1}, "clipped already"),
+        ("taylor_ce+ogc", {"t": 1}, "needs no clipping"),
     ],
 )
 def test_invalid_methods_are_rejected(method, parameters, message):

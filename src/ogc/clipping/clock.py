@@ -1,9 +1,36 @@
-"""What the host knows of a run without waiting for the device."""
+"""What the host knows of a run without waiting for the device: the step number, and the learning rate."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+MISSING_OPTIMIZER = (
+    "OGC follows the learning rate of an optimizer, but none is attached, or it was deleted. To fix this, pass it, as "
+    'in OGC("ce", optimizer), call criterion.attach(optimizer), or pass follow_lr=False.'
+)
+
+
+def raise_to_highest(highest: Tensor, lrs: Sequence[Tensor | float | None]) -> None:
+    """Raise ``highest`` to the highest of these learning rates, in place and without a host read. NaN do not count."""
+    numbers = [lr for lr in lrs if isinstance(lr, float) and not math.isnan(lr)]
+    if numbers:
+        highest.clamp_(min=max(numbers))
+    for lr in lrs:
+        if isinstance(lr, Tensor):
+            highest.copy_(torch.fmax(highest, lr))
+
+
+def learning_rate(optimizer: torch.optim.Optimizer, device: torch.device) -> Tensor | float:
+    """Return the learning rate of the optimizer's first group.
+
+    A tensor on an accelerator is read only if the state of OGC is on the CPU, because reading waits for the device.
+    """
+    lr = optimizer.param_groups[0]["lr"]
+    return lr if isinstance(lr, Tensor) and lr.device.type != "cpu" and device.type != "cpu" else float(lr)
 
 
 class Clock:

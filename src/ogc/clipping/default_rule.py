@@ -1,34 +1,17 @@
 """Default rule for the threshold: the paper's bound, limited early on, a second bound, and a factor for each class.
 
-With the two normals of :mod:`ogc.clipping.mixture`, of means mu_c (clean) and mu_n (noisy), and C classes, p0 moves
-towards
+With the two normals of the fit, of means mu_c (clean) and mu_n (noisy), and C classes, p0 follows p* with a short
+memory, p0_t = alpha p0_{t-1} + (1 - alpha) p*, where
 
     p* = min(p_ratio, 1/C)       if mu_n <= log C
     p* = p_ratio                 if mu_n > log C, and a class is given up
     p* = max(p_ratio, p_edge)    otherwise
     p_edge = exp(-max(mu_c, 3 log C - 2 mu_n))
 
-p_ratio solves r(tau) = 1 + epsilon, Eq. 12 of Ye et al., 2025, with epsilon = 0.5 lr / (highest lr so far). p_edge
-clips samples that are less likely than a typical clean sample. It is needed because with two or three classes r(tau)
-is small even without clipping, and because without a falling learning rate the bound of the paper never tightens.
-
-A uniform guess has probability 1/C and H = log C. While the noisy samples are better than a guess, they are as likely
-to be hard as to be wrong, and only samples worse than a guess are clipped. As mu_n rises above log C, p_edge grows
-gradually from 1/C, because of the term 3 log C - 2 mu_n. A class is given up if g_c, the share of its recent samples
-that are better than a guess, is below 1/3: it has not been learned yet, and p_edge would prevent that.
-
-p0 follows p* with a short memory: p0_t = alpha p0_{t-1} + (1 - alpha) p*. For CE, where p0 = 1/tau, this is the EMA
-schedule of the paper with p* in place of 1.
-
-To the mixture, the samples of a rare class that has not been learned look like wrong labels. p_ratio alone could then
-keep it from being learned. So p0 is lower for a class that is given up: the p0 of class c is f_c p0, where f_c starts
-at 1 and follows
-
-    f*_c = min(1, 3 g_c)
-
-with the same memory. Without recent samples of its class, f_c stays as it is.
-
-``docs/tables.md`` compares the default with the rule of the paper.
+p_ratio solves r(tau) = 1 + epsilon, Eq. 12 of Ye et al., 2025, with epsilon = 0.5 lr / (highest lr so far). A uniform
+guess has probability 1/C and H = log C. A class is given up if g_c, the share of its recent samples that are better
+than a guess, is below 1/3. The p0 of class c is f_c p0, where f_c starts at 1 and follows min(1, 3 g_c) with the same
+memory. ``docs/method.md`` has the reasons.
 """
 
 from __future__ import annotations

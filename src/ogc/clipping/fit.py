@@ -76,7 +76,7 @@ def k_means(powers: Tensor) -> Tensor:
     (count, total), upper = ones_and_H.sum(1).tolist(), torch.empty_like(H)
     for _ in range(LLOYD_STEPS):
         torch.gt(H, (low + high) / 2, out=upper)
-        size, above = (ones_and_H @ upper).tolist()
+        size, above = ones_and_H.mv(upper).tolist()
         if size in (0, count):  # all values are equal
             return upper
         centres, low, high = (low, high), (total - above) / (count - size), above / size
@@ -89,8 +89,8 @@ def e_step(powers: Tensor, means: list[float], clean: Normal, noisy: Normal) -> 
     """Return the mean log likelihood, up to a constant, and P(noisy | H): (3, Q), their means -> float, (Q,)."""
     of_clean = clean.log_density
     difference = [n - c for n, c in zip(noisy.log_density, of_clean, strict=True)]
-    log_odds = powers.T @ torch.tensor(difference, dtype=torch.float64)
-    likelihood = sum(map(operator.mul, of_clean, means)) + F.softplus(log_odds).mean().item()
+    log_odds = powers.T.mv(torch.tensor(difference, dtype=torch.float64))
+    likelihood = sum(map(operator.mul, of_clean, means)) + F.softplus(log_odds).sum().item() / len(log_odds)
     return likelihood, torch.sigmoid(log_odds)
 
 
@@ -101,7 +101,7 @@ def m_step(powers: Tensor, responsibility: Tensor) -> tuple[Normal, Normal]:
 
 def _moments(powers: Tensor, responsibility: Tensor) -> Normal:
     """Fit one normal to H, weighted by P(normal | H): (3, Q), (Q,) -> Normal."""
-    size, total, squares = (powers @ responsibility).tolist()
+    size, total, squares = powers.mv(responsibility).tolist()
     size += TINY
     mean = total / size
     return Normal(size / powers.shape[1], mean, squares / size - mean**2 + VARIANCE_ADDED)

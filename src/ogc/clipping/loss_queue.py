@@ -15,26 +15,26 @@ from torch import Tensor
 
 from ..given_label import H_MAX, H_MIN
 
+LearningRate = Tensor | float | None
+
 
 def push(queue: Tensor, seen: Tensor, H: Tensor) -> None:
     """Append the finite entries of H, (N,) in order, clamped to [H_MIN, H_MAX]; in place. Algorithm 1, line 5."""
-    (push_by_slices if queue.device.type == "cpu" else push_by_scatter)(queue, seen, H)
+    (push_on_cpu if queue.device.type == "cpu" else push_by_scatter)(queue, seen, H)
 
 
-def push_by_slices(queue: Tensor, seen: Tensor, H: Tensor) -> None:
-    """Push on the CPU, where counts may be read."""
-    size = queue.numel() - 1
+def push_on_cpu(queue: Tensor, seen: Tensor, H: Tensor) -> None:
+    """Push where counts may be read, in slices, which is faster."""
+    size = len(queue) - 1
     if not math.isfinite(H.sum().item()):
         H = H[H.isfinite()]
-    start = int(seen) % size
-    seen.add_(H.numel())
-    if H.numel() > size:  # keep the last ones, in the slots where pushing one by one would have put them
-        start = (start + H.numel() - size) % size
-        H = H[-size:]
+    seen.add_(len(H))
+    H = H[-size:]  # of a batch larger than the queue, keep the last ones
+    start = (int(seen) - len(H)) % size
     room = size - start
-    torch.clamp(H[:room], H_MIN, H_MAX, out=queue[start : start + H.numel()][:room])
-    if H.numel() > room:
-        torch.clamp(H[room:], H_MIN, H_MAX, out=queue[: H.numel() - room])
+    torch.clamp(H[:room], H_MIN, H_MAX, out=queue[start : min(start + len(H), size)])
+    if len(H) > room:
+        torch.clamp(H[room:], H_MIN, H_MAX, out=queue[: len(H) - room])
 
 
 def push_by_scatter(queue: Tensor, seen: Tensor, H: Tensor) -> None:
@@ -56,24 +56,20 @@ class Backlog:
     """Training steps that the state does not know of yet. On a CPU they wait, because it is cheaper to count many."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[Tensor, Tensor]] = []
-        self.lrs: list[Tensor | float | None] = []
+        self.steps: list[tuple[Tensor, Tensor, LearningRate]] = []
         self.samples = 0
 
-    def append(self, H: Tensor, labels: Tensor, lr: Tensor | float | None) -> None:
-        self.batches.append((H, labels))
-        self.lrs.append(lr)
+    def append(self, H: Tensor, labels: Tensor, lr: LearningRate) -> None:
+        self.steps.append((H, labels, lr))
         self.samples += H.numel()
 
-    @property
-    def steps(self) -> int:
-        return len(self.batches)
-
-    def take(self) -> tuple[Tensor, Tensor, list[Tensor | float | None]]:
+    def take(self) -> tuple[Tensor, Tensor, tuple[LearningRate, ...]]:
         """Return H and labels of all steps, (N,) each, and their learning rates, and forget them."""
-        H, labels = (torch.cat([part.flatten() for part in parts]) for parts in zip(*self.batches, strict=True))
-        lrs, self.batches, self.lrs, self.samples = self.lrs, [], [], 0
-        return H, labels, lrs
+        H, labels, lrs = zip(*self.steps, strict=True)
+        self.steps, self.samples = [], 0
+        if len(lrs) == 1:
+            return H[0].flatten(), labels[0].flatten(), lrs
+        return torch.cat([part.flatten() for part in H]), torch.cat([part.flatten() for part in labels]), lrs
 
 
 def newest(queue: Tensor, seen: int, count: int) -> Tensor:

@@ -36,14 +36,13 @@ from ..losses import Loss, Pointwise, clipped
 from ..losses.loss import Reduction
 from .backends import compiled, cuda, eager
 from .base_loss import clippable_loss
-from .clock import Clock, is_capturing
-from .learning_rate import MISSING_OPTIMIZER, learning_rate, raise_to_highest
+from .clock import MISSING_OPTIMIZER, Clock, is_capturing, learning_rate, raise_to_highest
 from .loss_queue import Backlog, gather_labels, gather_ranks
 from .mixture import Mixture
 from .reliability import describe_state, find_problem
 from .rule import Now, Rule
 from .rules import Function, choose_rule
-from .state import Solution, State, keeping_dtype
+from .state import State, keeping_dtype
 from .threshold import Slopes
 
 SAME_P0 = 1e-8
@@ -65,8 +64,8 @@ class OGC(Loss):
 
     *Optimized Gradient Clipping for Noisy Label Learning*, Ye et al., AAAI 2025. Every training step queues the cross
     entropies H = -log p(y) of the batch. Every ``every`` steps, two normals are fitted to the queue, one for clean and
-    one for noisy samples, and tau, the bound on the gradient with respect to p, is updated. OGC learns only in training
-    mode with gradients enabled. A rule moves tau:
+    one for noisy samples, and a rule moves tau, the bound on the gradient with respect to p. OGC learns only in
+    training mode with gradients enabled.
 
     - by default, the rule of :mod:`ogc.clipping.default_rule`, which has nothing to tune;
     - with ``epsilon0=20``, the rule of the paper: the gradients of noisy samples are at most 1 + lr * epsilon0 times as
@@ -183,7 +182,7 @@ class OGC(Loss):
         if not waits or num_classes != self.clock.num_classes or self._backlog.samples > self.queue_size:
             self.flush(state)
         steps = cast(Tensor, self._buffers["steps"]) if state is None else state.steps
-        self.clock.count_step(steps, num_classes, waiting=self._backlog.steps)
+        self.clock.count_step(steps, num_classes, waiting=len(self._backlog.steps))
         if waits and self.rule.by_class:
             labels = labels.clone()  # the caller may overwrite them
         self._backlog.append(H, labels, self.lr)
@@ -224,24 +223,18 @@ class OGC(Loss):
 
     @property
     def p0(self) -> Tensor:
-        """The probability below which the loss is a straight line; 0-dim.
-
-        With the default rule, classes that have not been learned have a smaller one.
-        """
-        return Solution.unpack(self.solution).p0.clone()
+        """The probability below which the loss is a straight line; smaller for classes that are not learned; 0-dim."""
+        return self.solution[0].clone()
 
     @property
     def tau(self) -> Tensor:
-        """The largest gradient with respect to p, slope(p0); 0-dim.
-
-        With the default rule, classes that have not been learned have a larger one.
-        """
-        return Solution.unpack(self.solution).tau.clone()
+        """The largest gradient with respect to p, slope(p0); larger for classes that are not learned; 0-dim."""
+        return self.solution[1].clone()
 
     @property
     def mixture(self) -> Mixture:
         """The last fit; NaN before the first one."""
-        return Solution.unpack(self.solution.clone()).mixture
+        return Mixture(*self.solution[2:].clone().unbind())
 
     @torch.no_grad()
     def noise_probability(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -280,7 +273,7 @@ class OGC(Loss):
         raise ValueError(f"{wrapper} cannot wrap an OGC, which learns from the logits that it is called with.")
 
     # --- interface for the backends ----------------------------------------------------------------------------------
-    # as well as `rule`, `slopes`, `clock`, `key`, `learn`, and the methods of Loss
+    # with `rule`, `slopes`, `clock`, `key`, `learn`, and the methods of Loss
 
     def state(self) -> State:
         """Return the buffers, up to date."""
@@ -320,7 +313,9 @@ class OGC(Loss):
         step, solution = self.clock.step, cast(Tensor, self._buffers["solution"])
         if self.clock.is_captured and cuda.kernel_rule(self, solution, self.clock.num_classes) is not None:
             return True
-        return step % self.rule.period(step, self.every) == 0 and not is_capturing(solution)
+        if step % self.rule.period(step, self.every):
+            return False
+        return not (self.samples_needed and is_capturing(solution))  # a fit needs the CPU
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -331,7 +326,7 @@ class OGC(Loss):
     def lr(self) -> Tensor | float | None:
         """The learning rate that the rule follows; None if it follows none, or without an optimizer."""
         optimizer = self._optimizer() if self.rule.follow_lr else None
-        return None if optimizer is None else learning_rate(optimizer, may_read=self.solution.device.type == "cpu")
+        return None if optimizer is None else learning_rate(optimizer, cast(Tensor, self._buffers["solution"]).device)
 
     def require_lr(self) -> Tensor | float:
         """Return the learning rate, or NaN if the rule follows none. Raise ``RuntimeError`` without an optimizer."""

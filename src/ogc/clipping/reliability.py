@@ -20,32 +20,27 @@ FEW_NOISY = 0.05
 
 def find_problem(criterion: OGC) -> str | None:
     """Return a warning if the two normals have been hard to tell apart for long, or if nothing is ever clipped."""
-    if not criterion.samples_needed or int(criterion.steps) < UNRELIABLE_UPDATES * criterion.every:
+    if not criterion.samples_needed:  # a schedule, which must not read from a GPU
         return None
-    return frozen_group(criterion) or _poor_fit(criterion) or _never_clipped(criterion)
-
-
-def _poor_fit(criterion: OGC) -> str | None:
-    if (unreliable := int(criterion.unreliable)) < UNRELIABLE_UPDATES:
+    steps, unreliable = int(criterion.steps), int(criterion.unreliable)
+    if steps < UNRELIABLE_UPDATES * criterion.every:
         return None
-    mixture, shares = criterion.mixture, describe_history(criterion.history[1], int(criterion.steps), ".0%")
-    return (
-        f"OGC: for {unreliable} updates the clean and the noisy normal have been hard to tell apart (separation "
-        f"{float(mixture.separation):.2f} < {UNRELIABLE_SEPARATION:g}, overlap {float(mixture.overlap):.2f}). Share of "
-        f"noisy samples: {shares}. If it fell, wrong labels may have been memorised: train for fewer epochs or use a "
-        "smaller network. If it was always small, the labels may be clean."
-    )
-
-
-def _never_clipped(criterion: OGC) -> str | None:
-    if (parameter := criterion.rule.parameter) is None or (criterion.history[0] < criterion.slopes.steepest).any():
-        return None
-    if not (share := float(criterion.mixture.noisy_weight)) >= FEW_NOISY:
-        return None
-    return (
-        f"OGC: nothing has been clipped in {int(criterion.steps):,} steps, although {share:.0%} of the samples look "
-        f"noisy. Lower {parameter}, or leave it out to use the default rule."
-    )
+    if why := frozen_group(criterion):
+        return why
+    if unreliable >= UNRELIABLE_UPDATES:
+        return (
+            f"OGC: for {unreliable} updates the clean and the noisy normal have been hard to tell apart (separation "
+            f"{float(criterion.mixture.separation):.2f} < {UNRELIABLE_SEPARATION:g}). Share of noisy samples: "
+            f"{describe_history(criterion.history[1], steps, '.0%')}. If it fell, wrong labels may have been "
+            "memorised: train for fewer epochs. If it was always small, the labels may be clean."
+        )
+    parameter, share = criterion.rule.parameter, float(criterion.mixture.noisy_weight)
+    if parameter and share >= FEW_NOISY and not (criterion.history[0] < criterion.slopes.steepest).any():
+        return (
+            f"OGC: nothing has been clipped in {steps:,} steps, although {share:.0%} of the samples look noisy. "
+            f"Lower {parameter}, or leave it out to use the default rule."
+        )
+    return None
 
 
 def frozen_group(criterion: OGC) -> str | None:
@@ -56,17 +51,16 @@ def frozen_group(criterion: OGC) -> str | None:
     if not any(float(group["lr"]) > 0 for group in optimizer.param_groups[1:]):
         return None
     return (
-        "OGC clips nothing: it follows the learning rate of the optimizer's first parameter group, which has always "
+        "OGC clips nothing: the learning rate of the optimizer's first parameter group, which it follows, has always "
         "been 0. Make the first group one that is trained, or pass follow_lr=False."
     )
 
 
 def describe_state(criterion: OGC) -> str:
     """Describe tau and the share of noisy samples, now and in the past."""
-    steps = int(criterion.steps)
+    steps, (tau, share) = int(criterion.steps), criterion.history
     text = f"steps={steps}, tau={float(criterion.tau):.4g}, p0={float(criterion.p0):.4g}"
     if not math.isnan(float(criterion.mixture.noisy_weight)):
-        tau, share = criterion.history
         text += f"\ntau: {describe_history(tau, steps, '.3g')}"
         text += f"\nshare of noisy samples: {describe_history(share, steps, '.0%')}"
     return text

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..kernels.constants import KernelRule
 from .fit import Fit, fit_queue
 from .loss_queue import newest
-from .state import Solution, State
+from .state import State
 from .threshold import Slopes
 
 TAU_MIN = 1e-7
@@ -124,13 +124,13 @@ class Schedule(Rule):
         return 1
 
     def update(self, state: State, slopes: Slopes, now: Now) -> None:
-        last, device = Solution.unpack(state.solution), state.solution.device
-        tau = torch.as_tensor(self(state.steps.to(device), last.tau), dtype=last.tau.dtype, device=device)
-        tau = torch.where(tau.isnan(), last.tau, tau.clamp(TAU_MIN, slopes.steepest))
-        last.p0.copy_(slopes.p0_on_device(tau))
-        last.tau.copy_(tau)
+        last, device = state.solution[1], state.solution.device
+        tau = torch.as_tensor(self(state.steps.to(device), last), dtype=last.dtype, device=device)
+        tau = torch.where(tau.isnan(), last, tau.clamp(TAU_MIN, slopes.steepest))
+        state.solution[:2] = torch.stack([slopes.p0_on_device(tau), tau])
         state.share_thresholds()
 
     @property
     def identity(self) -> str:
-        return repr(self)
+        numbers = ", ".join(f"{name}={float(value)!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({numbers})"

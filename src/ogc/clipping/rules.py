@@ -63,7 +63,6 @@ class Fixed(Schedule):
 
     def __post_init__(self) -> None:
         require(0 < self.tau < math.inf, "tau", "above 0", self.tau)
-        object.__setattr__(self, "tau", float(self.tau))  # equal schedules have equal names
 
     def __call__(self, step: Tensor, tau: Tensor) -> Tensor:
         return torch.full_like(tau, self.tau)
@@ -82,8 +81,6 @@ class Linear(Schedule):
     def __post_init__(self) -> None:
         require(0 < self.beta < math.inf, "beta", "above 0", self.beta)
         require(self.steps >= 1, "steps", "the number of training steps, at least 1", self.steps)
-        object.__setattr__(self, "beta", float(self.beta))
-        object.__setattr__(self, "steps", float(self.steps))
 
     def __call__(self, step: Tensor, tau: Tensor) -> Tensor:
         return self.beta * (1 - step.to(tau.dtype) / self.steps)
@@ -97,7 +94,6 @@ class EMA(Schedule):
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha < 1, "alpha", "in [0, 1)", self.alpha)
-        object.__setattr__(self, "alpha", float(self.alpha))
 
     def __call__(self, step: Tensor, tau: Tensor) -> Tensor:
         return 1 / (self.alpha / tau + (1 - self.alpha))
@@ -128,7 +124,7 @@ def choose_rule(
     given = {"epsilon": epsilon, "epsilon0": epsilon0, "threshold": threshold}
     given = {name: value for name, value in given.items() if value is not None}
     name, other, *_ = *given, "", ""
-    require(len(given) < 2, name, f"omitted with {other}: each is a rule of its own", given.get(name))
+    require(len(given) < 2, name, f"omitted with {other}: they are two rules", given.get(name))
     if threshold is not None:
         require(callable(threshold) or isinstance(threshold, Rule), "threshold", "a rule or a function", threshold)
         return threshold if isinstance(threshold, Rule) else FunctionSchedule(threshold)

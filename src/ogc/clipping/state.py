@@ -1,4 +1,4 @@
-"""The buffers of OGC that a training step writes, and the result of an update."""
+"""The buffers of OGC that a training step writes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,6 @@ from torch import Tensor
 from ..given_label import P_MIN, widest_float
 from ..kernels.constants import MOST_CLASSES, OCTAVES, UNRELIABLE_SEPARATION
 from .fit import Fit
-from .mixture import Mixture
-
-
-class Solution(NamedTuple):
-    """The result of an update: p0, tau and the mixture that they were solved for; 0-dim tensors."""
-
-    p0: Tensor
-    tau: Tensor
-    mixture: Mixture
-
-    @classmethod
-    def unpack(cls, packed: Tensor) -> Solution:
-        """Return views of the buffer ``solution``: (7,) -> Solution."""
-        p0, tau, *mixture = packed.unbind()
-        return cls(p0, tau, Mixture(*mixture))
 
 
 class State(NamedTuple):
@@ -37,7 +22,7 @@ class State(NamedTuple):
     steps: Tensor  # () int64: training steps so far, t in Algorithm 1
     degenerate: Tensor  # () int64: updates that kept the last tau because the fit was degenerate
     unreliable: Tensor  # () int64: consecutive updates whose normals are hard to tell apart
-    solution: Tensor  # (7,) float64: a packed Solution
+    solution: Tensor  # (7,) float64: p0, tau and the numbers of the Mixture that they were solved for
     highest_lr: Tensor  # () float64: highest learning rate so far
     rule_state: Tensor  # the rule's own; for the default rule (2, MOST_CLASSES) int64
     thresholds: Tensor  # (2, MOST_CLASSES) float64: p0, not clamped, and tau of each class
@@ -56,7 +41,7 @@ class State(NamedTuple):
             steps=counter(),
             degenerate=counter(),
             unreliable=counter(),
-            solution=torch.tensor([P_MIN, steepest, *[math.nan] * len(Mixture._fields)], dtype=torch.float64),
+            solution=torch.tensor([P_MIN, steepest, *[math.nan] * 5], dtype=torch.float64),
             highest_lr=torch.zeros((), dtype=torch.float64),
             rule_state=rule_state,
             thresholds=torch.tensor([[P_MIN], [steepest]], dtype=torch.float64).repeat(1, MOST_CLASSES),
@@ -64,14 +49,13 @@ class State(NamedTuple):
         )
 
     def to_cpu(self) -> State:
-        """Return the buffers themselves if they are on the CPU, and copies of them otherwise."""
-        return State(*(buffer.cpu() for buffer in self))
+        """Return this if it is on the CPU, and a copy otherwise."""
+        return self if self.queue.device.type == "cpu" else State(*(buffer.cpu() for buffer in self))
 
     def copy_from(self, other: State) -> None:
-        """Write an updated copy back to the buffers."""
-        for buffer, updated in zip(self, other, strict=True):
-            if buffer is not updated:
-                buffer.copy_(updated)
+        """Write an updated copy back."""
+        for buffer, updated in zip(self, other, strict=True) if other is not self else ():
+            buffer.copy_(updated)
 
     def accept(self, p0: float, tau: float, fit: Fit, by_class: list[list[float]] | None = None) -> None:
         """Write the result of an update, on the CPU.

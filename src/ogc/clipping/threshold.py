@@ -26,6 +26,7 @@ from ..given_label import P_MIN
 from ..kernels.constants import GRID, LOGIT_MAX, LOGIT_STEP, TABLE, TINY
 from ..kernels.ogc_step import SlopeCurve
 from ..losses import Pointwise
+from .base_loss import check_slope
 from .fit import Normal
 from .mixture import Mixture
 from .ratio import grid
@@ -41,7 +42,7 @@ class Slopes:
         H = grid()
         p = torch.exp(-H)
         slope = base.slope(p).detach()
-        _check_slope(base, p, slope)
+        check_slope(base, p, slope)
         width = torch.diff(slope, prepend=slope.new_zeros(1))
         logits = torch.linspace(LOGIT_MAX, -LOGIT_MAX, TABLE + 1, dtype=torch.float64)
         self.curve = SlopeCurve(slope, width, base.slope(torch.sigmoid(logits)).detach())
@@ -108,32 +109,3 @@ def solve_threshold(base: Pointwise, mixture: Mixture, target: Tensor | float) -
     clean_mean, clean_var, noisy_mean, noisy_var, _ = torch.stack(mixture).tolist()
     clean, noisy = Normal(0.5, clean_mean, clean_var), Normal(0.5, noisy_mean, noisy_var)  # the weights do not matter
     return torch.full_like(mixture.clean_mean, Slopes(base).solve(clean, noisy, float(target))[0])
-
-
-def _check_slope(base: Pointwise, p: Tensor, slope: Tensor) -> None:
-    """Raise ValueError if the slope does not fall strictly as p rises, or if it is not the derivative of ``value``."""
-    name, at, value = type(base).__name__, base.at(-torch.log(p)), base.value(p)
-    for formula, found in (("value(p)", value), ("at(H)", at), ("slope(p)", slope)):
-        if found.shape != p.shape:
-            raise ValueError(
-                f"`{name}.{formula}` should return one number per sample, of shape {tuple(p.shape)}. Found "
-                f"{tuple(found.shape)}."
-            )
-    stuck = slope.diff() <= 0
-    if bool(stuck.any()) or not bool(((slope > 0) & slope.isfinite()).all()):
-        where = f"fall near p = {float(p[int(stuck.int().argmax())]):.3g}" if bool(stuck.any()) else "stay above 0"
-        raise ValueError(
-            f"OGC needs a loss whose gradient falls strictly as p rises. That of {name}({base.extra_repr()}) does not "
-            f"{where}. A loss with a constant gradient, such as MAE, needs no clipping."
-        )
-    _require_equal(f"{name}.at(H)", at, "value(p) at H = -log p", value, p)
-    _require_equal(f"{name}.slope(p)", slope, "|d value/dp|", Pointwise.slope(base, p), p)
-
-
-def _require_equal(name: str, found: Tensor, rule: str, expected: Tensor, p: Tensor) -> None:
-    if not torch.allclose(found, expected, rtol=1e-4):
-        worst = int(((found - expected).abs() / (1e-8 + 1e-4 * expected.abs())).argmax())
-        raise ValueError(
-            f"`{name}` should be {rule}, which at p = {float(p[worst]):.3g} is {float(expected[worst]):.6g}. "
-            f"Found {float(found[worst]):.6g}."
-        )

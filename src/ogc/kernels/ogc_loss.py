@@ -67,19 +67,9 @@ if triton is not None:
 
     @triton.jit
     def _differentiate(
-        logits,
-        of_row,
-        of_class,
-        labels,
-        N,
-        C,
-        top,
-        log_sum,
-        pull,
-        gradient,
-        ROWS: tl.constexpr,
-        CLASSES: tl.constexpr,
-    ):
+        logits, of_row, of_class, labels, N, C, top, log_sum, pull, gradient,
+        ROWS: tl.constexpr, CLASSES: tl.constexpr,
+    ):  # fmt: skip
         """Store the gradient with respect to the logits: softmax - one-hot, each row times its ``pull``."""
         for first in range(0, N, ROWS):
             row = first + tl.arange(0, ROWS)

@@ -167,15 +167,9 @@ if triton is not None:
 
 
 def ogc_step(
-    logits: Tensor,
-    labels: Tensor,
-    state: Sequence[Tensor],
-    curve: SlopeCurve,
-    rule: KernelRule,
-    lr: Tensor | float,
-    ignore_index: int,
-    formula: Formula | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    logits: Tensor, labels: Tensor, state: Sequence[Tensor], curve: SlopeCurve, rule: KernelRule, lr: Tensor | float,
+    ignore_index: int, formula: Formula | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:  # fmt: skip
     """Run Algorithm 1, lines 4 to 13, in one launch: (N, C), (N,) -> value (), gradient (N, C), p0 (N,), tau (N,).
 
     :param state: the buffers of ``clipping.State``, in its order.
@@ -189,7 +183,7 @@ def ogc_step(
         gradient = logits.new_empty(logits.shape, dtype=torch.float32)
         loss, clipping = gradient.new_empty(()), gradient.new_empty(2, N)
     size = len(state[0]) - 1
-    block, samples = _block(size), triton.next_power_of_2(N)
+    block, samples = max(triton.next_power_of_2(size), 64), triton.next_power_of_2(N)
     classes = min(triton.next_power_of_2(C), 128)  # a warp's width, four each: no row is shared by two warps
     rows = min(samples, TILE // classes)
     scratch = logits.new_empty(3 * N, dtype=torch.float32)
@@ -229,8 +223,9 @@ def update_kernel(
     """
     queue, seen, steps, degenerate, unreliable, solution, highest_lr, rule_state, thresholds, history = state
     size = len(queue) - 1
-    block = _block(size)
-    epsilon = rule.epsilon * {"constant": 1.0, "times lr": lr, "relative": lr / highest_lr}[rule.lr]
+    block = max(triton.next_power_of_2(size), 64)
+    epsilon = rule.epsilon if rule.lr == "constant" else rule.epsilon * lr
+    epsilon = epsilon / highest_lr if rule.lr == "relative" else epsilon
     epsilon = epsilon.double() if isinstance(epsilon, Tensor) else solution.new_full((), epsilon)
     with torch.cuda.device_of(queue):
         _update_alone[(1,)](
@@ -251,10 +246,6 @@ def _constants(rule: KernelRule) -> dict[str, float]:
         "GIVEN_UP_BELOW": 1.0,
     }
     return {**unused, **rule.constants, "DEFAULT": default, "EVERY": rule.every, "FEWEST": rule.samples_needed}
-
-
-def _block(size: int) -> int:
-    return max(int(triton.next_power_of_2(size)), 64)
 
 
 def _warps(block: int) -> int:

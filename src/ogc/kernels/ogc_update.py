@@ -8,34 +8,20 @@ threshold.py. The threads of a program synchronise at a barrier before one reads
 from __future__ import annotations
 
 from ..given_label import H_MAX, H_MIN, P_MIN
+from . import constants as c
 from ._triton import tl, triton
-from .constants import (
-    EM_STEPS,
-    GRID,
-    LLOYD_STEPS,
-    LOGIT_MAX,
-    LOGIT_STEP,
-    MOST_CLASSES,
-    OCTAVES,
-    SAME_MEAN,
-    TABLE,
-    TINY,
-    TOLERANCE,
-    UNRELIABLE_SEPARATION,
-    VARIANCE_ADDED,
-)
 
 if triton is not None:
     from .ogc_default_rule import _count_to_fit, _move_by_default
 
-    _GRID, _GRID_BLOCK, _ROW = tl.constexpr(GRID), tl.constexpr(triton.next_power_of_2(GRID)), tl.constexpr(256)
-    _GRID_STEP = tl.constexpr((H_MAX - H_MIN) / (GRID - 1))
+    _GRID, _GRID_BLOCK, _ROW = tl.constexpr(c.GRID), tl.constexpr(triton.next_power_of_2(c.GRID)), tl.constexpr(256)
+    _GRID_STEP = tl.constexpr((H_MAX - H_MIN) / (c.GRID - 1))
     _H_MIN, _H_MAX, _P_MIN = tl.constexpr(H_MIN), tl.constexpr(H_MAX), tl.constexpr(P_MIN)
-    _TINY, _VARIANCE_ADDED, _TOLERANCE = tl.constexpr(TINY), tl.constexpr(VARIANCE_ADDED), tl.constexpr(TOLERANCE)
-    _LLOYD_STEPS, _EM_STEPS, _SAME_MEAN = tl.constexpr(LLOYD_STEPS), tl.constexpr(EM_STEPS), tl.constexpr(SAME_MEAN)
-    _LOGIT_MAX, _LOGIT_STEP, _TABLE = tl.constexpr(LOGIT_MAX), tl.constexpr(LOGIT_STEP), tl.constexpr(TABLE)
-    _MOST_CLASSES, _OCTAVES = tl.constexpr(MOST_CLASSES), tl.constexpr(OCTAVES)
-    _UNRELIABLE = tl.constexpr(UNRELIABLE_SEPARATION)
+    _TINY, _VARIANCE_ADDED, _TOLERANCE = tl.constexpr(c.TINY), tl.constexpr(c.VARIANCE_ADDED), tl.constexpr(c.TOLERANCE)
+    _LLOYD_STEPS, _EM_STEPS, _SAME_MEAN = map(tl.constexpr, (c.LLOYD_STEPS, c.EM_STEPS, c.SAME_MEAN))
+    _LOGIT_MAX, _LOGIT_STEP, _TABLE = tl.constexpr(c.LOGIT_MAX), tl.constexpr(c.LOGIT_STEP), tl.constexpr(c.TABLE)
+    _MOST_CLASSES, _OCTAVES = tl.constexpr(c.MOST_CLASSES), tl.constexpr(c.OCTAVES)
+    _UNRELIABLE = tl.constexpr(c.UNRELIABLE_SEPARATION)
 
     @triton.jit
     def _push(H, queue, seen, old, Q: tl.constexpr):
@@ -179,7 +165,7 @@ if triton is not None:
             tl.store(thresholds + each, factor * p0)
             tl.store(thresholds + _MOST_CLASSES + each, tau_of_each)
 
-        # the slots of the solution are in the order of state.Solution
+        # in the order of state.State.solution
         tl.store(solution, p0, mask=good)
         tl.store(solution + 1, tau, mask=good)
         tl.store(solution + 2, m, mask=good)

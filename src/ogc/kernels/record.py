@@ -36,19 +36,9 @@ if triton is not None:
 
 
 def record_step(
-    *,
-    logits: Tensor,
-    rows: Tensor,
-    loss: Tensor,
-    H: Tensor,
-    predicted: Tensor,
-    losses: Tensor,
-    position: Tensor,
-    at: Tensor,
-    stats: Tensor,
-    average_stats: Tensor | None,
-    rates: Tensor,
-) -> None:
+    *, logits: Tensor, rows: Tensor, loss: Tensor, H: Tensor, predicted: Tensor, losses: Tensor, position: Tensor,
+    at: Tensor, stats: Tensor, average_stats: Tensor | None, rates: Tensor,
+) -> None:  # fmt: skip
     """Record H and the prediction of each sample and the loss, and average the running statistics, in one launch.
 
     :param rows: indices and labels of the samples, (2, batch).

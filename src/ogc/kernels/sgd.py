@@ -80,20 +80,9 @@ if triton is not None:
 
 
 def sgd_step(
-    *,
-    weight: Tensor,
-    momentum: Tensor,
-    average: Tensor | None,
-    short: Tensor,
-    pointers: Tensor,
-    blocks: Tensor,
-    rates: Tensor,
-    position: Tensor,
-    clip_norm: float | None,
-    decay: float,
-    beta: float,
-    nesterov: bool,
-) -> None:
+    *, weight: Tensor, momentum: Tensor, average: Tensor | None, short: Tensor, pointers: Tensor, blocks: Tensor,
+    rates: Tensor, position: Tensor, clip_norm: float | None, decay: float, beta: float, nesterov: bool,
+) -> None:  # fmt: skip
     """Take one SGD step over flat memory, (n,) float32 each. A row of ``rates`` is the lr and the decay of the average.
 
     :param short: the first weights in bf16, for the next step of the network.

@@ -47,8 +47,8 @@ def clipped_with_derivative(
 
 def _clipped_cross_entropy(H: Tensor, held: Tensor) -> tuple[Tensor, Tensor]:
     """Do the same for CE, where tau p = e^(H0 - H), with half the calls of torch. ``held`` is min(H, H0)."""
-    tau_p = (held - H).exp_()  # 1 above p0
-    return held.sub_(tau_p).add_(1), tau_p
+    log_tau_p = held - H  # 0 above p0
+    return held.sub_(torch.expm1(log_tau_p)), log_tau_p.exp_()
 
 
 class PHuberCE(Pointwise):
@@ -60,12 +60,7 @@ class PHuberCE(Pointwise):
     """
 
     def __init__(
-        self,
-        *,
-        tau: float = 2.0,
-        weight: Tensor | None = None,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        self, *, tau: float = 2.0, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         require(1 <= tau < math.inf, "tau", "at least 1, the smallest gradient of CE", tau)

@@ -24,12 +24,7 @@ class JSDivergence(Pointwise):
     """
 
     def __init__(
-        self,
-        *,
-        pi1: float = 0.9,
-        weight: Tensor | None = None,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        self, *, pi1: float = 0.9, weight: Tensor | None = None, ignore_index: int = -100, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(weight=weight, ignore_index=ignore_index, reduction=reduction)
         require(0 < pi1 < 1, "pi1", "in (0, 1)", pi1)

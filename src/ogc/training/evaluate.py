@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..clipping.ratio import noisy_to_clean_ratio
-from ..clipping.state import Solution
+from ..clipping import Mixture, noisy_to_clean_ratio
 from ..data.dataset import Dataset, Inputs
 from ..given_label import P_MIN
 from ..losses import Pointwise
@@ -109,8 +108,7 @@ def clipping_facts(base: Pointwise | None, solution: Tensor | None, H: Tensor, w
     facts: dict[str, Any] = dict.fromkeys(("tau", "p0", "mixture", "ratio", "true_ratio"))
     if base is None or solution is None:
         return facts
-    solved = Solution.unpack(solution)
-    p0, tau, mixture = float(solved.p0), float(solved.tau), solved.mixture
+    (p0, tau), mixture = solution[:2].tolist(), Mixture(*solution[2:].unbind())
     if p0 > P_MIN:
         facts |= {"tau": tau, "p0": p0}
     if not math.isnan(float(mixture.noisy_weight)):
