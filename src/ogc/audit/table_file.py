@@ -9,8 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .._csv import cell
-from ..data.table import PARQUET, any_length, delimiter_of, import_pyarrow, read_as_found, read_parquet
+from .._csv import csv_cell
+from ..data.rows import (
+    PARQUET,
+    TableRows,
+    any_length,
+    column_names,
+    find_delimiter,
+    import_pyarrow,
+    is_row,
+    read_parquet,
+)
 
 if TYPE_CHECKING:
     from ..training.source import Source
@@ -29,9 +38,10 @@ def rows_of(source: Source) -> Rows:
     """Read a run's table."""
     assert source.path is not None
     assert source.label is not None
-    found = read_as_found(source.path)
-    numbers = [number for number, label in enumerate(found[source.label], 1) if label is not None]
-    return Rows(numbers, {name: [cells[number - 1] or "" for number in numbers] for name, cells in found.items()})
+    rows = TableRows.read(source.path, text=column_names(source.path))
+    rows = rows[rows.texts(source.label).codes >= 0]
+    columns = {name: [cell or "" for cell in rows.texts(name).tolist()] for name in rows.columns}
+    return Rows(rows.numbers.tolist(), columns)
 
 
 def with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
@@ -40,13 +50,13 @@ def with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
 
 
 def _csv_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
-    delimiter, text, at, number = delimiter_of(path), path.read_bytes().decode(), 0, 0
+    delimiter, text, at, number = find_delimiter(path), path.read_bytes().decode(), 0, 0
     pieces = [BOM if text.startswith(BOM) else ""]
     for _, cells, piece in records(text.removeprefix(BOM), delimiter):
-        if cells and number == 0:
+        if is_row(cells) and number == 0:
             at = [name.strip() for name in cells].index(column)
-        pieces.append(_replaced(piece, at, labels[number], delimiter) if cells and number in labels else piece)
-        number += bool(cells)  # a blank line is not a row
+        pieces.append(_replaced(piece, at, labels[number], delimiter) if is_row(cells) and number in labels else piece)
+        number += is_row(cells)
     return "".join(pieces).encode()
 
 
@@ -67,7 +77,7 @@ def _replaced(piece: str, at: int, label: str, delimiter: str) -> str:
     one = rf'(?>"(?:[^"]|"")*(?:"|\Z){plain}|{plain})'  # a quote that is not closed ends with the file
     found = re.match(rf"(?:{one}{comma}){{{at}}}({one})", piece)
     assert found is not None  # the row has a cell there
-    return piece[: found.start(1)] + cell(label, delimiter) + piece[found.end(1) :]
+    return piece[: found.start(1)] + csv_cell(label, delimiter) + piece[found.end(1) :]
 
 
 def _parquet_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:

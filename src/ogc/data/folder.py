@@ -10,14 +10,15 @@ from pathlib import Path
 import torch
 
 from .._require import few, require
-from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
-from .images import SUFFIXES, ImageFiles, report_unreadable
+from .classes import class_indices, warn_of_spellings
+from .dataset import Dataset, Loaded
+from .images import IMAGE_SUFFIXES, ImageFiles, report_unreadable
 from .split import stratified_split
 
-Sample = tuple[str, str]  # the path from the root, and the class
+ImagePath = tuple[str, str]  # the path from the root, and the class
 
 
-def folder(
+def read_folder(
     root: str | Path,
     *,
     size: int = 32,
@@ -41,7 +42,8 @@ def folder(
     if not root.is_dir():
         raise FileNotFoundError(f"The folder `{root}` is missing.")
     train_folder = training_folder(root)
-    class_names, samples = _samples(root, train_folder)
+    samples = _samples(root, train_folder)
+    class_names = tuple(path.name for path in class_folders(train_folder))
     if len(class_names) < 2:
         raise ValueError(
             f"`{train_folder}` should have one sub-folder of images for each class. Found only `{class_names[0]}`."
@@ -51,34 +53,35 @@ def folder(
     for name in ("val", "test"):
         if train_folder != root and (root / name).is_dir():
             parts[name] = _of_classes(class_names, root, root / name, train_folder)
+    elsewhere = None
     if test is not None:
         test = Path(test)
         require("test" not in parts, "test", f"omitted, because `{root}` has a folder named test", str(test))
         require(test.is_dir(), "test", "a folder with one sub-folder of images for each class", str(test))
         apart = not inside(train_folder, test) and not inside(test, train_folder)
         require(apart, "test", f"outside of the training images in `{train_folder}`", str(test))
-        checked = _readable(test, {"test": _of_classes(class_names, test, test, train_folder)}, skip_bad)["test"]
+        elsewhere = _readable(test, {"test": _of_classes(class_names, test, test, train_folder)}, skip_bad)["test"]
     parts = _readable(root, parts, skip_bad)
-    samples = parts["train"]
-    if empty := sorted(set(class_names) - {label for _, label in samples}):
+    if empty := sorted(set(class_names) - {label for _, label in parts["train"]}):
         raise ValueError(f"`{root}` has no training images of {few(empty)}.")
-    if len(parts) == 1 and val:
-        labels = class_indices([label for _, label in samples], class_names, f"`{root}`")
-        keep, held_out = stratified_split(labels, class_names, val=val, seed=seed)
-        parts = {"train": [samples[i] for i in keep.tolist()], "val": [samples[i] for i in held_out.tolist()]}
+    truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
 
-    def dataset(root: Path, part: Sequence[Sample], truth: Mapping[str, int] | None) -> Dataset:
+    def dataset(root: Path, part: Sequence[ImagePath], truth: Mapping[str, int] | None) -> Dataset:
         paths = [path for path, _ in part]
         if truth is not None and (missing := [path for path in paths if path not in truth]):
             raise ValueError(f"The true labels have no row for {few(missing)}.")
-        true = None if truth is None else torch.tensor([truth[path] for path in paths], dtype=torch.int64)
         given = class_indices([label for _, label in part], class_names, f"`{root}`")
+        true = None if truth is None else torch.tensor([truth[path] for path in paths], dtype=torch.int64)
         return Dataset(ImageFiles([root / path for path in paths], size), given, class_names, paths, true)
 
-    truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
+    if len(parts) == 1 and val:
+        samples = parts["train"]
+        labels = class_indices([label for _, label in samples], class_names, f"`{root}`")
+        keep, held_out = stratified_split(labels, class_names, val=val, seed=seed)
+        parts = {"train": [samples[i] for i in keep.tolist()], "val": [samples[i] for i in held_out.tolist()]}
     sets = {name: dataset(root, part, truth) for name, part in parts.items()}
-    if test is not None:
-        sets["test"] = dataset(Path(test), checked, None)
+    if test is not None and elsewhere is not None:
+        sets["test"] = dataset(Path(test), elsewhere, None)
     return sets.pop("train"), sets
 
 
@@ -98,8 +101,17 @@ def class_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
-    """Return the classes in a folder and their images, both sorted."""
+def images_in(folder: Path) -> Iterator[Path]:
+    """Yield the image files in a folder and its sub-folders, in order."""
+    for parent, folders, files in os.walk(folder):  # does not follow links to folders
+        folders.sort()
+        for name in sorted(files):
+            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
+                yield Path(parent, name)
+
+
+def _samples(root: Path, folder: Path) -> list[ImagePath]:
+    """Return the images of the classes in a folder, sorted."""
     classes = class_folders(folder)
     if outside := [path for path in classes if not inside(root, path)]:
         raise ValueError(
@@ -110,41 +122,26 @@ def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
         flat = any(path.parent == folder for path in images_in(folder))
         found = "the images directly in it. Move each into the sub-folder of its class" if flat else "no image in any"
         raise ValueError(f"`{folder}` should have one sub-folder of images for each class. Found {found}.")
-    return tuple(path.name for path in classes), samples
+    return samples
 
 
-def _of_classes(class_names: Sequence[str], root: Path, folder: Path, train_folder: Path) -> list[Sample]:
+def _of_classes(class_names: Sequence[str], root: Path, folder: Path, train_folder: Path) -> list[ImagePath]:
     """Return the images of an evaluation set. Raises ``ValueError`` if it has a class that the training set lacks."""
-    samples = _samples(root, folder)[1]
+    samples = _samples(root, folder)
     if unknown := [label for _, label in samples if label not in class_names]:
         raise ValueError(f"The class `{unknown[0]}` of `{folder}` has no folder in `{train_folder}`.")
     return samples
 
 
-def images_in(folder: Path) -> Iterator[Path]:
-    """Yield the image files in a folder and its sub-folders, in order."""
-    for parent, folders, files in os.walk(folder):  # does not follow links to folders
-        folders.sort()
-        for name in sorted(files):
-            if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
-                yield Path(parent, name)
-
-
-def _readable(root: Path, parts: Mapping[str, list[Sample]], skip_bad: bool) -> dict[str, list[Sample]]:
+def _readable(root: Path, parts: Mapping[str, list[ImagePath]], skip_bad: bool) -> dict[str, list[ImagePath]]:
     """Decode all images, and leave out those that cannot be read. Unless ``skip_bad``, they raise ``ValueError``."""
     paths = [path for part in parts.values() for path, _ in part]
-    bad = _unreadable(root, paths)
-    report_unreadable(bad, len(paths), skip_bad=skip_bad, stacklevel=3)
-    skipped = set(bad)
-    return {name: [sample for sample in part if sample[0] not in skipped] for name, part in parts.items()}
-
-
-def _unreadable(root: Path, paths: Sequence[str]) -> list[str]:
-    """Return the paths that point outside of the root or are not readable images."""
-    within = [path for path in paths if not (root / path).is_symlink() or inside(root, root / path)]
-    broken = set(ImageFiles([root / path for path in within], 1).check())
-    readable = {path for path in within if str(root / path) not in broken}
-    return [path for path in paths if path not in readable]
+    outside = {path for path in paths if (root / path).is_symlink() and not inside(root, root / path)}
+    reasons = ImageFiles([root / path for path in paths if path not in outside], 1).unreadable()
+    reasons |= {str(root / path): "it is a link that points outside of the folder" for path in outside}
+    bad = {path: reasons[str(root / path)] for path in paths if str(root / path) in reasons}
+    report_unreadable(bad, len(paths), skip_bad=skip_bad)
+    return {name: [sample for sample in part if sample[0] not in bad] for name, part in parts.items()}
 
 
 def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:

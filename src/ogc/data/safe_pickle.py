@@ -16,13 +16,12 @@ class _Refused(pickle.UnpicklingError):
 
 
 class _Dtype:
-    """Replacement for ``numpy.dtype`` that stores its code."""
+    """Replacement for ``numpy.dtype`` that stores its code, and ignores byte order and alignment."""
 
     def __init__(self, code: object = None, *_: object) -> None:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
 
-    def __setstate__(self, state: object) -> None:
-        """Ignore byte order and alignment, which single bytes do not have."""
+    def __setstate__(self, state: object) -> None: ...
 
 
 class _Array:
@@ -31,7 +30,7 @@ class _Array:
     pixels: Tensor | None = None
 
     def __init__(self, *_: object) -> None:
-        """Accept the arguments of numpy's ``_reconstruct``: a type, a shape and a code. The state repeats them."""
+        """Ignore the arguments of numpy's ``_reconstruct``, which the state repeats."""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, columns_first, raw = state
@@ -60,13 +59,14 @@ class _Unpickler(pickle.Unpickler):
 def read_pickle(content: bytes, name: str) -> dict[str, Any]:
     """Read a pickled dict of uint8 arrays (as tensors), lists, strings and numbers. Anything else raises an error."""
     try:
-        found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        entries = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except _Refused as error:
         raise ValueError(f"`{name}` holds {error}.") from error
     except Exception as error:  # a broken pickle raises nearly anything: EOFError, IndexError, TypeError, ...
         raise ValueError(f"`{name}` is damaged or truncated after {len(content)} bytes: {error}.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"`{name}` should hold a dict. Found a {type(found).__name__}.")
-    names = [key.decode("utf-8") if isinstance(key, bytes) else str(key) for key in found]
-    values = [value.pixels if isinstance(value, _Array) else value for value in found.values()]
-    return dict(zip(names, values, strict=True))
+    if not isinstance(entries, dict):
+        raise ValueError(f"`{name}` should hold a dict. Found a {type(entries).__name__}.")
+    return {
+        key.decode() if isinstance(key, bytes) else str(key): value.pixels if isinstance(value, _Array) else value
+        for key, value in entries.items()
+    }

@@ -1,15 +1,18 @@
-"""Stratified split into training and validation samples, for data without a validation set."""
+"""Held-out samples: a stratified split, and a check of files that may repeat training samples."""
 
 from __future__ import annotations
 
 import random
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from .._require import few, require
+from .._warn import warn
+from .dataset import Dataset
 
 
 def stratified_split(labels: Tensor, class_names: Sequence[str], *, val: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -32,5 +35,27 @@ def stratified_split(labels: Tensor, class_names: Sequence[str], *, val: float, 
     validates = rank < share[labels]
 
     if val and (alone := [class_names[c] for c in (size == 1).nonzero().flatten().tolist()]):
-        warnings.warn(f"Classes with a single sample have no validation sample: {few(alone)}.", stacklevel=3)
+        warn(f"Classes with a single sample have no validation sample: {few(alone)}.")
     return (~validates).nonzero().flatten(), validates.nonzero().flatten()
+
+
+def warn_of_same_rows(held_out: Dataset, file: Path, known: Iterable[Dataset], path: Path) -> None:
+    """Warn if most features of a held-out file are also those of the training file, or if it is that file.
+
+    If more than a tenth of the training rows repeat another one, independent rows may well be the same.
+    """
+    if file.samefile(path):
+        warn(f"`{file}` is also the training file, so the accuracy on it is too high.")
+        return
+    rows = [_hashes(part) for part in known]  # hashes, because the rows may take most of the memory
+    seen, total = set().union(*rows), sum(map(len, rows))
+    same = sum(row in seen for row in _hashes(held_out))
+    if 2 * same > len(held_out) and len(seen) >= 0.9 * total:
+        warn(
+            f"{same:,} of {len(held_out):,} rows of `{file}` have the same features as a row of `{path}`. "
+            "If they are the same samples, the accuracy on them is too high."
+        )
+
+
+def _hashes(part: Dataset) -> list[int]:
+    return [hash(row.tobytes()) for row in cast(Tensor, part.inputs).numpy()]

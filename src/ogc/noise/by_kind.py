@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._require import either, require
 from .files import LabelFileError, LabelInfo, read_labels
-from .human import KINDS, cifar_n
+from .human import HUMAN_KINDS, PUBLISHED, cifar_n
 from .instance import instance_dependent
 from .transition import CIFAR10_PAIRS, CIFAR100_BLOCKS, CIFAR100_PAIRS, asymmetric, pair_flip, symmetric
 
@@ -29,12 +29,11 @@ PAIRS = {
 
 @dataclass(frozen=True)
 class Truth:
-    """True labels of a data set, with its classes and images."""
+    """True labels of a data set, with its images if it has any."""
 
     name: str
     labels: Labels
     num_classes: int
-    class_names: tuple[str, ...] = ()
     images: Tensor | None = None  # (N, ...) uint8
 
 
@@ -52,62 +51,46 @@ class Kind(NamedTuple):
         (Kind(name='symmetric', rate=0.5), Kind(name='human:worse', rate=None))
         """
         name, _, rest = text.partition(":")
-        if name == "human" or text == "file":
-            return cls(text).checked(parameter)
-        cls(name).check_name(parameter)
+        human = [f"human:{kind}" for kind in HUMAN_KINDS]
+        if text in human or text == "file":
+            return cls(text)
+        rule = f"KIND:RATE, where KIND is {either(list(GENERATORS))}, or file, or human:KIND, where KIND is {either(HUMAN_KINDS)}"
+        require(name in GENERATORS, parameter, rule, text, [*GENERATORS, *human])
         try:
             rate = float(rest)
         except ValueError:
             rate = math.nan
-        rule = "KIND:RATE with a rate in [0, 1], as in symmetric:0.5"
-        require(name == "file" or 0 <= rate <= 1, parameter, rule, text)
-        return cls(name, rate).checked(parameter)
+        require(0 <= rate <= 1, parameter, "KIND:RATE with a rate in [0, 1], as in symmetric:0.5", text)
+        return cls(name, rate)
 
     @property
     def in_file(self) -> bool:
-        return self.name == "file" or self.name.startswith("human:")
-
-    def checked(self, parameter: str = "kind") -> Kind:
-        """Return the kind itself. Raise ``ValueError`` if it does not exist, or with another rate than it needs."""
-        self.check_name(parameter)
-        if self.in_file:
-            require(self.rate is None, "rate", f"omitted with {self.name}, which has a fixed rate", self.rate)
-        else:
-            require(self.rate is not None, "rate", f"given with {self.name}, in [0, 1]", None)
-            require(0 <= (self.rate or 0) <= 1, "rate", "in [0, 1]", self.rate)
-        return self
-
-    def check_name(self, parameter: str) -> None:
-        """Raise ``ValueError``, which names the parameter and similar kinds, if there is no such kind."""
-        rule = f"one of {', '.join(GENERATORS)}, human:KIND, file"
-        known = [*GENERATORS, *(f"human:{kind}" for kind in KINDS)]
-        require(self.in_file or self.name in GENERATORS, parameter, rule, self.name, known)
-        if self.name.startswith("human:"):
-            human = self.name.removeprefix("human:")
-            require(human in KINDS, parameter, f"human:KIND, where KIND is one of {', '.join(KINDS)}", self.name)
+        return self.name not in GENERATORS
 
     def check_source(self, source: str, *, with_images: Sequence[str]) -> None:
         """Raise ``ValueError`` if this noise is not defined for a data source."""
-        known, what = [source], ""
+        known = [source]
         if self.name in ("asymmetric", "blocks"):
             known = [name for name, kind in PAIRS if kind == self.name]
-        if self.name == "instance":
-            known, what = [*with_images], "images: "
-        if self.name.startswith("human:"):
-            known = ["cifar10", "cifar100"]
+        elif self.name == "instance":
+            known = [*with_images]
+        elif self.name.startswith("human:"):
+            known = [name for name, file in PUBLISHED.items() if self.name.removeprefix("human:") in file.keys]
         if source not in known:
-            needs = f"{self.name} noise is defined only for {what}{either(known)}"
-            raise ValueError(f"{needs}. Found {source}. Use another kind, such as pairflip.")
+            raise ValueError(
+                f"{self.name} noise is defined only for {either(known)}. Found {source}. Use pairflip, for example."
+            )
 
-    def make(
-        self, truth: Truth, *, seed: int, file: Path | None = None, column: str | None = None
-    ) -> tuple[Labels, LabelInfo]:
-        """Return given labels and their info. ``file`` and ``column`` are for the kinds that are read from a file."""
-        if self.in_file:
-            assert file is not None
-            given = imported(file, self.name, column, truth)
-        else:
+    def make(self, truth: Truth, *, seed: int, file: Path | None = None) -> tuple[Labels, LabelInfo]:
+        """Return given labels and their info. ``file`` is for the kinds that are read from one."""
+        if self.name in GENERATORS:
             given = GENERATORS[self.name](truth, self.rate or 0.0, seed)
+        elif file is None:
+            raise ValueError(f"{self.name} noise needs the file of labels.")
+        elif self.name == "file":
+            given = _imported(file, truth)
+        else:
+            given = cifar_n(file, self.name.removeprefix("human:"), clean=truth.labels)
         return given, LabelInfo.measure(
             truth.labels,
             given,
@@ -118,16 +101,13 @@ class Kind(NamedTuple):
         )
 
 
-def imported(path: Path, kind: str, column: str | None, truth: Truth) -> Labels:
-    """Read given labels from a file, in the order of the samples."""
-    if kind != "file":
-        return cifar_n(path, kind.removeprefix("human:"), clean=truth.labels)
-    given = read_labels(path, column)
+def _imported(path: Path, truth: Truth) -> Labels:
+    """Read given labels from a label file, in the order of the samples."""
+    given = read_labels(path)
     if len(given) != len(truth.labels):
         raise LabelFileError(f"{path} has {len(given)} labels, but {truth.name} has {len(truth.labels)}.")
-    outside = given[(given < 0) | (given >= truth.num_classes)]
-    if len(outside):
-        raise LabelFileError(f"{path} has the label {outside[0]}, but {truth.name} has {truth.num_classes} classes.")
+    for label in given[(given < 0) | (given >= truth.num_classes)][:1]:
+        raise LabelFileError(f"{path} has the label {label}, but {truth.name} has {truth.num_classes} classes.")
     return given
 
 
