@@ -53,10 +53,10 @@ EXAMPLES = {
         """,
     "parquet": """
         import pyarrow, pyarrow.parquet
-        from ogc.data import table
+        from ogc.data import read_table
         columns = {"size": [1.0, 2.0, 3.0, 4.0] * 5, "kind": ["a", "a", "b", "b"] * 5}
         pyarrow.parquet.write_table(pyarrow.table(columns), "t.parquet")
-        assert len(table("t.parquet", "kind")[0].class_names) == 2
+        assert len(read_table("t.parquet", "kind")[0].class_names) == 2
         """,
     "onnx": """
         from pathlib import Path

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from ogc.noise.picture import draw_confusion, title
 from typer.testing import CliRunner
 
 from children import ogc
@@ -27,7 +28,6 @@ from ogc.noise import (
     symmetric,
     write_labels,
 )
-from ogc.noise.picture import draw_confusion, title
 
 pytestmark = pytest.mark.pictures
 

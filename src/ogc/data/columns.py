@@ -13,7 +13,6 @@ from datetime import date
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from .cells import Cells, Texts, parse_date
@@ -38,10 +37,10 @@ class Number:
     @classmethod
     def fit(cls, numbers: NDArray[np.float64], *, flagged: bool) -> Number | None:
         """Fit a column to its numbers, (n,); ``None`` for a constant one without missing cells."""
-        values = torch.from_numpy(numbers)
-        std = values.std(correction=0).item()
+        with np.errstate(over="ignore"):
+            mean, std = numbers.mean().item(), numbers.std().item()
         varies = bool((numbers != numbers[0]).any()) and 0 < std < np.inf
-        return cls(values.mean().item(), std if varies else None, flagged) if varies or flagged else None
+        return cls(mean, std if varies else None, flagged) if varies or flagged else None
 
     @property
     def use(self) -> str:
@@ -80,7 +79,9 @@ class Category:
         return np.eye(len(slot) + 1, dtype=np.float32)[[*slots, len(slot)]][cells.codes]
 
     def odd(self, cells: Cells) -> NDArray[np.bool_]:
-        return np.zeros(len(cells), bool)  # rare values are expected
+        assert isinstance(cells, Texts)
+        known = set(self.values)
+        return cells.each([value not in known for value in cells.values], False) & ~cells.missing()
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,8 @@ class Encoder:
         if absent := [name for name in self.columns if name not in rows.columns]:
             unused = [name for name in rows.columns if name not in self.columns]
             raise ValueError(
-                f"{rows.where} has no {'column' if len(absent) == 1 else 'columns'} {few(absent)}, which the network "
-                f"is trained on. Found {few(list(rows.columns), 20)}.{did_you_mean(absent[0], unused)}"
+                f"{rows.where} has no {'column' if len(absent) == 1 else 'columns'} {few(absent)}, which the run "
+                f"was trained on. Found {few(list(rows.columns), 20)}.{did_you_mean(absent[0], unused)}"
             )
         for name, column in self.columns.items():
             if categories or column.kind != "category":
@@ -178,6 +178,10 @@ def _check_values(name: str, column: Column, rows: TableRows) -> None:
     first = f"`{printable(cells.values[cells.codes[odd[0]]])}` in row {rows.numbers[odd[0]]}"
     if len(odd) == len(cells) and column.kind != "category":
         raise ValueError(f"Column `{name}` of {rows.where} should have {column.kind}s, as in training. Found {first}.")
-    rule = "one of the training categories" if column.kind == "category" else f"a {column.kind}"
-    share = f"{len(odd):,} of {len(cells):,} values {'is' if len(odd) == 1 else 'are'} not {rule}"
-    warn(f"Column `{name}` of {rows.where}: {share}, for example {first}. It counts as missing.")
+    one, category = len(odd) == 1, column.kind == "category"
+    expected = "among the training categories" if category else f"a {column.kind}" if one else f"{column.kind}s"
+    example = f"{':' if one else ', for example'} {first}. {'It counts' if one else 'They count'} as missing."
+    warn(
+        f"Column `{name}` of {rows.where}: {len(odd):,} of {len(cells):,} values {'is' if one else 'are'} not "
+        f"{expected}{example}"
+    )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
-TOO_LARGE = "it has more pixels than Pillow allows. Shrink it, or raise PIL.Image.MAX_IMAGE_PIXELS in Python"
+TOO_LARGE = "more pixels than Pillow allows: shrink it, or raise PIL.Image.MAX_IMAGE_PIXELS in Python"
 
 
 class ImageFiles:
@@ -89,15 +89,16 @@ class ImageFiles:
 
 def report_unreadable(reasons: Mapping[str, str], total: int, *, skip_bad: bool) -> None:
     """Raise ``ValueError`` for images that cannot be read, by path, or warn if they are skipped and others are left."""
-    if not reasons:
-        return
-    paths = list(reasons)
-    if skip_bad and len(paths) < total:
-        warn(f"Skipped {counted(len(paths), 'image')} that cannot be read: {few(paths)}.")
-        return
-    fix = "" if skip_bad else " Remove them, or skip them with --skip-bad (skip_bad=True in Python)."
-    images = f"{len(paths)} of {counted(total, 'image')} cannot be read: {few(paths)}"
-    raise ValueError(f"{images}. `{paths[0]}`: {reasons[paths[0]].rstrip('.')}.{fix}")
+    large = [path for path, reason in reasons.items() if reason == TOO_LARGE]
+    hint = f" `{large[0]}` has {TOO_LARGE}." if large else ""
+    if reasons and skip_bad and len(reasons) < total:
+        warn(f"Skipped {counted(len(reasons), 'image')} that cannot be read: {few(list(reasons))}.{hint}")
+    elif reasons:
+        them = "it" if len(reasons) == 1 else "them"
+        fix = "" if skip_bad else f" Remove {them}, or skip {them} with --skip-bad (skip_bad=True in Python)."
+        raise ValueError(
+            f"{len(reasons)} of {counted(total, 'image')} cannot be read: {few(list(reasons))}.{hint}{fix}"
+        )
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import re
+import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,7 +56,11 @@ class TableRows:
             frame, comma = _read_csv(path, text)
         if not len(frame) or not len(frame.columns):
             raise ValueError(f"The table `{path}` has no rows.")
-        return cls.of(frame, f"`{path}`", text=text, decimal_comma=comma)
+        rows = cls.of(frame, f"`{path}`", text=text, decimal_comma=comma)
+        del frame
+        if "pyarrow" in sys.modules:  # which pandas uses if it is installed
+            import_pyarrow()[0].default_memory_pool().release_unused()
+        return rows
 
     @classmethod
     def of(
@@ -190,7 +195,9 @@ def any_length() -> Iterator[None]:
 
 
 def _unreadable(path: Path, error: object) -> ValueError:
-    return ValueError(f"`{path}` cannot be read as CSV: {error}. To fix this, save it as CSV with the encoding UTF-8.")
+    return ValueError(
+        f"`{path}` cannot be read as CSV in UTF-8: {error}. To fix this, save it again with that encoding."
+    )
 
 
 def _header(path: Path, header: Sequence[str]) -> list[str]:

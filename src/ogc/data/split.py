@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,9 +25,8 @@ def stratified_split(labels: Tensor, class_names: Sequence[str], *, val: float, 
     """
     require(0 <= val < 1, "val", "in [0, 1)", val)
     number = random.Random(seed).random
-    keys = torch.tensor([number() for _ in range(len(labels))], dtype=torch.float64)
-    order = keys.argsort(stable=True)
-    order = order[labels[order].argsort(stable=True)]  # class by class, at random within each
+    keys = np.array([number() for _ in range(len(labels))])
+    order = torch.from_numpy(np.lexsort((keys, labels.numpy())))  # class by class, at random within each
     size = labels.bincount(minlength=len(class_names))
     start = size.cumsum(0) - size
     rank = torch.empty_like(order)

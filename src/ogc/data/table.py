@@ -67,7 +67,7 @@ def read_table(
     given = _indices(rows, label, class_names)
     share = val if isinstance(val, float | int) else 0.0
     keep, held_out = stratified_split(given, class_names, val=share, seed=seed)
-    training = rows[keep.numpy()]
+    training, validation = rows[keep.numpy()], rows[held_out.numpy()]
     if encoder is None:
         encoder = Encoder.fit(training, labels=labels, id=id)
         warn_of_leaks(training, encoder, given[keep].numpy())
@@ -77,13 +77,14 @@ def read_table(
         )
 
     encoder.check(rows, categories=False)
+    del rows  # to save memory
 
     def dataset(part: TableRows) -> Dataset:
         ids = part.ids(id if id in part.columns else None)
         truth = _indices(part, true, class_names) if true is not None and true in part.columns else None
         return Dataset(encoder.features(part, progress), _indices(part, label, class_names), class_names, ids, truth)
 
-    sets = {"val": dataset(rows[held_out.numpy()])} if share else {}
+    sets = {"val": dataset(validation)} if share else {}
     train = replace(dataset(training), encoder=encoder)
     here = [train, *sets.values()]
     for name, file in (("val", val), ("test", test)):

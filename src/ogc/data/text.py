@@ -1,30 +1,34 @@
-"""Free text as features.
-
-To add another encoder of text, write a class like ``TfIdf`` and add it to ``encoder.KINDS``.
-"""
+"""Free text as features. To add another encoder of text, write a class like ``TfIdf`` and add it to ``KINDS``."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._extras import extra
 from .cells import Cells, Texts
 from .columns import Category, Features
 
 MOST_WORDS = 500
-MOST_ROWS_FITTED = 20_000  # more change neither the words nor their frequencies, and take longer
+MOST_ROWS_FITTED = 20_000  # more of them hardly change the words and their frequencies, and take longer
 TEXT_SCALE = 3.0  # norm of the features of a text: with 1 they are too weak next to other columns, see docs/log.md
+END = "\0"  # of a text, in a list of words
+WORD = re.compile(rf"\w\w+|{END}")
 
 
 @dataclass(frozen=True)
 class TfIdf:
-    """TF-IDF by scikit-learn over the most frequent words of the training rows."""
+    """TF-IDF of the most frequent words of the training rows, as scikit-learn's ``TfidfVectorizer`` computes it.
+
+    Each text has the norm TEXT_SCALE, and before that (1 + log count) idf for each word that occurs in it, with
+    idf = 1 + log((1 + texts) / (1 + texts with the word)).
+    """
 
     kind: ClassVar = "tfidf"
     words: tuple[str, ...]
@@ -33,25 +37,34 @@ class TfIdf:
     @classmethod
     def fit(cls, texts: Sequence[str]) -> TfIdf | None:
         """Fit the words to the training rows, evenly spaced ones if there are many; ``None`` if no word repeats."""
-        vectorizer = _vectorizer(max_features=MOST_WORDS, min_df=2)
-        try:
-            vectorizer.fit(texts[:: -(-len(texts) // MOST_ROWS_FITTED)])
-        except ValueError:
-            return None
-        return cls(tuple(vectorizer.get_feature_names_out().tolist()), tuple(vectorizer.idf_.tolist()))
+        texts = texts[:: -(-len(texts) // MOST_ROWS_FITTED)]
+        total, rows = Counter[str](), Counter[str]()
+        for text in texts:
+            words = _words([text])[:-1]
+            total.update(words)
+            rows.update(set(words))
+        repeated = sorted(word for word, count in rows.items() if count > 1)
+        order = np.array([-total[word] for word in repeated], np.int64).argsort()  # ties as in scikit-learn
+        words = [repeated[i] for i in sorted(order[:MOST_WORDS].tolist())]
+        idf = np.log((1 + len(texts)) / (1 + np.array([rows[word] for word in words]))) + 1
+        return cls(tuple(words), tuple(idf.tolist())) if words else None
 
     @property
     def use(self) -> str:
         return f"{len(self.words)} words"
 
-    @cached_property
-    def _vectorizer(self) -> Any:
-        vectorizer = _vectorizer(vocabulary=list(self.words))
-        vectorizer.idf_ = np.array(self.idf)
-        return vectorizer
-
     def features(self, texts: Sequence[str]) -> Features:
-        features: Features = self._vectorizer.transform(texts).astype(np.float32).toarray()
+        """Encode texts: (n,) -> (n, words)."""
+        size = len(self.words)
+        place = {word: i for i, word in enumerate((*self.words, END))}
+        words = np.array([place.get(word, -1) for word in _words(texts)], np.int64)
+        rows, known = (words == size).cumsum(), (words >= 0) & (words < size)
+        found, counts = np.unique(rows[known] * size + words[known], return_counts=True)
+        rows, words = np.divmod(found, size)
+        weights = (1 + np.log(counts)) * np.array(self.idf)[words]
+        norm = np.sqrt(np.bincount(rows, weights**2, minlength=len(texts)))
+        features = np.zeros((len(texts), size), np.float32)
+        features[rows, words] = weights / norm[rows]
         return TEXT_SCALE * features
 
 
@@ -77,7 +90,10 @@ class Text:
         return np.zeros(len(cells), bool)
 
 
-def _vectorizer(**options: Any) -> Any:
-    with extra("cli", "Text columns need scikit-learn", "sklearn"):
-        from sklearn.feature_extraction.text import TfidfVectorizer
-    return TfidfVectorizer(sublinear_tf=True, strip_accents="unicode", **options)
+def _words(texts: Sequence[str]) -> list[str]:
+    """Return the words of all texts in lower case without accents, and END after those of each text."""
+    joined = "".join(text.replace(END, " ") + END for text in texts).lower()
+    if not joined.isascii():
+        joined = unicodedata.normalize("NFKD", joined)
+        joined = joined.translate({ord(mark): None for mark in set(joined) if unicodedata.combining(mark)})
+    return WORD.findall(joined)

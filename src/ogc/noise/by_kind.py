@@ -54,7 +54,7 @@ class Kind(NamedTuple):
         human = [f"human:{kind}" for kind in HUMAN_KINDS]
         if text in human or text == "file":
             return cls(text)
-        rule = f"KIND:RATE, where KIND is {either(list(GENERATORS))}, or file, or human:KIND, where KIND is {either(HUMAN_KINDS)}"
+        rule = f"one of {', '.join(GENERATORS)}, human:KIND, file"
         require(name in GENERATORS, parameter, rule, text, [*GENERATORS, *human])
         try:
             rate = float(rest)
@@ -69,17 +69,16 @@ class Kind(NamedTuple):
 
     def check_source(self, source: str, *, with_images: Sequence[str]) -> None:
         """Raise ``ValueError`` if this noise is not defined for a data source."""
-        known = [source]
+        known, what = [source], ""
         if self.name in ("asymmetric", "blocks"):
             known = [name for name, kind in PAIRS if kind == self.name]
         elif self.name == "instance":
-            known = [*with_images]
+            known, what = [*with_images], "images: "
         elif self.name.startswith("human:"):
-            known = [name for name, file in PUBLISHED.items() if self.name.removeprefix("human:") in file.keys]
+            known = list(PUBLISHED)
         if source not in known:
-            raise ValueError(
-                f"{self.name} noise is defined only for {either(known)}. Found {source}. Use pairflip, for example."
-            )
+            needs = f"{self.name} noise is defined only for {what}{either(known)}"
+            raise ValueError(f"{needs}. Found {source}. Use another kind, such as pairflip.")
 
     def make(self, truth: Truth, *, seed: int, file: Path | None = None) -> tuple[Labels, LabelInfo]:
         """Return given labels and their info. ``file`` is for the kinds that are read from one."""

@@ -13,8 +13,8 @@ from torch import Tensor
 from .. import data
 from .._require import did_you_mean, either, few, require
 from ..data import Dataset, Loaded
-from ..data.encoder import Encoder
 from ..data.download import Progress
+from ..data.encoder import Encoder
 from ..data.images import ImageFiles
 from ..data.rows import column_names
 from ..noise import LabelInfo
