@@ -23,7 +23,7 @@ from .._files import checked_fields, json_lines, read_json, remove_leftovers, wi
 from .._provenance import commit
 from .._require import cut_middle, few, printable
 from ..data.cells import to_number
-from ..data.rows import DELIMITERS, import_pyarrow
+from ..data.rows import DELIMITERS, import_library
 from ..noise.files import labels_sha256
 from ..training.digests import ids_sha256
 from ..training.source import Source
@@ -97,7 +97,7 @@ def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> None:
     """Write a Parquet file, if pyarrow is installed."""
     path.unlink(missing_ok=True)  # an older file would belong to another audit
     try:
-        pyarrow, parquet = import_pyarrow()
+        pyarrow, parquet = import_library("pyarrow"), import_library("pyarrow.parquet")
     except ImportError:
         return
 

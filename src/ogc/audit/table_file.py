@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Iterator, Mapping
@@ -13,10 +12,10 @@ from .._csv import csv_cell
 from ..data.rows import (
     PARQUET,
     TableRows,
-    any_length,
     column_names,
+    csv_reader,
     find_delimiter,
-    import_pyarrow,
+    import_library,
     is_row,
     read_parquet,
 )
@@ -63,11 +62,10 @@ def _csv_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> byte
 def records(text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str], str]]:
     """Yield each row of a CSV file: its first line's number, from 1, its cells of any length, and its text."""
     lines = list(io.StringIO(text, newline=""))
-    reader, end = csv.reader(lines, delimiter=delimiter), 0
-    with any_length():
-        for cells in reader:
-            yield end + 1, cells, "".join(lines[end : reader.line_num])
-            end = reader.line_num
+    reader, end = csv_reader(lines, delimiter), 0
+    for cells in reader:
+        yield end + 1, cells, "".join(lines[end : reader.line_num])
+        end = reader.line_num
 
 
 def _replaced(piece: str, at: int, label: str, delimiter: str) -> str:
@@ -81,7 +79,7 @@ def _replaced(piece: str, at: int, label: str, delimiter: str) -> str:
 
 
 def _parquet_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
-    pyarrow, parquet = import_pyarrow()
+    pyarrow, parquet = import_library("pyarrow"), import_library("pyarrow.parquet")
     table = read_parquet(path)
     at, values = table.column_names.index(column), table.column(column).to_pylist()
     named = {str(value).strip(): value for value in reversed(values) if value is not None}

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._require import few
-from .classes import class_indices
-from .dataset import Dataset, Loaded
+from .dataset import Dataset, Loaded, class_indices
 from .split import stratified_split, warn_of_same_rows
 
 FEATURE_NAMES = ("X", "features", "embeddings")
@@ -21,15 +20,13 @@ LABEL_NAMES = ("y", "labels")
 TRUE_LABEL_NAMES = ("true", "true_labels", "y_true")
 UNNAMED = ""  # the array of a .npy file
 
-Arrays = Mapping[str, NDArray[Any]]
+Array = NDArray[Any]
 
 
 def read_arrays(
     features: str | Path,
     labels: str | Path | None = None,
     *,
-    true: str | Path | None = None,
-    features_name: str | None = None,
     labels_name: str | None = None,
     true_name: str | None = None,
     val: float = 0.2,
@@ -46,54 +43,38 @@ def read_arrays(
     :param test: an ``.npz`` file with the same names, to evaluate on. Its true labels are optional, too.
     """
     path = Path(features)
-    arrays = _load(path)
-    inputs = _inputs(arrays, features_name, path)
-    if labels is None and UNNAMED in arrays:
-        raise ValueError(f"`{path}` holds only features. Pass the file of labels too.")
     file = path if labels is None else Path(labels)
-    given = _labels(arrays if labels is None else _load(file), LABEL_NAMES, labels_name, file, len(inputs))
-    class_names = tuple(str(value) for value in sorted(set(given)))
-    truth = None
-    if true is not None or true_name is not None or arrays.keys() & {*TRUE_LABEL_NAMES}:
-        file = path if true is None else Path(true)
-        truth = _labels(arrays if true is None else _load(file), TRUE_LABEL_NAMES, true_name, file, len(inputs))
-    whole = _dataset(inputs, given, truth, class_names, path)
+    inputs, given, true = _read(path, file, labels_name, true_name, required=true_name is not None)
+    class_names = tuple(map(str, sorted(set(given))))
+    whole = _dataset(inputs, given, true, class_names, path)
     keep, held_out = stratified_split(whole.given, class_names, val=val, seed=seed)
     sets = {"val": whole.subset(held_out)} if val else {}
     if test is not None:
         file = Path(test)
         if file.suffix.lower() != ".npz":
             raise ValueError(f"`{file}` should be an .npz file with features and labels.")
-        arrays = _load(file)
-        samples = _inputs(arrays, features_name, file)
-        shape, expected = tuple(samples.shape[1:]), tuple(inputs.shape[1:])
-        if shape != expected:
-            raise ValueError(
-                f"Each sample in `{file}` should have the shape {expected}, as in training. Found {shape}."
-            )
-        given = _labels(arrays, LABEL_NAMES, labels_name, file, len(samples))
-        known = arrays.keys() & {*(TRUE_LABEL_NAMES if true_name is None else [true_name])}
-        truth = _labels(arrays, TRUE_LABEL_NAMES, true_name, file, len(samples)) if known else None
-        sets["test"] = _dataset(samples, given, truth, class_names, file)
+        others, given, true = _read(file, file, labels_name, true_name, required=False)
+        shape, wanted = tuple(others.shape[1:]), tuple(inputs.shape[1:])
+        if shape != wanted:
+            raise ValueError(f"Each sample in `{file}` should have the shape {wanted}, as in training. Found {shape}.")
+        sets["test"] = _dataset(others, given, true, class_names, file)
         warn_of_same_rows(sets["test"], file, [whole], path)
     return whole.subset(keep), sets
 
 
-def read_array(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
+def read_array(path: Path, asked: str | None, usual: Sequence[str]) -> Array:
     """Read one array of a file: the one named ``asked``, or by default the first of the ``usual`` names."""
     return _pick(_load(path), usual, asked, path)[1]
 
 
-def to_inputs(values: NDArray[Any], path: object) -> Tensor:
+def to_inputs(values: Array, path: object) -> Tensor:
     """Turn an array into features, (N, F) float32, or images, (N, 3, height, width) uint8."""
     if values.ndim == 4 and values.dtype == "uint8" and 3 in (values.shape[1], values.shape[3]):
         images = torch.from_numpy(values)
         return images if values.shape[1] == 3 else images.permute(0, 3, 1, 2).contiguous()
     if values.ndim != 2 or values.dtype.kind not in "fiub":
-        raise ValueError(
-            f"The features in `{path}` should be numbers, (N, F), or uint8 images, (N, 3, height, width). "
-            f"Found {values.dtype}, {values.shape}."
-        )
+        rule = "numbers, (N, F), or uint8 images, (N, 3, height, width)"
+        raise ValueError(f"The features in `{path}` should be {rule}. Found {values.dtype}, {values.shape}.")
     features = torch.from_numpy(values.astype("float32"))
     finite = features.isfinite().all(dim=1)
     if not bool(finite.all()):
@@ -101,7 +82,23 @@ def to_inputs(values: NDArray[Any], path: object) -> Tensor:
     return features
 
 
-def _load(path: Path) -> Arrays:
+def _read(
+    path: Path, file: Path, labels_name: str | None, true_name: str | None, *, required: bool
+) -> tuple[Tensor, list[Any], list[Any] | None]:
+    """Return features, labels (from their own ``file``, perhaps), and true labels if there are any or ``required``."""
+    arrays = _load(path)
+    where, values = _pick(arrays, FEATURE_NAMES, None, path)
+    inputs = to_inputs(values, path)
+    if not len(inputs):
+        raise ValueError(f"{where} has no rows.")
+    if UNNAMED in arrays and file == path:
+        raise ValueError(f"`{path}` holds only features. Pass the file of labels too.")
+    given = _labels(arrays if file == path else _load(file), LABEL_NAMES, labels_name, file, len(inputs))
+    known = required or arrays.keys() & {*(TRUE_LABEL_NAMES if true_name is None else [true_name])}
+    return inputs, given, _labels(arrays, TRUE_LABEL_NAMES, true_name, path, len(inputs)) if known else None
+
+
+def _load(path: Path) -> Mapping[str, Array]:
     """Read the arrays by name. The array of a .npy file has the name ``UNNAMED``."""
     if not path.is_file():
         raise FileNotFoundError(f"The file `{path}` is {'a folder' if path.is_dir() else 'missing'}.")
@@ -115,41 +112,27 @@ def _load(path: Path) -> Arrays:
         raise ValueError(f"`{path}` is not a .npy or .npz file of plain arrays, or is truncated.") from error
 
 
-def _pick(arrays: Arrays, usual: Sequence[str], asked: str | None, path: Path) -> tuple[str, NDArray[Any]]:
+def _pick(arrays: Mapping[str, Array], usual: Sequence[str], asked: str | None, path: Path) -> tuple[str, Array]:
     """Return an array, and what to call it in messages."""
     for name in (UNNAMED, *usual) if asked is None else (UNNAMED, asked):
         if name in arrays:
             return f"`{name}` in `{path}`" if name else f"`{path}`", arrays[name]
-    wanted = few(usual) if asked is None else f"`{asked}`"
+    wanted = few(usual if asked is None else [asked])
     raise ValueError(f"`{path}` should have an array named {wanted}. Found {few(sorted(arrays))}.")
 
 
-def _inputs(arrays: Arrays, asked: str | None, path: Path) -> Tensor:
-    where, values = _pick(arrays, FEATURE_NAMES, asked, path)
-    inputs = to_inputs(values, path)
-    if not len(inputs):
-        raise ValueError(f"{where} has no rows.")
-    return inputs
-
-
-def _labels(arrays: Arrays, usual: Sequence[str], asked: str | None, path: Path, count: int) -> list[Any]:
-    """Return one label for each of ``count`` samples."""
+def _labels(arrays: Mapping[str, Array], usual: Sequence[str], asked: str | None, path: Path, count: int) -> list[Any]:
     where, labels = _pick(arrays, usual, asked, path)
-    if labels.ndim != 1 or labels.dtype.kind not in "iubU":
-        raise ValueError(f"{where} should have integers or text, (N,). Found {labels.dtype}, {labels.shape}.")
-    if len(labels) != count:
-        raise ValueError(f"{where} should have one label for each of the {count} samples. Found {len(labels)}.")
+    if labels.shape != (count,) or labels.dtype.kind not in "iubU":
+        rule = f"integers or text, one for each of {count} samples"
+        raise ValueError(f"{where} should have {rule}. Found {labels.dtype}, {labels.shape}.")
     return list(labels.tolist())
 
 
 def _dataset(
-    inputs: Tensor, given: Sequence[Any], true: Sequence[Any] | None, class_names: Sequence[str], path: Path
+    inputs: Tensor, given: Sequence[Any], true: Sequence[Any] | None, class_names: tuple[str, ...], path: Path
 ) -> Dataset:
-    def indices(labels: Sequence[Any], what: str) -> Tensor:
-        return class_indices(
-            [str(label) for label in labels], class_names, f"the {what} of `{path}`", range(len(labels))
-        )
-
-    truth = None if true is None else indices(true, "true labels")
-    ids = [str(i) for i in range(len(inputs))]
-    return Dataset(inputs, indices(given, "labels"), tuple(class_names), ids, truth)
+    rows = range(len(inputs))
+    labels = class_indices(map(str, given), class_names, f"the labels in `{path}`", rows)
+    truth = None if true is None else class_indices(map(str, true), class_names, f"the true labels in `{path}`", rows)
+    return Dataset(inputs, labels, class_names, [str(i) for i in rows], truth)

@@ -23,7 +23,7 @@ DATES = ("ISO", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Cells that were read as numbers. NaN and infinities are missing."""
+    """Cells that were read as numbers, NaN where one is missing."""
 
     values: NDArray[np.float64]
 
@@ -34,7 +34,6 @@ class Numbers:
         return Numbers(self.values[rows])
 
     def numbers(self) -> NDArray[np.float64]:
-        """The numbers, NaN where a cell is missing or has another value."""
         return self.values
 
     def missing(self) -> NDArray[np.bool_]:
@@ -58,35 +57,28 @@ class Texts:
         empty = int(len(used) > 0 and used[0] < 0)
         return Texts(codes.reshape(-1) - empty, [self.values[i] for i in used[empty:]], self.decimal_comma)
 
-    def each(self, per_value: Sequence[Any] | NDArray[Any], empty: Any) -> NDArray[Any]:
+    def tolist(self) -> list[str | None]:
+        values = [*self.values, None]
+        return [values[code] for code in self.codes.tolist()]
+
+    def each(self, per_value: Sequence[Any], empty: Any) -> NDArray[Any]:
         """Spread one result per different value over the rows: (V,) -> (N,)."""
         return np.array([*per_value, empty])[self.codes]
 
     def numbers(self) -> NDArray[np.float64]:
-        """The numbers, NaN where a cell is missing or has another value."""
+        """Return the numbers, NaN where a cell is missing or has another value."""
         return self.each([to_number(value, comma=self.decimal_comma) for value in self.values], math.nan)
 
     def missing(self) -> NDArray[np.bool_]:
-        """True for empty cells, words like "n/a", NaN, infinities and numbers too large for a float."""
+        """Mark empty cells, words like "n/a", NaN, infinities and numbers too large for a float."""
         return self.each([is_missing(value) for value in self.values], True)
-
-    def counts(self) -> NDArray[np.int64]:
-        """The number of rows of each value: (N,) -> (V,)."""
-        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.values))
-
-    def tolist(self) -> list[str | None]:
-        values = [*self.values, None]
-        return [values[code] for code in self.codes.tolist()]
 
 
 Cells = Numbers | Texts
 
 
 def to_number(text: str, *, comma: bool = False) -> float:
-    """Return the number, or NaN if the text is not a finite number.
-
-    :param comma: read "1,5" as 1.5.
-    """
+    """Return the number, or NaN if the text is not a finite one. With ``comma``, "1,5" is 1.5."""
     text = text.replace(",", ".") if comma and COMMA_NUMBER.fullmatch(text) else text
     number = float(text) if NUMBER.fullmatch(text) else math.nan
     return number if math.isfinite(number) else math.nan

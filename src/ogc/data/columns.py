@@ -1,4 +1,4 @@
-"""The kinds of columns of a table: numbers, categories, free text, and dates, which become numbers.
+"""The kinds of columns of a table: numbers, categories, dates, which become numbers, and free text (``text.py``).
 
 Each kind is a small class that is fitted on the training rows and stored as JSON. ``features`` encodes cells,
 N -> (N, k) float32, ``odd`` marks the cells that cannot be encoded and count as missing, and ``use`` describes it all.
@@ -7,9 +7,7 @@ scikit-learn's ``ColumnTransformer`` does the same arithmetic, but can only be s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from .cells import Cells, Texts, parse_date
 
 Features = NDArray[np.float32]
+Marks = NDArray[np.bool_]
 LARGEST = 1e6  # limit in standard deviations, safe for float32 and a network
 
 
@@ -39,7 +38,7 @@ class Number:
         """Fit a column to its numbers, (n,); ``None`` for a constant one without missing cells."""
         with np.errstate(over="ignore"):
             mean, std = numbers.mean().item(), numbers.std().item()
-        varies = bool((numbers != numbers[0]).any()) and 0 < std < np.inf
+        varies = numbers.min() < numbers.max() and 0 < std < np.inf
         return cls(mean, std if varies else None, flagged) if varies or flagged else None
 
     @property
@@ -50,14 +49,14 @@ class Number:
         return self.scaled(cells.numbers())
 
     def scaled(self, numbers: NDArray[np.float64]) -> Features:
-        missing, kept = np.isnan(numbers), []
+        missing, kept = np.isnan(numbers), [np.empty((0, len(numbers)))]
         if self.std is not None:
-            kept.append(np.where(missing, 0, (numbers - self.mean) / self.std).clip(-LARGEST, LARGEST))
+            kept.append(np.where(missing, 0, (numbers - self.mean) / self.std).clip(-LARGEST, LARGEST)[None])
         if self.flagged:
-            kept.append(missing)
-        return np.stack(kept, axis=1).astype(np.float32) if kept else np.empty((len(numbers), 0), np.float32)
+            kept.append(missing[None])
+        return np.concatenate(kept).T.astype(np.float32)
 
-    def odd(self, cells: Cells) -> NDArray[np.bool_]:
+    def odd(self, cells: Cells) -> Marks:
         return np.isnan(cells.numbers()) & ~cells.missing()
 
 
@@ -78,10 +77,8 @@ class Category:
         slots = [slot.get(value, len(slot)) for value in cells.values]
         return np.eye(len(slot) + 1, dtype=np.float32)[[*slots, len(slot)]][cells.codes]
 
-    def odd(self, cells: Cells) -> NDArray[np.bool_]:
-        assert isinstance(cells, Texts)
-        known = set(self.values)
-        return cells.each([value not in known for value in cells.values], False) & ~cells.missing()
+    def odd(self, cells: Cells) -> Marks:
+        return (self.features(cells)[:, -1] > 0) & ~cells.missing()
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ class Date:
     @classmethod
     def fit(cls, cells: Texts, format: str, *, flagged: bool) -> Date:
         """Fit a column to its cells, none of which is missing."""
-        years = _years(_dates(cells, format))[cells.codes]
+        years = _parts(cells, format)[cells.codes, 0]
         return cls(format, Number.fit(years, flagged=flagged) or Number(years[0].item(), None, flagged=False))
 
     @property
@@ -105,21 +102,16 @@ class Date:
 
     def features(self, cells: Cells) -> Features:
         assert isinstance(cells, Texts)
-        dates = _dates(cells, self.format)
-        year = self.year.scaled(_years(dates))
-        month = np.eye(13, dtype=np.float32)[[0 if date is None else date.month for date in dates], 1:]
-        weekday = np.eye(8, dtype=np.float32)[[0 if date is None else date.isoweekday() for date in dates], 1:]
-        return np.concatenate([year, month, weekday], axis=1)[cells.codes]
+        year, month, weekday = _parts(cells, self.format).T
+        months, weekdays = (np.arange(1, n) == part[:, None] for n, part in ((13, month), (8, weekday)))
+        return np.concatenate([self.year.scaled(year), months, weekdays], axis=1, dtype=np.float32)[cells.codes]
 
-    def odd(self, cells: Cells) -> NDArray[np.bool_]:
+    def odd(self, cells: Cells) -> Marks:
         assert isinstance(cells, Texts)
-        return np.isnan(_years(_dates(cells, self.format)))[cells.codes] & ~cells.missing()
+        return ~cells.missing() & np.isnan(_parts(cells, self.format)[cells.codes, 0])
 
 
-def _dates(cells: Texts, format: str) -> list[date | None]:
-    """Return the date of each different value, and ``None`` for empty cells: -> (V + 1,)."""
-    return [*(parse_date(value, format) for value in cells.values), None]
-
-
-def _years(dates: Sequence[date | None]) -> NDArray[np.float64]:
-    return np.array([np.nan if date is None else float(date.year) for date in dates])
+def _parts(cells: Texts, format: str) -> NDArray[np.float64]:
+    """Return year, month and weekday of each different value, and NaN for empty cells: -> (V + 1, 3)."""
+    dates = [*(parse_date(value, format) for value in cells.values), None]
+    return np.array([(np.nan,) * 3 if date is None else (date.year, date.month, date.isoweekday()) for date in dates])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .._require import counted, require
+from .._require import counted, few, printable, require
+from .._warn import warn
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -42,24 +43,22 @@ class Dataset:
     encoder: Encoder | None = None  # of the training set of a table, to encode new rows in the same way
 
     def __post_init__(self) -> None:
+        size = len(self.inputs)
         for name, labels in (("given", self.given), ("true", self.true)):
-            if labels is None:
-                continue
-            require(labels.shape == (len(self.inputs),), name, f"of shape ({len(self.inputs)},)", tuple(labels.shape))
-            require(labels.dtype == torch.int64, name, "a torch tensor of int64", labels.dtype)
-            outside = labels[(labels < 0) | (labels >= len(self.class_names))]
-            require(len(outside) == 0, name, f"in [0, {len(self.class_names)})", sorted(set(outside.tolist()))[:5])
-        require(len(self.ids) == len(self.inputs), "len(ids)", f"{len(self.inputs)}", len(self.ids))
+            if labels is not None:
+                require(labels.shape == (size,), name, f"of shape ({size},)", tuple(labels.shape))
+                require(labels.dtype == torch.int64, name, "a torch tensor of int64", labels.dtype)
+                outside = sorted({*labels[(labels < 0) | (labels >= self.num_classes)].tolist()})
+                require(not outside, name, f"in [0, {self.num_classes})", outside[:5])
+        require(len(self.ids) == size, "len(ids)", f"{size}", len(self.ids))
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        shape = getattr(self.inputs, "shape", None)
-        inputs = type(self.inputs).__name__ if shape is None else tuple(shape)
+        inputs = f"inputs {tuple(getattr(self.inputs, 'shape', ()))}"
         known = "unknown" if self.true is None else "known"
-        samples = counted(len(self), "sample")
-        return f"Dataset({samples}, {self.num_classes:,} classes, inputs {inputs}, true labels {known})"
+        return f"Dataset({counted(len(self), 'sample')}, {self.num_classes:,} classes, {inputs}, true labels {known})"
 
     @property
     def num_classes(self) -> int:
@@ -76,9 +75,9 @@ class Dataset:
         return replace(self, inputs=self.inputs[index], given=self.given[index], ids=ids, true=true)
 
     def with_given(self, given: ArrayLike) -> Dataset:
-        """Return the same samples with other given labels. The old ones become the true labels, if those are unknown.
+        """Return the same samples with other given labels, such as an array from ``ogc.noise``.
 
-        ``given`` may be an array from ``ogc.noise``.
+        The old ones become the true labels, if those are unknown.
         """
         true = self.given.clone() if self.true is None else self.true
         return replace(self, given=torch.as_tensor(given, dtype=torch.int64), true=true)
@@ -86,3 +85,29 @@ class Dataset:
 
 Loaded = tuple[Dataset, dict[str, Dataset]]
 """Return type of every loader: the training set, and the evaluation sets by name (``test`` or ``val``)."""
+
+
+def class_indices(labels: Iterable[Any], class_names: Sequence[str], where: str, rows: Any = None) -> Tensor:
+    """Return the index of each label among the classes, (N,) int64.
+
+    :param where: location of the labels, for error messages.
+    :param rows: row numbers, for error messages. By default 1 to N.
+    """
+    index, texts = {name: i for i, name in enumerate(class_names)}, list(labels)
+    indices = [index.get(text, -1) for text in texts]
+    if -1 in indices:
+        first = indices.index(-1)
+        label = f"label `{texts[first] or ''}` in row {first + 1 if rows is None else rows[first]}"
+        raise ValueError(f"The {label} of {where} is not one of the classes {few(class_names, 20)}.")
+    return torch.tensor(indices, dtype=torch.int64)
+
+
+def warn_of_spellings(class_names: Sequence[str], where: str, remedy: str) -> None:
+    """Warn if classes differ only in case. They may be one class, but they are not merged."""
+    spellings: dict[str, list[str]] = {}
+    for name in class_names:
+        spellings.setdefault(name.casefold(), []).append(f"`{printable(name)}`")
+    if groups := [" and ".join(group) for group in spellings.values() if len(group) > 1]:
+        more = f" (and {len(groups) - 3} more)" if len(groups) > 3 else ""
+        found = f"{', '.join(groups[:3])}{more} {where}"
+        warn(f"The classes {found} differ only in case. If they are the same class, {remedy}.")

@@ -47,10 +47,10 @@ class Encoder:
         return cls(columns, {name: why for name, why in fitted.items() if isinstance(why, str)}, labels, id)
 
     @property
-    def text_columns(self) -> frozenset[str]:
+    def text_columns(self) -> set[str]:
         """The columns that have to be read as text."""
-        names = {name for name, column in self.columns.items() if column.kind != "number"}
-        return frozenset(names.union(self.labels, () if self.id is None else (self.id,)))
+        others = {name for name, column in self.columns.items() if column.kind != "number"}
+        return others.union(self.labels, () if self.id is None else (self.id,))
 
     @property
     def uses(self) -> dict[str, str]:
@@ -64,7 +64,7 @@ class Encoder:
         return "; ".join(f"{name}: {use}" for name, use in self.uses.items())
 
     def features(self, rows: TableRows, progress: Callable[[int, int], object] | None = None) -> Tensor:
-        """Encode rows: -> (N, F) float32. The order of the columns does not matter, and other columns are ignored.
+        """Encode rows: -> (N, F) float32. Other columns than those of the encoding are ignored.
 
         :param progress: receives how many rows are done, and how many there are.
         """
@@ -80,19 +80,29 @@ class Encoder:
         return torch.from_numpy(features)
 
     def check(self, rows: TableRows, *, categories: bool = True) -> None:
-        """Warn about values that cannot be encoded. Raise ``ValueError`` if a column is missing, or has no others.
+        """Warn about values that cannot be encoded. Raise ``ValueError`` if all are, or a column is missing.
 
         :param categories: warn about unseen categories, too.
         """
         if absent := [name for name in self.columns if name not in rows.columns]:
             unused = [name for name in rows.columns if name not in self.columns]
             raise ValueError(
-                f"{rows.where} has no {'column' if len(absent) == 1 else 'columns'} {few(absent)}, which the run "
-                f"was trained on. Found {few(list(rows.columns), 20)}.{did_you_mean(absent[0], unused)}"
+                f"{rows.where} has no {'column' if len(absent) == 1 else 'columns'} {few(absent)}, which the run was "
+                f"trained on. Found {few(list(rows.columns), 20)}.{did_you_mean(absent[0], unused)}"
             )
         for name, column in self.columns.items():
-            if categories or column.kind != "category":
-                _check_values(name, column, rows)
+            cells, category = rows.columns[name], column.kind == "category"
+            odd = np.flatnonzero(column.odd(cells)) if categories or not category else np.empty(0)
+            if not len(odd) or not isinstance(cells, Texts):
+                continue
+            where, one = f"Column `{name}` of {rows.where}", len(odd) == 1
+            first = f"`{printable(cells.values[cells.codes[odd[0]]])}` in row {rows.numbers[odd[0]]}"
+            if len(odd) == len(cells) and not category:
+                raise ValueError(f"{where} should have {column.kind}s, as in training. Found {first}.")
+            expected = "among the training categories" if category else f"a {column.kind}" if one else f"{column.kind}s"
+            example = f"{':' if one else ', for example'} {first}. {'It counts' if one else 'They count'} as missing."
+            share = f"{len(odd):,} of {len(cells):,} values {'is' if one else 'are'} not {expected}"
+            warn(f"{where}: {share}{example}")
 
     def to_json(self) -> dict[str, Any]:
         columns = {name: _to_json(column) for name, column in self.columns.items()}
@@ -126,30 +136,27 @@ def fit_column(cells: Cells, name: str = "") -> Column | str:
     """
     missing = cells.missing()
     present, flagged = cells[~missing], bool(missing.any())
-    if not len(present):
+    count = len(present)
+    if not count:
         return "empty"
     if isinstance(present, Numbers) or _mostly_numbers(present):
-        numbers = present.numbers()
-        flagged |= bool(np.isnan(numbers).any())
-        numbers = numbers[~np.isnan(numbers)]
-        if (
-            ID_NAME.fullmatch(name)
-            and bool((numbers == numbers.round()).all())
-            and _unique(len(np.unique(numbers)), present)
-        ):
+        numbers = present.numbers()[~np.isnan(present.numbers())]
+        flagged |= len(numbers) < count
+        whole = ID_NAME.fullmatch(name) is not None and bool((numbers == numbers.round()).all())
+        if whole and count >= FEWEST_UNIQUE and len(np.unique(numbers)) >= NEARLY * count:
             return "unique"
         return Number.fit(numbers, flagged=flagged) or "constant"
-    different, count = len(present.values), len(present)
+    different = len(present.values)
     if different == 1 and not flagged:
         return "constant"
     if (format := date_format(present.values)) is not None:
         return Date.fit(present, format, flagged=flagged)
-    unique = _unique(different, present)
-    common = Counter(present.tolist()).most_common(MOST_CATEGORIES)
-    values = Category(tuple(sorted(str(value) for value, _ in common)))
+    texts = [str(text) for text in present.tolist()]
+    values = Category(tuple(sorted(value for value, _ in Counter(texts).most_common(MOST_CATEGORIES))))
+    unique = count >= FEWEST_UNIQUE and different >= NEARLY * count
     if present.each([len(value.split()) for value in present.values], 0).mean() >= WORDS_OF_TEXT:
-        repeats = different <= max(MOST_CATEGORIES, count / 2) and not unique
-        words = TfIdf.fit([str(text) for text in present.tolist()])
+        repeats = not unique and different <= max(MOST_CATEGORIES, count / 2)
+        words = TfIdf.fit(texts)
         if words is not None:
             return Text(words, values if repeats else None)
         return values if repeats else "no repeated words"
@@ -161,27 +168,5 @@ def fit_column(cells: Cells, name: str = "") -> Column | str:
 def _mostly_numbers(present: Texts) -> bool:
     """Return True if nearly all values are numbers, and the other ones have fewer different values."""
     others = np.isnan(present.numbers())
-    return bool(others.mean() <= 1 - LEAST_NUMBERS) and 2 * len(present[others].values) < len(present.values)
-
-
-def _unique(different: int, cells: Cells) -> bool:
-    return different >= NEARLY * len(cells) and len(cells) >= FEWEST_UNIQUE
-
-
-def _check_values(name: str, column: Column, rows: TableRows) -> None:
-    """Warn about values that cannot be encoded. Raise ``ValueError`` if no number or date of the column can be."""
-    cells = rows.columns[name]
-    odd = column.odd(cells).nonzero()[0]
-    if not len(odd):
-        return
-    assert isinstance(cells, Texts)
-    first = f"`{printable(cells.values[cells.codes[odd[0]]])}` in row {rows.numbers[odd[0]]}"
-    if len(odd) == len(cells) and column.kind != "category":
-        raise ValueError(f"Column `{name}` of {rows.where} should have {column.kind}s, as in training. Found {first}.")
-    one, category = len(odd) == 1, column.kind == "category"
-    expected = "among the training categories" if category else f"a {column.kind}" if one else f"{column.kind}s"
-    example = f"{':' if one else ', for example'} {first}. {'It counts' if one else 'They count'} as missing."
-    warn(
-        f"Column `{name}` of {rows.where}: {len(odd):,} of {len(cells):,} values {'is' if one else 'are'} not "
-        f"{expected}{example}"
-    )
+    numbers = len(present) - int(others.sum())
+    return numbers >= LEAST_NUMBERS * len(present) and 2 * len(present[others].values) < len(present.values)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class _Refused(pickle.UnpicklingError):
-    """The pickle contains something that the official files do not."""
+    """Raised for something that the official files do not contain."""
 
 
 class _Dtype:

@@ -28,12 +28,10 @@ def stratified_split(labels: Tensor, class_names: Sequence[str], *, val: float, 
     keys = np.array([number() for _ in range(len(labels))])
     order = torch.from_numpy(np.lexsort((keys, labels.numpy())))  # class by class, at random within each
     size = labels.bincount(minlength=len(class_names))
-    start = size.cumsum(0) - size
     rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order)) - start[labels[order]]
+    rank[order] = torch.arange(len(order)) - (size.cumsum(0) - size)[labels[order]]
     share = (size * val).round().long().clamp(min=1 if val else 0).minimum((size - 1).clamp(min=0))
     validates = rank < share[labels]
-
     if val and (alone := [class_names[c] for c in (size == 1).nonzero().flatten().tolist()]):
         warn(f"Classes with a single sample have no validation sample: {few(alone)}.")
     return (~validates).nonzero().flatten(), validates.nonzero().flatten()
@@ -47,15 +45,13 @@ def warn_of_same_rows(held_out: Dataset, file: Path, known: Iterable[Dataset], p
     if file.samefile(path):
         warn(f"`{file}` is also the training file, so the accuracy on it is too high.")
         return
-    rows = [_hashes(part) for part in known]  # hashes, because the rows may take most of the memory
-    seen, total = set().union(*rows), sum(map(len, rows))
-    same = sum(row in seen for row in _hashes(held_out))
-    if 2 * same > len(held_out) and len(seen) >= 0.9 * total:
+    rows, others = (
+        [hash(row.tobytes()) for part in parts for row in cast(Tensor, part.inputs).numpy()]  # saves memory
+        for parts in (known, [held_out])
+    )
+    seen = set(rows)
+    if 2 * (same := sum(row in seen for row in others)) > len(others) and len(seen) >= 0.9 * len(rows):
         warn(
-            f"{same:,} of {len(held_out):,} rows of `{file}` have the same features as a row of `{path}`. "
+            f"{same:,} of {len(others):,} rows of `{file}` have the same features as a row of `{path}`. "
             "If they are the same samples, the accuracy on them is too high."
         )
-
-
-def _hashes(part: Dataset) -> list[int]:
-    return [hash(row.tobytes()) for row in cast(Tensor, part.inputs).numpy()]

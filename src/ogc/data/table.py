@@ -11,9 +11,8 @@ from torch import Tensor
 
 from .._require import counted, few, require
 from .._warn import warn
-from .cells import Texts, is_missing, to_number
-from .classes import class_indices, warn_of_spellings
-from .dataset import Dataset, Loaded
+from .cells import is_missing, to_number
+from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
 from .encoder import Encoder
 from .leak import warn_of_leaks
 from .rows import TableRows
@@ -52,19 +51,30 @@ def read_table(
     for name, column in (("id", id), ("true", true)):
         require(column != label, name, f"a different column from the labels, `{label}`", column)
     labels = (label,) if true is None else (label, true)
-    aside = {*labels, *(() if id is None else (id,))}
+    not_features = {*labels, *(() if id is None else (id,))}
 
     def read(file: Path) -> TableRows:
-        text = aside if encoder is None else aside | encoder.text_columns
+        text = not_features if encoder is None else not_features | encoder.text_columns
         return _labelled(TableRows.read(file, text=text), label, skip_bad)
 
+    def indices(rows: TableRows, column: str) -> Tensor:
+        where = f"{rows.where}, column `{column}`,"
+        return class_indices(rows.texts(column).tolist(), class_names, where, rows.numbers)
+
+    def dataset(rows: TableRows) -> Dataset:
+        assert encoder is not None
+        truth = indices(rows, true) if true is not None and true in rows.columns else None
+        ids = rows.ids(id if id in rows.columns else None)
+        return Dataset(encoder.features(rows, progress), indices(rows, label), class_names, ids, truth)
+
     rows = read(Path(path))
-    for column in aside:
+    for column in not_features:
         rows.texts(column)  # raises an error if it is missing
-    if id is not None:
-        _check_id(rows.texts(id), id)
+    if id is not None and 2 * (different := len(set(rows.ids(id)))) < len(rows):
+        only = f"only {counted(different, 'different value')} in {len(rows):,} rows"
+        warn(f"The column `{id}` has {only}, so it does not identify rows. As the id, it is not used as a feature.")
     class_names = _class_names(rows, label)
-    given = _indices(rows, label, class_names)
+    given = indices(rows, label)
     share = val if isinstance(val, float | int) else 0.0
     keep, held_out = stratified_split(given, class_names, val=share, seed=seed)
     training, validation = rows[keep.numpy()], rows[held_out.numpy()]
@@ -72,18 +82,10 @@ def read_table(
         encoder = Encoder.fit(training, labels=labels, id=id)
         warn_of_leaks(training, encoder, given[keep].numpy())
     if not encoder.columns:
-        raise ValueError(
-            f"{rows.where} has no column to learn from besides `{label}`. Found {encoder.use or 'no other column'}."
-        )
-
+        found = encoder.use or "no other column"
+        raise ValueError(f"{rows.where} has no column to learn from besides `{label}`. Found {found}.")
     encoder.check(rows, categories=False)
     del rows  # to save memory
-
-    def dataset(part: TableRows) -> Dataset:
-        ids = part.ids(id if id in part.columns else None)
-        truth = _indices(part, true, class_names) if true is not None and true in part.columns else None
-        return Dataset(encoder.features(part, progress), _indices(part, label, class_names), class_names, ids, truth)
-
     sets = {"val": dataset(validation)} if share else {}
     train = replace(dataset(training), encoder=encoder)
     here = [train, *sets.values()]
@@ -102,39 +104,25 @@ def _labelled(rows: TableRows, label: str, skip: bool) -> TableRows:
     if missing := int(unlabelled.sum()):
         share = f"{missing:,} of {len(rows):,} rows of {rows.where}"
         if not skip:
-            raise ValueError(
-                f"{share} have no label in the column `{label}`; the first is row {1 + unlabelled.argmax()}. Fill it in, "
-                "or skip such rows with --skip-bad (skip_bad=True in Python)."
-            )
+            first = f"the first is row {1 + unlabelled.argmax()}"
+            fix = "Fill it in, or skip such rows with --skip-bad (skip_bad=True in Python)."
+            raise ValueError(f"{share} have no label in the column `{label}`; {first}. {fix}")
         warn(f"Skipped {share} without a label.")
     return rows[~unlabelled]
 
 
 def _class_names(rows: TableRows, label: str) -> tuple[str, ...]:
     """Return the class names, sorted as numbers if all are numbers, otherwise as text."""
-    column, names = f"the column `{label}` of {rows.where}", sorted(rows.texts(label).values)
+    names, column = sorted(rows.texts(label).values), f"The column `{label}` of {rows.where}"
     if len(names) < 2:
-        raise ValueError(f"{column[0].upper()}{column[1:]} should have two classes or more. Found {len(names)}.")
+        raise ValueError(f"{column} should have two classes or more. Found {len(names)}.")
     if len(names) > max(FEW_CLASSES, len(rows) / 2):
-        raise ValueError(
-            f"{column[0].upper()}{column[1:]} should have labels that repeat. Found {len(names):,} different values in "
-            f"{len(rows):,} rows. Choose another column with --label (label=... in Python)."
-        )
-    warn_of_spellings(names, f"in {column}", "give all their rows the same spelling")
+        found = f"{len(names):,} different values in {len(rows):,} rows"
+        fix = "Choose another column with --label (label=... in Python)."
+        raise ValueError(f"{column} should have labels that repeat. Found {found}. {fix}")
+    warn_of_spellings(names, f"in the column `{label}`", "give all their rows the same spelling")
     if words := [name for name in names if is_missing(name)]:
-        warn(f"In {column}, {few(words)} counts as a class. To skip such rows, empty their labels and use --skip-bad.")
+        fix = "To skip such rows, empty their labels and use --skip-bad (skip_bad=True in Python)."
+        warn(f"{column} has the {'class' if len(words) == 1 else 'classes'} {few(words)}. {fix}")
     numbers = {name: to_number(name) for name in names}
-    return tuple(sorted(names, key=numbers.__getitem__) if not any(map(math.isnan, numbers.values())) else names)
-
-
-def _check_id(cells: Texts, id: str) -> None:
-    different = len(cells.values) + bool((cells.codes < 0).any())
-    if 2 * different < len(cells):
-        warn(
-            f"The column `{id}` has only {counted(different, 'different value')} in {len(cells):,} rows, so it does "
-            "not identify rows. As the id, it is not used as a feature."
-        )
-
-
-def _indices(rows: TableRows, column: str, class_names: tuple[str, ...]) -> Tensor:
-    return class_indices(rows.texts(column).tolist(), class_names, f"{rows.where}, column `{column}`,", rows.numbers)
+    return tuple(names if any(map(math.isnan, numbers.values())) else sorted(names, key=numbers.__getitem__))

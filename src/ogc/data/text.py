@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .cells import Cells, Texts
-from .columns import Category, Features
+from .columns import Category, Features, Marks
 
 MOST_WORDS = 500
 MOST_ROWS_FITTED = 20_000  # more of them hardly change the words and their frequencies, and take longer
@@ -78,15 +77,14 @@ class Text:
 
     @property
     def use(self) -> str:
-        repeated = "" if self.values is None else f" and {len(self.values.values)} values"
-        return f"text, {self.encoder.use}{repeated}"
+        return f"text, {self.encoder.use}{'' if self.values is None else f' and {len(self.values.values)} values'}"
 
     def features(self, cells: Cells) -> Features:
         assert isinstance(cells, Texts)
         words = self.encoder.features([*cells.values, ""])[cells.codes]
         return words if self.values is None else np.concatenate([words, self.values.features(cells)], axis=1)
 
-    def odd(self, cells: Cells) -> NDArray[np.bool_]:
+    def odd(self, cells: Cells) -> Marks:
         return np.zeros(len(cells), bool)
 
 
