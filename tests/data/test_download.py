@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ogc.data import cifar10
+from ogc.data import load_cifar10
 from ogc.data.cifar import CIFAR10
-from ogc.data.download import download
+from ogc.data.download import download_file
 
 CONTENT = os.urandom(1 << 20)
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -32,15 +32,14 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def complete(self, content=CONTENT):
+    def complete(self):
         start = int(re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))[1])
-        if start >= len(content):
-            self.send(b"", status=416, Content_Range=f"bytes */{len(content)}")
+        if start >= len(CONTENT):
+            self.send(b"", status=416, Content_Range=f"bytes */{len(CONTENT)}")
         elif start:
-            content_range = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            self.send(content[start:], status=206, Content_Range=content_range)
+            self.send(CONTENT[start:], status=206, Content_Range=f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
         else:
-            self.send(content)
+            self.send(CONTENT)
 
     def no_range(self):
         self.send(CONTENT)
@@ -80,98 +79,89 @@ def server(monkeypatch):
 
 
 @pytest.fixture
-def destination(tmp_path):
+def path(tmp_path):
     return tmp_path / "new" / "file.tar.gz"
 
 
-def files_in_folder(destination):
-    return sorted(os.listdir(destination.parent)) if destination.parent.exists() else []
+def begin(path, content):
+    """Leave an interrupted download behind."""
+    path.parent.mkdir()
+    path.with_name("file.tar.gz.part").write_bytes(content)
 
 
-@pytest.mark.parametrize("path", ["complete", "no-range", "moved", "no-length"])
-def test_downloads_the_complete_file(server, destination, path):
+@pytest.mark.parametrize("page", ["complete", "no-range", "moved", "no-length"])
+def test_downloads_the_complete_file_once(server, path, page):
     steps = []
-    assert download(f"{server.url}/{path}", destination, md5=MD5, progress=lambda *s: steps.append(s)) == destination
-    assert destination.read_bytes() == CONTENT
-    assert files_in_folder(destination) == ["file.tar.gz"]
-    assert steps[-1] == (len(CONTENT), None if path == "no-length" else len(CONTENT))
-    assert [s[0] for s in steps] == sorted(s[0] for s in steps)
-
-
-def test_existing_file_is_not_downloaded_again(server, destination):
     for _ in range(2):
-        download(f"{server.url}/complete", destination, md5=MD5)
-    assert len(server.ranges) == 1
+        download_file(f"{server.url}/{page}", path, md5=MD5, progress=lambda *step: steps.append(step))
+    assert path.read_bytes() == CONTENT
+    assert os.listdir(path.parent) == ["file.tar.gz"]
+    assert steps[-1] == (len(CONTENT), None if page == "no-length" else len(CONTENT))
+    assert [step[0] for step in steps] == sorted(step[0] for step in steps)
+    assert len(server.ranges) == (2 if page == "moved" else 1)
 
 
-def test_different_existing_file_is_kept(server, destination):
-    destination.parent.mkdir()
-    destination.write_bytes(b"mine")
+def test_another_file_is_kept(server, path):
+    path.parent.mkdir()
+    path.write_bytes(b"mine")
     with pytest.raises(ValueError, match="Move it away"):
-        download(f"{server.url}/complete", destination, md5=MD5)
-    assert destination.read_bytes() == b"mine"
+        download_file(f"{server.url}/complete", path, md5=MD5)
+    assert path.read_bytes() == b"mine"
 
 
-def test_interrupted_download_is_kept_and_resumed(server, destination):
-    with pytest.raises(ConnectionError, match=r"300,000 of 1,048,576 bytes received.*Run the command again to resume"):
-        download(f"{server.url}/truncated", destination, md5=MD5)
-    assert files_in_folder(destination) == ["file.tar.gz.part"]
-    download(f"{server.url}/complete", destination, md5=MD5)
-    assert destination.read_bytes() == CONTENT
+def test_interrupted_download_is_kept_and_resumed(server, path):
+    with pytest.raises(ConnectionError, match=r"300,000 of 1,048,576"):
+        download_file(f"{server.url}/truncated", path, md5=MD5)
+    assert os.listdir(path.parent) == ["file.tar.gz.part"]
+    download_file(f"{server.url}/complete", path, md5=MD5)
+    assert path.read_bytes() == CONTENT
     assert server.ranges == [None, "bytes=300000-"]
-    assert files_in_folder(destination) == ["file.tar.gz"]
+    assert os.listdir(path.parent) == ["file.tar.gz"]
 
 
-def test_resuming_follows_a_redirect_with_its_range(server, destination):
-    destination.parent.mkdir()
-    destination.with_name("file.tar.gz.part").write_bytes(CONTENT[:1000])
-    download(f"{server.url}/moved", destination, md5=MD5)
-    assert server.ranges == ["bytes=1000-", "bytes=1000-"]
-    assert destination.read_bytes() == CONTENT
-
-
-def test_download_restarts_if_server_ignores_ranges(server, destination):
-    destination.parent.mkdir()
-    destination.with_name("file.tar.gz.part").write_bytes(CONTENT[:1000])
-    download(f"{server.url}/no-range", destination, md5=MD5)
-    assert destination.read_bytes() == CONTENT
+@pytest.mark.parametrize(("page", "requests"), [("moved", 2), ("no-range", 1)])
+def test_resuming_follows_redirects_and_restarts_if_ranges_are_ignored(server, path, page, requests):
+    begin(path, CONTENT[:1000])
+    download_file(f"{server.url}/{page}", path, md5=MD5)
+    assert path.read_bytes() == CONTENT
+    assert server.ranges == ["bytes=1000-"] * requests
 
 
 @pytest.mark.parametrize("extra", [b"", b"extra bytes"])
-def test_partial_file_that_is_complete_or_too_long(server, destination, extra):
-    destination.parent.mkdir()
-    destination.with_name("file.tar.gz.part").write_bytes(CONTENT + extra)
+def test_partial_file_that_is_complete_or_too_long(server, path, extra):
+    begin(path, CONTENT + extra)
     if extra:
-        with pytest.raises(ValueError, match="It was deleted"):
-            download(f"{server.url}/complete", destination, md5=MD5)
-    download(f"{server.url}/complete", destination, md5=MD5)
-    assert destination.read_bytes() == CONTENT
+        with pytest.raises(ValueError, match="deleted"):
+            download_file(f"{server.url}/complete", path, md5=MD5)
+    download_file(f"{server.url}/complete", path, md5=MD5)
+    assert path.read_bytes() == CONTENT
     assert len(server.ranges) == (2 if extra else 1)
 
 
-def test_corrupt_file_is_deleted_and_error_gives_both_checksums(server, destination):
-    with pytest.raises(ValueError, match=rf"md5 sum {MD5}\. Found \w{{32}}\. It was deleted"):
-        download(f"{server.url}/corrupt", destination, md5=MD5)
-    assert files_in_folder(destination) == []
+@pytest.mark.parametrize(
+    ("page", "error", "found"),
+    [
+        ("corrupt", ValueError, rf"{MD5}\. Found \w{{32}}"),
+        ("to-file", ConnectionError, "not allowed"),
+        ("redirect-loop", ConnectionError, "infinite loop"),
+    ],
+)
+def test_what_is_not_the_file_leaves_nothing_behind(server, path, page, error, found):
+    with pytest.raises(error, match=found):
+        download_file(f"{server.url}/{page}", path, md5=MD5)
+    assert os.listdir(path.parent) == []
 
 
-@pytest.mark.parametrize(("path", "reason"), [("to-file", "not allowed"), ("redirect-loop", "infinite loop")])
-def test_bad_redirects_raise(server, destination, path, reason):
-    with pytest.raises(ConnectionError, match=reason):
-        download(f"{server.url}/{path}", destination, md5=MD5)
-    assert files_in_folder(destination) == []
-
-
-def test_unreachable_server_raises_a_clear_error(destination):
-    with pytest.raises(ConnectionError, match=r"stopped: .*refused.*Nothing was kept"):
-        download("http://127.0.0.1:9/x", destination, md5=MD5)
+def test_unreachable_server_raises_a_clear_error(path):
+    with pytest.raises(ConnectionError, match=r"refused.*Nothing was kept"):
+        download_file("http://127.0.0.1:9/x", path, md5=MD5)
 
 
 def test_cifar_is_downloaded_only_on_request(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("ogc.data.cifar.SITE", f"{server.url}/corrupt#")
+    monkeypatch.setattr("ogc.data.cifar.CIFAR_SITE", f"{server.url}/corrupt#")
     with pytest.raises(FileNotFoundError):
-        cifar10(tmp_path)
+        load_cifar10(tmp_path)
     assert server.ranges == []
     with pytest.raises(ValueError, match=CIFAR10.binary.md5):
-        cifar10(tmp_path, download=True)
+        load_cifar10(tmp_path, download=True)
     assert os.listdir(tmp_path) == []

@@ -39,7 +39,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Cifar:
+class CifarFiles:
     """CIFAR-10 or CIFAR-100."""
 
     classes: int
@@ -68,8 +68,8 @@ _PY_100 = Version(
     *("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python"),
     train=("train",), test="test", names="meta", pickled=True,
 )  # fmt: skip
-CIFAR10 = Cifar(10, 0, "", _BIN_10, _PY_10)
-CIFAR100 = Cifar(100, 1, "fine_", _BIN_100, _PY_100)
+CIFAR10 = CifarFiles(10, 0, "", _BIN_10, _PY_10)
+CIFAR100 = CifarFiles(100, 1, "fine_", _BIN_100, _PY_100)
 
 
 def load_cifar10(root: str | Path, *, download: bool = False, progress: Progress | None = None) -> Loaded:
@@ -82,7 +82,7 @@ def load_cifar100(root: str | Path, *, download: bool = False, progress: Progres
     return load_cifar(CIFAR100, Path(root), download=download, progress=progress)
 
 
-def load_cifar(cifar: Cifar, root: Path, *, download: bool = False, progress: Progress | None = None) -> Loaded:
+def load_cifar(cifar: CifarFiles, root: Path, *, download: bool = False, progress: Progress | None = None) -> Loaded:
     try:
         version, path = find_cifar(cifar, root)
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def load_cifar(cifar: Cifar, root: Path, *, download: bool = False, progress: Pr
     }
 
 
-def find_cifar(cifar: Cifar, root: Path) -> tuple[Version, Path]:
+def find_cifar(cifar: CifarFiles, root: Path) -> tuple[Version, Path]:
     """Find the files without reading them: the first version, and its folder or archive.
 
     ``root`` may be the folder, its parent, or the archive. Raises ``FileNotFoundError`` if files are missing.
@@ -142,7 +142,7 @@ def _from_archive(version: Version, archive: Path) -> dict[str, bytes]:
         return {wanted[part.name]: cast(Any, tar.extractfile(part)).read() for part in tar if part.name in wanted}
 
 
-def _binary(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
+def _binary(cifar: CifarFiles, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
     size = records * (cifar.coarse + 1 + PIXELS)
     if len(content) != size:
         raise ValueError(f"`{name}` should have {size:,} bytes. Found {len(content):,}. Download it again.")
@@ -150,7 +150,7 @@ def _binary(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tens
     return rows[:, cifar.coarse + 1 :], rows[:, cifar.coarse].long()
 
 
-def _unpickled(cifar: Cifar, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
+def _unpickled(cifar: CifarFiles, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
     batch, key = read_pickle(content, name), f"{cifar.fine}labels"
     images, labels = batch.get("data"), batch.get(key)
     complete = isinstance(labels, list) and len(labels) == records

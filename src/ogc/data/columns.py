@@ -108,7 +108,8 @@ class Date:
 
     def odd(self, cells: Cells) -> Marks:
         assert isinstance(cells, Texts)
-        return ~cells.missing() & np.isnan(_parts(cells, self.format)[cells.codes, 0])
+        no_date: Marks = np.isnan(_parts(cells, self.format)[cells.codes, 0])
+        return no_date & ~cells.missing()
 
 
 def _parts(cells: Texts, format: str) -> NDArray[np.float64]:

@@ -60,16 +60,17 @@ class ImageFiles:
 
     def unreadable(self) -> dict[str, str]:
         """Decode every file, and return why some cannot be read, by path."""
-        with ThreadPoolExecutor(self.workers) as pool:
-            reasons = pool.map(self._why_unreadable, self.paths)
-            return {str(path): reason for path, reason in zip(self.paths, reasons, strict=True) if reason}
 
-    def _why_unreadable(self, path: Path) -> str:
-        try:
-            self._decode(path)
-        except ValueError as error:
-            return str(error.__cause__ or error)
-        return ""
+        def reason(path: Path) -> str:
+            try:
+                self._decode(path)
+            except ValueError as error:
+                return str(error.__cause__ or error)
+            return ""
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            reasons = zip(self.paths, pool.map(reason, self.paths), strict=True)
+            return {str(path): text for path, text in reasons if text}
 
     def _decode(self, path: Path) -> Tensor:
         """Decode one file: -> (3, size, size)."""

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ARRAYS = (("numpy", "ndarray"), ("numpy.core.multiarray", "_reconstruct"))
+
 
 class _Refused(pickle.UnpicklingError):
     """Raised for something that the official files do not contain."""
@@ -29,8 +31,7 @@ class _Array:
 
     pixels: Tensor | None = None
 
-    def __init__(self, *_: object) -> None:
-        """Ignore the arguments of numpy's ``_reconstruct``, which the state repeats."""
+    def __init__(self, *_: object) -> None: ...
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, columns_first, raw = state
@@ -41,19 +42,13 @@ class _Array:
         self.pixels = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(shape)
 
 
-_REPLACEMENTS: dict[tuple[str, str], object] = {
-    ("numpy", "dtype"): _Dtype,
-    ("numpy", "ndarray"): _Array,
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
-}
-
-
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
-        if (module, name) not in _REPLACEMENTS:
-            raise _Refused(f"the global `{module}.{name}`, which is not allowed: nothing was run")
-        return _REPLACEMENTS[module, name]
+        if (module, name) == ("numpy", "dtype"):
+            return _Dtype
+        if (module.replace("._core.", ".core."), name) in ARRAYS:
+            return _Array
+        raise _Refused(f"the global `{module}.{name}`, which is not allowed: nothing was run")
 
 
 def read_pickle(content: bytes, name: str) -> dict[str, Any]:
@@ -66,7 +61,6 @@ def read_pickle(content: bytes, name: str) -> dict[str, Any]:
         raise ValueError(f"`{name}` is damaged or truncated after {len(content)} bytes: {error}.") from error
     if not isinstance(entries, dict):
         raise ValueError(f"`{name}` should hold a dict. Found a {type(entries).__name__}.")
-    return {
-        key.decode() if isinstance(key, bytes) else str(key): value.pixels if isinstance(value, _Array) else value
-        for key, value in entries.items()
-    }
+    names = [key.decode() if isinstance(key, bytes) else str(key) for key in entries]
+    values = [value.pixels if isinstance(value, _Array) else value for value in entries.values()]
+    return dict(zip(names, values, strict=True))

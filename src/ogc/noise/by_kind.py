@@ -19,11 +19,9 @@ from .instance import instance_dependent
 from .transition import CIFAR10_PAIRS, CIFAR100_BLOCKS, CIFAR100_PAIRS, asymmetric, pair_flip, symmetric
 
 Labels = NDArray[np.int64]
-
 PAIRS = {
-    ("cifar10", "asymmetric"): CIFAR10_PAIRS,
-    ("cifar100", "asymmetric"): CIFAR100_PAIRS,
-    ("cifar100", "blocks"): CIFAR100_BLOCKS,
+    "asymmetric": {"cifar10": CIFAR10_PAIRS, "cifar100": CIFAR100_PAIRS},
+    "blocks": {"cifar100": CIFAR100_BLOCKS},
 }
 
 
@@ -35,6 +33,22 @@ class Truth:
     labels: Labels
     num_classes: int
     images: Tensor | None = None  # (N, ...) uint8
+
+    def pixels(self) -> Tensor:
+        if self.images is None:
+            raise ValueError(f"Instance noise needs images, as raw pixels in memory. {self.name} has none.")
+        return self.images
+
+
+GENERATORS: dict[str, Callable[[Truth, float, int], Labels]] = {
+    "symmetric": lambda of, rate, seed: symmetric(of.labels, rate, num_classes=of.num_classes, seed=seed),
+    "asymmetric": lambda of, rate, seed: asymmetric(of.labels, rate, pairs=PAIRS["asymmetric"][of.name], seed=seed),
+    "blocks": lambda of, rate, seed: asymmetric(of.labels, rate, pairs=PAIRS["blocks"][of.name], seed=seed),
+    "pairflip": lambda of, rate, seed: pair_flip(of.labels, rate, num_classes=of.num_classes, seed=seed),
+    "instance": lambda of, rate, seed: instance_dependent(
+        of.pixels(), of.labels, rate, num_classes=of.num_classes, seed=seed
+    ),
+}
 
 
 class Kind(NamedTuple):
@@ -51,11 +65,11 @@ class Kind(NamedTuple):
         (Kind(name='symmetric', rate=0.5), Kind(name='human:worse', rate=None))
         """
         name, _, rest = text.partition(":")
-        human = [f"human:{kind}" for kind in HUMAN_KINDS]
-        if text in human or text == "file":
+        known = [f"human:{kind}" for kind in HUMAN_KINDS]
+        if text in known or text == "file":
             return cls(text)
         rule = f"one of {', '.join(GENERATORS)}, human:KIND, file"
-        require(name in GENERATORS, parameter, rule, text, [*GENERATORS, *human])
+        require(name in GENERATORS, parameter, rule, text, [*GENERATORS, *known])
         try:
             rate = float(rest)
         except ValueError:
@@ -69,20 +83,16 @@ class Kind(NamedTuple):
 
     def check_source(self, source: str, *, with_images: Sequence[str]) -> None:
         """Raise ``ValueError`` if this noise is not defined for a data source."""
-        known, what = [source], ""
-        if self.name in ("asymmetric", "blocks"):
-            known = [name for name, kind in PAIRS if kind == self.name]
-        elif self.name == "instance":
-            known, what = [*with_images], "images: "
-        elif self.name.startswith("human:"):
-            known = list(PUBLISHED)
+        human = list(PUBLISHED) if self.name.startswith("human:") else [source]
+        known = [*with_images] if self.name == "instance" else list(PAIRS.get(self.name, human))
         if source not in known:
-            needs = f"{self.name} noise is defined only for {what}{either(known)}"
-            raise ValueError(f"{needs}. Found {source}. Use another kind, such as pairflip.")
+            needs = f"{'images: ' if self.name == 'instance' else ''}{either(known)}"
+            fix = "Use another kind, such as pairflip."
+            raise ValueError(f"{self.name} noise is defined only for {needs}. Found {source}. {fix}")
 
     def make(self, truth: Truth, *, seed: int, file: Path | None = None) -> tuple[Labels, LabelInfo]:
         """Return given labels and their info. ``file`` is for the kinds that are read from one."""
-        if self.name in GENERATORS:
+        if not self.in_file:
             given = GENERATORS[self.name](truth, self.rate or 0.0, seed)
         elif file is None:
             raise ValueError(f"{self.name} noise needs the file of labels.")
@@ -90,14 +100,8 @@ class Kind(NamedTuple):
             given = _imported(file, truth)
         else:
             given = cifar_n(file, self.name.removeprefix("human:"), clean=truth.labels)
-        return given, LabelInfo.measure(
-            truth.labels,
-            given,
-            kind=self.name,
-            num_classes=truth.num_classes,
-            rate=self.rate,
-            seed=None if self.in_file else seed,
-        )
+        drawn, classes = None if self.in_file else seed, truth.num_classes
+        return given, LabelInfo.measure(truth.labels, given, self.name, num_classes=classes, rate=self.rate, seed=drawn)
 
 
 def _imported(path: Path, truth: Truth) -> Labels:
@@ -108,22 +112,3 @@ def _imported(path: Path, truth: Truth) -> Labels:
     for label in given[(given < 0) | (given >= truth.num_classes)][:1]:
         raise LabelFileError(f"{path} has the label {label}, but {truth.name} has {truth.num_classes} classes.")
     return given
-
-
-def _by_pairs(kind: str) -> Callable[[Truth, float, int], Labels]:
-    return lambda truth, rate, seed: asymmetric(truth.labels, rate, pairs=PAIRS[truth.name, kind], seed=seed)
-
-
-def _by_image(truth: Truth, rate: float, seed: int) -> Labels:
-    if truth.images is None:
-        raise ValueError(f"Instance noise needs images, as raw pixels in memory. {truth.name} has none.")
-    return instance_dependent(truth.images, truth.labels, rate, num_classes=truth.num_classes, seed=seed)
-
-
-GENERATORS: dict[str, Callable[[Truth, float, int], Labels]] = {
-    "symmetric": lambda truth, rate, seed: symmetric(truth.labels, rate, num_classes=truth.num_classes, seed=seed),
-    "asymmetric": _by_pairs("asymmetric"),
-    "blocks": _by_pairs("blocks"),
-    "pairflip": lambda truth, rate, seed: pair_flip(truth.labels, rate, num_classes=truth.num_classes, seed=seed),
-    "instance": _by_image,
-}

@@ -19,6 +19,7 @@ from .. import __version__
 from .._files import checked_fields, json_lines, parse_json, write_whole
 from .._require import require
 
+Labels = NDArray[Any]
 LABEL_FILE_SUFFIXES = (".npy", ".csv")
 LABEL_COLUMNS = ("given_label", "label", "noisy_label")  # of a CSV file; the first that exists is read
 
@@ -43,10 +44,10 @@ class LabelInfo:
     @classmethod
     def measure(
         cls,
-        true: NDArray[Any],
-        given: NDArray[Any],
-        *,
+        true: Labels,
+        given: Labels,
         kind: str,
+        *,
         num_classes: int,
         rate: float | None = None,
         seed: int | None = None,
@@ -58,7 +59,7 @@ class LabelInfo:
         return cls(kind, rate, wrong, seed, num_classes, confusion.tolist(), labels_sha256(given))
 
 
-def confusion_matrix(true: NDArray[Any], given: NDArray[Any], *, num_classes: int) -> NDArray[np.int64]:
+def confusion_matrix(true: Labels, given: Labels, *, num_classes: int) -> NDArray[np.int64]:
     """Count the samples of true class i with given label j: (N,), (N,) -> (C, C).
 
     >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), num_classes=2)
@@ -72,7 +73,7 @@ def confusion_matrix(true: NDArray[Any], given: NDArray[Any], *, num_classes: in
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def labels_sha256(labels: NDArray[Any]) -> str:
+def labels_sha256(labels: Labels) -> str:
     """Return the SHA-256 of the labels as little-endian int64, independent of their type and the byte order."""
     return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
 
@@ -82,7 +83,7 @@ def info_path(path: str | Path) -> Path:
     return Path(f"{path}.json")
 
 
-def write_labels(path: str | Path, given: NDArray[Any], info: LabelInfo) -> None:
+def write_labels(path: str | Path, given: Labels, info: LabelInfo) -> None:
     """Write given labels, (N,), as .npy or .csv, and their info next to them. Create folders as needed."""
     path = Path(path)
     require(path.suffix in LABEL_FILE_SUFFIXES, "path", "a .npy or .csv file", str(path))
@@ -119,14 +120,14 @@ def read_info(path: str | Path) -> LabelInfo:
         return info
 
 
-def npy_bytes(labels: NDArray[Any]) -> bytes:
+def npy_bytes(labels: Labels) -> bytes:
     """Return the contents of an .npy file."""
     buffer = io.BytesIO()
     np.save(buffer, labels, allow_pickle=False)
     return buffer.getvalue()
 
 
-def _csv_bytes(labels: NDArray[Any]) -> bytes:
+def _csv_bytes(labels: Labels) -> bytes:
     rows = (f"{index},{label}\n" for index, label in enumerate(labels.tolist()))
     return "".join((f"index,{LABEL_COLUMNS[0]}\n", *rows)).encode()
 
