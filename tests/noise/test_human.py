@@ -1,6 +1,5 @@
 import hashlib
 import pickle
-from dataclasses import replace
 from zipfile import ZipFile
 
 import numpy as np
@@ -21,7 +20,7 @@ def publish(monkeypatch):
 
     def register(name, path):
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        monkeypatch.setitem(PUBLISHED, name, replace(PUBLISHED[name], sha256=sha256))
+        monkeypatch.setitem(PUBLISHED, name, PUBLISHED[name]._replace(sha256=sha256))
 
     return register
 

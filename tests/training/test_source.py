@@ -1,4 +1,3 @@
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -247,7 +246,7 @@ def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
     Path("here").mkdir()
     torch.save({"clean_label": true, "worse_label": (true + 1) % 10}, "here/CIFAR-10_human.pt")
     digest = sha256(Path("here/CIFAR-10_human.pt").read_bytes()).hexdigest()
-    monkeypatch.setitem(human.PUBLISHED, "cifar10", replace(human.PUBLISHED["cifar10"], sha256=digest))
+    monkeypatch.setitem(human.PUBLISHED, "cifar10", human.PUBLISHED["cifar10"]._replace(sha256=digest))
     (train, sets), info = load(source, worse, download=True)
     assert bool(train.wrong.all())
     assert info.kind == "human:worse"

@@ -20,13 +20,8 @@ MOST_PRINTED = 20  # classes of a confusion matrix
 
 
 def noise(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="digits, cifar10, cifar100, or a .npy or .csv file of labels.")
-    ],
-    kind: Annotated[
-        str,
-        typer.Argument(metavar="KIND", help="symmetric:RATE, asymmetric, blocks, pairflip, instance, or human:KIND."),
-    ],
+    source: Annotated[str, typer.Argument(help="digits, cifar10, cifar100, or a .npy or .csv file of labels.")],
+    kind: Annotated[str, typer.Argument(help="symmetric:RATE, asymmetric, blocks, pairflip, instance, human:KIND.")],
     seed: Annotated[int, typer.Option(help="Seed of the noise. The same seed gives the same file.")] = 0,
     data: shared.Data = None,
     out: Annotated[Path | None, typer.Option(help="The .npy or .csv file to write, by default in runs/noise.")] = None,
@@ -69,10 +64,10 @@ def _truth(source: str, data: Path | None, download: bool) -> Truth:
     from ..training.recipe import by_name
     from ..training.source import Source, load, truth_of
 
-    if source in NAMED:
-        named = Source.parse(source, data=data)
-        with data_errors(), download_bar() as progress:
-            (train, _), _ = load(named, by_name(source), download=download, progress=progress)
-        return truth_of(named, train)
-    labels = read_labels(source)
-    return Truth(Path(source).stem, labels, max(2, int(labels.max(initial=0)) + 1))
+    if source not in NAMED:
+        labels = read_labels(source)
+        return Truth(Path(source).stem, labels, max(2, int(labels.max(initial=0)) + 1))
+    named = Source.parse(source, data=data)
+    with data_errors(), download_bar() as progress:
+        (train, _), _ = load(named, by_name(source), download=download, progress=progress)
+    return truth_of(named, train)

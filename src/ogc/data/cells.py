@@ -93,23 +93,17 @@ def date_format(texts: Sequence[str]) -> str | None:
     return next((format for format in DATES if all(parse_date(text, format) for text in texts)), None)
 
 
+@lru_cache(maxsize=2**16)  # strptime is slow, and tables have few days
 def parse_date(text: str, format: str) -> date | None:
     """Return the date, or ``None`` if the text is not a date in this format. A time of day after it is ignored.
 
     >>> parse_date("2026-11-16 05:00", "ISO"), parse_date("31.11.2026", "%d.%m.%Y")
     (datetime.date(2026, 11, 16), None)
     """
-    if format != "ISO":
-        return _parse_day(TIME.sub("", text), format)
     try:
-        return datetime.fromisoformat(text).date() if ISO_DATE.fullmatch(text) else None
-    except ValueError:
-        return None
-
-
-@lru_cache(maxsize=2**16)  # tables have many times on few days
-def _parse_day(text: str, format: str) -> date | None:
-    try:
-        return datetime.strptime(text, format).date()
+        if format == "ISO":
+            return datetime.fromisoformat(text).date() if ISO_DATE.fullmatch(text) else None
+        day = TIME.sub("", text)
+        return parse_date(day, format) if day != text else datetime.strptime(day, format).date()
     except ValueError:
         return None

@@ -90,7 +90,9 @@ def write_labels(path: str | Path, given: Labels, info: LabelInfo) -> None:
     require(given.ndim == 1 and np.issubdtype(given.dtype, np.integer), "given", "(N,) integers", given.shape)
     require(info.sha256 == labels_sha256(given), "info", "the info of these labels, with their checksum", info.sha256)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, npy_bytes(given.astype("<i8")) if path.suffix == ".npy" else _csv_bytes(given))
+    rows = (f"{index},{label}\n" for index, label in enumerate(given.tolist()))
+    text = "".join((f"index,{LABEL_COLUMNS[0]}\n", *rows))
+    write_whole(path, npy_bytes(given.astype("<i8")) if path.suffix == ".npy" else text.encode())
     write_whole(info_path(path), json_lines(asdict(info), ("confusion",)))
 
 
@@ -127,14 +129,9 @@ def npy_bytes(labels: Labels) -> bytes:
     return buffer.getvalue()
 
 
-def _csv_bytes(labels: Labels) -> bytes:
-    rows = (f"{index},{label}\n" for index, label in enumerate(labels.tolist()))
-    return "".join((f"index,{LABEL_COLUMNS[0]}\n", *rows)).encode()
-
-
 def _from_npy(path: Path, content: bytes) -> NDArray[np.int64]:
     try:
-        array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        array: Labels = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     except Exception:  # a damaged header fails in many ways: TokenError, SyntaxError, MemoryError, ...
         raise LabelFileError(f"{path} is damaged, or is not a .npy file of numbers.") from None
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
@@ -151,13 +148,12 @@ def _from_csv(path: Path, content: bytes) -> NDArray[np.int64]:
     column = next((name for name in LABEL_COLUMNS if name in names), " or ".join(LABEL_COLUMNS))
     if names.count(column) != 1:
         raise LabelFileError(f"{path} should have one column {column}. Found {', '.join(names)}.")
-    ours = names == ["index", LABEL_COLUMNS[0]]  # then the order can be checked
-    labels = np.empty(len(rows), dtype=np.int64)
+    at, labels = names.index(column), np.empty(len(rows), dtype=np.int64)
     for i, row in enumerate(rows):
         try:
-            labels[i] = int(row[names.index(column)])
+            labels[i] = int(row[at])
         except (ValueError, IndexError, OverflowError):
             raise LabelFileError(f"{path}, row {i + 1}: {column} should be a 64-bit integer. Found {row}.") from None
-        if ours and row[0] != str(i):
+        if names == ["index", LABEL_COLUMNS[0]] and row[0] != str(i):  # a file of write_labels
             raise LabelFileError(f"{path}, row {i + 1}: the index should be {i}. Found {row[0]}.")
     return labels

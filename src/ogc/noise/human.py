@@ -1,17 +1,15 @@
 """Human noise: CIFAR-10N and CIFAR-100N, the labels that people gave to CIFAR's training images.
 
 *Learning with Noisy Labels Revisited: A Study Using Real-World Human Annotations*, Wei et al., ICLR 2022,
-https://arxiv.org/abs/2110.12088. The files are at ``CIFAR_N_SITE``, under CC BY-NC 4.0. They are not part of this
-package.
+https://arxiv.org/abs/2110.12088. The files are at ``CIFAR_N_SITE``, under CC BY-NC 4.0, and not part of this package.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +21,7 @@ from .files import LabelFileError
 CIFAR_N_SITE = "https://github.com/UCSC-REAL/cifar-10-100n"
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """A published file: its name and checksum, and the key of each kind of labels in it."""
 
     name: str
@@ -57,8 +54,7 @@ def cifar_n(path: str | Path, kind: str, *, clean: ArrayLike | None = None) -> N
     :param clean: true labels of the images, to check the order of the file.
     """
     require(kind in HUMAN_KINDS, "kind", f"one of {', '.join(HUMAN_KINDS)}", kind)
-    path = Path(path)
-    content = path.read_bytes()
+    content = Path(path).read_bytes()
     sha256 = hashlib.sha256(content).hexdigest()
     published = next((file for file in PUBLISHED.values() if file.sha256 == sha256), None)
     if published is None:
@@ -67,7 +63,12 @@ def cifar_n(path: str | Path, kind: str, *, clean: ArrayLike | None = None) -> N
     require(kind in published.keys, "kind", f"one of {', '.join(published.keys)} with {published.name}", kind)
     labels = _load(content)
     if clean is not None:
-        _check_order(path, labels["clean_label"], np.asarray(clean))
+        theirs, ours = labels["clean_label"], np.asarray(clean)
+        if theirs.shape != ours.shape:
+            raise LabelFileError(f"{path} has {len(theirs)} labels, but there are {len(ours)} images.")
+        for i in np.flatnonzero(theirs != ours)[:1]:
+            found = f"its clean label {i} is {theirs[i]}, the images' is {ours[i]}"
+            raise LabelFileError(f"{path} is not in the order of the images: {found}.")
     return labels[published.keys[kind]].astype(np.int64)
 
 
@@ -82,12 +83,3 @@ def _load(content: bytes) -> dict[str, NDArray[Any]]:
     with torch.serialization.safe_globals(needed):
         labels: dict[str, NDArray[Any]] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     return labels
-
-
-def _check_order(path: Path, theirs: NDArray[Any], clean: NDArray[Any]) -> None:
-    if theirs.shape != clean.shape:
-        raise LabelFileError(f"{path} has {len(theirs)} labels, but there are {len(clean)} images.")
-    for i in np.flatnonzero(theirs != clean)[:1]:
-        raise LabelFileError(
-            f"{path} is not in the order of the images: its clean label {i} is {theirs[i]}, the images' is {clean[i]}."
-        )
