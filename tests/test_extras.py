@@ -235,11 +235,11 @@ def test_core_needs_only_torch(tmp_path):
         assert not criterion.mixture.noisy_weight.isnan()
         for loss in losses.LOSSES.values():
             loss()(torch.randn(8, 5), torch.randint(5, (8,)))
-        import ogc.models, ogc.audit, ogc.data, ogc.integrations
+        import ogc.models, ogc.audit, ogc.integrations
         from ogc import *
         import inspect
         inspect.getmembers(ogc)  # as help(ogc) does
-        for name in "noise", "training":
+        for name in "data", "noise", "training":
             try:
                 getattr(ogc, name)
             except ImportError as error:
@@ -250,7 +250,7 @@ def test_core_needs_only_torch(tmp_path):
     )
     assert done.stdout.splitlines() == [
         f'ogc.{name} needs the extra cli, which is missing: pip install "torch-ogc[cli]"'
-        for name in ("noise", "training")
+        for name in ("data", "noise", "training")
     ], done.stderr
 
 

@@ -44,7 +44,7 @@ def test_separate_files_other_names_and_true_labels(tmp_path):
 
 def test_another_file_is_the_test_set(tmp_path):
     path = save(tmp_path / "x.npz", X=X, b=Y, other=Y)
-    names = {"labels_name": "b"}
+    names = {"labels_name": "b", "features_name": "X"}
     train, sets = read_arrays(path, test=save(tmp_path / "t.npz", X=X[:3] + 0.5, b=[7, 7, 3]), **names)
     assert (len(train), len(sets["val"])) == (16, 4)
     assert sets["test"].inputs.tolist() == (X[:3] + 0.5).tolist()

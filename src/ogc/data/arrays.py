@@ -27,6 +27,7 @@ def read_arrays(
     features: str | Path,
     labels: str | Path | None = None,
     *,
+    features_name: str | None = None,
     labels_name: str | None = None,
     true_name: str | None = None,
     val: float = 0.2,
@@ -44,7 +45,8 @@ def read_arrays(
     """
     path = Path(features)
     file = path if labels is None else Path(labels)
-    inputs, given, true = _read(path, file, labels_name, true_name, required=true_name is not None)
+    names = features_name, labels_name, true_name
+    inputs, given, true = _read(path, file, *names, required=true_name is not None)
     class_names = tuple(map(str, sorted(set(given))))
     whole = _dataset(inputs, given, true, class_names, path)
     keep, held_out = stratified_split(whole.given, class_names, val=val, seed=seed)
@@ -53,7 +55,7 @@ def read_arrays(
         file = Path(test)
         if file.suffix.lower() != ".npz":
             raise ValueError(f"`{file}` should be an .npz file with features and labels.")
-        others, given, true = _read(file, file, labels_name, true_name, required=False)
+        others, given, true = _read(file, file, *names, required=False)
         shape, wanted = tuple(others.shape[1:]), tuple(inputs.shape[1:])
         if shape != wanted:
             raise ValueError(f"Each sample in `{file}` should have the shape {wanted}, as in training. Found {shape}.")
@@ -83,11 +85,17 @@ def to_inputs(values: Array, path: object) -> Tensor:
 
 
 def _read(
-    path: Path, file: Path, labels_name: str | None, true_name: str | None, *, required: bool
+    path: Path,
+    file: Path,
+    features_name: str | None,
+    labels_name: str | None,
+    true_name: str | None,
+    *,
+    required: bool,
 ) -> tuple[Tensor, list[Any], list[Any] | None]:
     """Return features, labels (from their own ``file``, perhaps), and true labels if there are any or ``required``."""
     arrays = _load(path)
-    where, values = _pick(arrays, FEATURE_NAMES, None, path)
+    where, values = _pick(arrays, FEATURE_NAMES, features_name, path)
     inputs = to_inputs(values, path)
     if not len(inputs):
         raise ValueError(f"{where} has no rows.")
