@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ogc.data import load_cifar10, load_cifar100
-from ogc.data.cifar import CIFAR10, CIFAR100, PIXELS, load_cifar
+from ogc.data.cifar import BYTES_PER_IMAGE, CIFAR10, CIFAR100, load_cifar
 
 TINY = {10: (CIFAR10, 20, 8), 100: (CIFAR100, 6, 4)}
 
@@ -44,7 +44,7 @@ class Files:
         self.folder = folder
         self.cifar = dataclasses.replace(cifar, train_size=self.train, test_size=self.test)
         self.names = [f"class_{i:02}" for i in range(classes)]
-        self.images = torch.randint(0, 256, (self.train + self.test, PIXELS), dtype=torch.uint8)
+        self.images = torch.randint(0, 256, (self.train + self.test, BYTES_PER_IMAGE), dtype=torch.uint8)
         self.labels = (torch.arange(self.train + self.test) * 7 % classes).tolist()
 
     def part(self, version, name):

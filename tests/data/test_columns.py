@@ -162,7 +162,7 @@ def test_rows_are_encoded_in_parts(monkeypatch):
     rows = TableRows.of(columns, "the table")
     encoder = Encoder.fit(rows)
     whole = encoder.features(rows)
-    monkeypatch.setattr("ogc.data.encoder.CHUNK", 3)
+    monkeypatch.setattr("ogc.data.encoder.ROWS_AT_ONCE", 3)
     assert torch.equal(encoder.features(rows), whole)
     assert len(encoder.features(rows[:0])) == 0
     assert isinstance(rows[:0].columns["x"], Numbers)

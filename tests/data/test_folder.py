@@ -106,7 +106,7 @@ def test_classes_with_one_image_or_similar_names_cause_a_warning(tmp_path):
     assert train.given.bincount().tolist() == [4, 1]
     write(tmp_path / "two", Cat=3, cat=3, dog=3)
     if len(os.listdir(tmp_path / "two")) == 3:  # the file system knows upper case
-        with pytest.warns(UserWarning, match="`Cat` and `cat`"):
+        with pytest.warns(UserWarning, match="`Cat`, `cat`"):
             assert read_folder(tmp_path / "two", val=0)[0].class_names == ("Cat", "cat", "dog")
 
 

@@ -157,7 +157,7 @@ def test_labels_keep_their_spelling(tmp_path):
     path = write(
         tmp_path / "x.csv", "x,y", *(f"{i * i},{['01', '1', '1.0', 'True', 'true'][i % 5]}" for i in range(30))
     )
-    with pytest.warns(UserWarning, match="`True` and `true`"):
+    with pytest.warns(UserWarning, match="`True`, `true`"):
         train, _ = read_table(path, "y", val=0)
     assert train.class_names == ("01", "1", "1.0", "True", "true")
 
@@ -175,10 +175,10 @@ def test_classes_that_differ_in_case_cause_one_warning(tmp_path):
         return read_table(write(tmp_path / "x.csv", "x,y", *lines), "y")[0].class_names
 
     load("yes", "no")
-    with pytest.warns(UserWarning, match="`No` and `no`, `TRUE` and `True` and `true` in the column `y`") as found:
+    with pytest.warns(UserWarning, match="`No`, `no`, `TRUE`, `True`, `true` in the column `y`") as found:
         assert load("True", "False", "true", "TRUE", "no", "No") == ("False", "No", "TRUE", "True", "no", "true")
     assert len(found) == 1
-    with pytest.warns(UserWarning, match=r"`C` and `c` \(and 1 more\)"):
+    with pytest.warns(UserWarning, match="`C` and 3 more"):
         load(*"aAbBcCdD")
 
 

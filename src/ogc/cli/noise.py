@@ -15,7 +15,7 @@ from .errors import data_errors, reported
 if TYPE_CHECKING:
     from ..noise.by_kind import Truth
 
-NAMED = ("digits", "cifar10", "cifar100")
+WITH_LABELS = ("digits", "cifar10", "cifar100")
 MOST_PRINTED = 20  # classes of a confusion matrix
 
 
@@ -44,7 +44,7 @@ def noise(
 
     with reported():
         chosen = Kind.parse(kind, "kind")
-        chosen.check_source(source, with_images=NAMED)
+        chosen.check_source(source, with_images=WITH_LABELS)
         human = human_file(Source.parse(source, data=data), chosen.name) if chosen.name.startswith("human:") else None
         target = out or Path("runs/noise", f"{Path(source).stem}-{kind.replace(':', '-')}-{seed}.npy")
         require(target.resolve() != Path(source).resolve(), "--out", "different from SOURCE", str(target))
@@ -64,7 +64,7 @@ def _truth(source: str, data: Path | None, download: bool) -> Truth:
     from ..training.recipe import by_name
     from ..training.source import Source, load, truth_of
 
-    if source not in NAMED:
+    if source not in WITH_LABELS:
         labels = read_labels(source)
         return Truth(Path(source).stem, labels, max(2, int(labels.max(initial=0)) + 1))
     named = Source.parse(source, data=data)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._require import few
-from .dataset import Dataset, Loaded, class_indices
+from .dataset import Dataset, Loaded, index_labels
 from .split import stratified_split, warn_of_same_rows
 
 FEATURE_NAMES = ("X", "features", "embeddings")
@@ -141,6 +141,6 @@ def _dataset(
     inputs: Tensor, given: Sequence[Any], true: Sequence[Any] | None, class_names: tuple[str, ...], path: Path
 ) -> Dataset:
     rows = range(len(inputs))
-    labels = class_indices(map(str, given), class_names, f"the labels in `{path}`", rows)
-    truth = None if true is None else class_indices(map(str, true), class_names, f"the true labels in `{path}`", rows)
+    labels = index_labels(map(str, given), class_names, f"the labels in `{path}`", rows)
+    truth = None if true is None else index_labels(map(str, true), class_names, f"the true labels in `{path}`", rows)
     return Dataset(inputs, labels, class_names, [str(i) for i in rows], truth)

@@ -17,7 +17,7 @@ MISSING = frozenset({"na", "n/a", "null", "none", "nan", "?", "-"})
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:[+-]?inf(inity)?)", re.ASCII)
 COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+")
 ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
-TIME = re.compile(r" \d\d?:\d\d(:\d\d)?( [AaPp][Mm])?$")
+TIME_OF_DAY = re.compile(r" \d\d?:\d\d(:\d\d)?( [AaPp][Mm])?$")
 DATES = ("ISO", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
 
 
@@ -103,7 +103,7 @@ def parse_date(text: str, format: str) -> date | None:
     try:
         if format == "ISO":
             return datetime.fromisoformat(text).date() if ISO_DATE.fullmatch(text) else None
-        day = TIME.sub("", text)
+        day = TIME_OF_DAY.sub("", text)
         return parse_date(day, format) if day != text else datetime.strptime(day, format).date()
     except ValueError:
         return None

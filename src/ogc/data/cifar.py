@@ -18,7 +18,7 @@ from .download import Progress, check_md5, download_file
 from .safe_pickle import read_pickle
 
 CIFAR_SITE = "https://www.cs.toronto.edu/~kriz/"
-PIXELS = 3 * 32 * 32
+BYTES_PER_IMAGE = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _from_archive(version: Version, archive: Path) -> dict[str, bytes]:
 
 
 def _binary(cifar: CifarFiles, name: str, content: bytes, records: int) -> tuple[Tensor, Tensor]:
-    size = records * (cifar.coarse + 1 + PIXELS)
+    size = records * (cifar.coarse + 1 + BYTES_PER_IMAGE)
     if len(content) != size:
         raise ValueError(f"`{name}` should have {size:,} bytes. Found {len(content):,}. Download it again.")
     rows = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(records, -1)
@@ -154,7 +154,7 @@ def _unpickled(cifar: CifarFiles, name: str, content: bytes, records: int) -> tu
     batch, key = read_pickle(content, name), f"{cifar.fine}labels"
     images, labels = batch.get("data"), batch.get(key)
     complete = isinstance(labels, list) and len(labels) == records
-    if not isinstance(images, Tensor) or images.shape != (records, PIXELS) or not complete:
-        rule = f"`data` of shape ({records}, {PIXELS}), and `{key}`, a list of {records} labels"
+    if not isinstance(images, Tensor) or images.shape != (records, BYTES_PER_IMAGE) or not complete:
+        rule = f"`data` of shape ({records}, {BYTES_PER_IMAGE}), and `{key}`, a list of {records} labels"
         raise ValueError(f"`{name}` should have {rule}.")
     return images, torch.tensor(labels)

@@ -17,7 +17,7 @@ from .cells import Cells, Texts, parse_date
 
 Features = NDArray[np.float32]
 Marks = NDArray[np.bool_]
-LARGEST = 1e6  # limit in standard deviations, safe for float32 and a network
+MOST_DEVIATIONS = 1e6  # limit in standard deviations, safe for float32 and a network
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ class Number:
     def scaled(self, numbers: NDArray[np.float64]) -> Features:
         missing, kept = np.isnan(numbers), [np.empty((0, len(numbers)))]
         if self.std is not None:
-            kept.append(np.where(missing, 0, (numbers - self.mean) / self.std).clip(-LARGEST, LARGEST)[None])
+            kept.append(
+                np.where(missing, 0, (numbers - self.mean) / self.std).clip(-MOST_DEVIATIONS, MOST_DEVIATIONS)[None]
+            )
         if self.flagged:
             kept.append(missing[None])
         return np.concatenate(kept).T.astype(np.float32)

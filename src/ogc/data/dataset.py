@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -87,7 +88,7 @@ Loaded = tuple[Dataset, dict[str, Dataset]]
 """Return type of every loader: the training set, and the evaluation sets by name (``test`` or ``val``)."""
 
 
-def class_indices(labels: Iterable[Any], class_names: Sequence[str], where: str, rows: Any = None) -> Tensor:
+def index_labels(labels: Iterable[Any], class_names: Sequence[str], where: str, rows: Any = None) -> Tensor:
     """Return the index of each label among the classes, (N,) int64.
 
     :param where: location of the labels, for error messages.
@@ -104,10 +105,7 @@ def class_indices(labels: Iterable[Any], class_names: Sequence[str], where: str,
 
 def warn_of_spellings(class_names: Sequence[str], where: str, remedy: str) -> None:
     """Warn if classes differ only in case. They may be one class, but they are not merged."""
-    spellings: dict[str, list[str]] = {}
-    for name in class_names:
-        spellings.setdefault(name.casefold(), []).append(f"`{printable(name)}`")
-    if groups := [" and ".join(group) for group in spellings.values() if len(group) > 1]:
-        more = f" (and {len(groups) - 3} more)" if len(groups) > 3 else ""
-        found = f"{', '.join(groups[:3])}{more} {where}"
-        warn(f"The classes {found} differ only in case. If they are the same class, {remedy}.")
+    count = Counter(name.casefold() for name in class_names)
+    if alike := sorted((name for name in class_names if count[name.casefold()] > 1), key=str.casefold):
+        names = few([printable(name) for name in alike])
+        warn(f"The classes {names} {where} differ only in case. If they are the same class, {remedy}.")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 CHUNK_BYTES = 1 << 18
-TIMEOUT = 30.0  # seconds
+DOWNLOAD_TIMEOUT = 30.0  # seconds
 Progress = Callable[[int, int | None], None]
 """Called with the number of bytes received, and the total if the server reports it."""
 
@@ -21,7 +21,7 @@ def download_file(url: str, destination: Path, *, md5: str, progress: Progress |
     part = destination.with_name(f".{destination.name}.{os.getpid()}")
     request, received = urllib.request.Request(url, headers={"User-Agent": "ogc"}), 0
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as response, part.open("xb") as file:
+        with urllib.request.urlopen(request, timeout=DOWNLOAD_TIMEOUT) as response, part.open("xb") as file:
             length = response.headers.get("Content-Length", "")
             total = int(length) if length.isdecimal() else None
             while chunk := response.read(CHUNK_BYTES):

@@ -25,7 +25,7 @@ WORDS_OF_TEXT = 3  # minimum mean number of words per cell for text
 FEWEST_UNIQUE = 20  # minimum number of rows for a column of unique values to count as an identifier
 NEARLY = 0.95  # share of different values from which a column counts as unique
 ID_NAME = re.compile(r"(?i:id|.*[ _.-]id)|.*[a-z](Id|ID)")
-CHUNK = 4096  # rows encoded at a time, to save memory
+ROWS_AT_ONCE = 4096  # rows encoded at a time, to save memory
 
 Column = Number | Category | Date | Text
 KINDS: dict[str, Any] = {kind.kind: kind for kind in (Number, Category, Date, Text, TfIdf)}
@@ -73,10 +73,10 @@ class Encoder:
             return [column.features(rows.columns[name][start:end]) for name, column in self.columns.items()]
 
         features = np.empty((len(rows), sum(part.shape[1] for part in block(0, 0))), np.float32)
-        for start in range(0, len(rows), CHUNK):
-            np.concatenate(block(start, start + CHUNK), axis=1, out=features[start : start + CHUNK])
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            np.concatenate(block(start, start + ROWS_AT_ONCE), axis=1, out=features[start : start + ROWS_AT_ONCE])
             if progress is not None:
-                progress(min(start + CHUNK, len(rows)), len(rows))
+                progress(min(start + ROWS_AT_ONCE, len(rows)), len(rows))
         return torch.from_numpy(features)
 
     def check(self, rows: TableRows, *, categories: bool = True) -> None:

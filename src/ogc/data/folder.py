@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from .._require import few, require
-from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
+from .dataset import Dataset, Loaded, index_labels, warn_of_spellings
 from .images import IMAGE_SUFFIXES, ImageFiles, report_unreadable
 from .split import stratified_split
 
@@ -67,12 +67,12 @@ def read_folder(
         if truth is not None and (missing := [path for path in paths if path not in truth]):
             raise ValueError(f"The true labels have no row for {few(missing)}.")
         true = None if truth is None else torch.tensor([truth[path] for path in paths], dtype=torch.int64)
-        given = class_indices((label for _, label in part), class_names, f"`{root}`")
+        given = index_labels((label for _, label in part), class_names, f"`{root}`")
         return Dataset(ImageFiles([root / path for path in paths], size), given, class_names, paths, true)
 
     if len(parts) == 1 and val:
         images = parts["train"]
-        labels = class_indices((label for _, label in images), class_names, f"`{root}`")
+        labels = index_labels((label for _, label in images), class_names, f"`{root}`")
         indices = zip(("train", "val"), stratified_split(labels, class_names, val=val, seed=seed), strict=True)
         parts = {name: [images[i] for i in index.tolist()] for name, index in indices}
     sets = {name: dataset(root, part, truth) for name, part in parts.items()}
@@ -142,5 +142,5 @@ def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:
         if not {"path", "label"} <= set(reader.fieldnames or ()):
             raise ValueError(f"`{path}` should have the columns path and label. Found {reader.fieldnames}.")
         rows = list(reader)
-    labels = class_indices((row["label"] for row in rows), class_names, f"`{path}`").tolist()
+    labels = index_labels((row["label"] for row in rows), class_names, f"`{path}`").tolist()
     return dict(zip((row["path"] for row in rows), labels, strict=True))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ARRAYS = (("numpy", "ndarray"), ("numpy.core.multiarray", "_reconstruct"))
+_ARRAYS = (("numpy", "ndarray"), ("numpy.core.multiarray", "_reconstruct"))
 
 
 class _Refused(pickle.UnpicklingError):
@@ -46,7 +46,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if (module, name) == ("numpy", "dtype"):
             return _Dtype
-        if (module.replace("._core.", ".core."), name) in ARRAYS:
+        if (module.replace("._core.", ".core."), name) in _ARRAYS:
             return _Array
         raise _Refused(f"the global `{module}.{name}`, which is not allowed: nothing was run")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .._require import counted, few, require
 from .._warn import warn
 from .cells import is_missing, to_number
-from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
+from .dataset import Dataset, Loaded, index_labels, warn_of_spellings
 from .encoder import Encoder
 from .leak import warn_of_leaks
 from .rows import TableRows
@@ -59,7 +59,7 @@ def read_table(
 
     def indices(rows: TableRows, column: str) -> Tensor:
         where = f"{rows.where}, column `{column}`,"
-        return class_indices(rows.texts(column).tolist(), class_names, where, rows.numbers)
+        return index_labels(rows.texts(column).tolist(), class_names, where, rows.numbers)
 
     def dataset(rows: TableRows) -> Dataset:
         assert encoder is not None

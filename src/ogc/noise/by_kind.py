@@ -18,8 +18,8 @@ from .human import HUMAN_KINDS, PUBLISHED, cifar_n
 from .instance import instance_dependent
 from .transition import CIFAR10_PAIRS, CIFAR100_BLOCKS, CIFAR100_PAIRS, asymmetric, pair_flip, symmetric
 
-Labels = NDArray[np.int64]
-PAIRS = {
+GivenLabels = NDArray[np.int64]
+CIFAR_PAIRS = {
     "asymmetric": {"cifar10": CIFAR10_PAIRS, "cifar100": CIFAR100_PAIRS},
     "blocks": {"cifar100": CIFAR100_BLOCKS},
 }
@@ -30,7 +30,7 @@ class Truth:
     """True labels of a data set, with its images if it has any."""
 
     name: str
-    labels: Labels
+    labels: GivenLabels
     num_classes: int
     images: Tensor | None = None  # (N, ...) uint8
 
@@ -40,10 +40,12 @@ class Truth:
         return self.images
 
 
-GENERATORS: dict[str, Callable[[Truth, float, int], Labels]] = {
+GENERATORS: dict[str, Callable[[Truth, float, int], GivenLabels]] = {
     "symmetric": lambda of, rate, seed: symmetric(of.labels, rate, num_classes=of.num_classes, seed=seed),
-    "asymmetric": lambda of, rate, seed: asymmetric(of.labels, rate, pairs=PAIRS["asymmetric"][of.name], seed=seed),
-    "blocks": lambda of, rate, seed: asymmetric(of.labels, rate, pairs=PAIRS["blocks"][of.name], seed=seed),
+    "asymmetric": lambda of, rate, seed: asymmetric(
+        of.labels, rate, pairs=CIFAR_PAIRS["asymmetric"][of.name], seed=seed
+    ),
+    "blocks": lambda of, rate, seed: asymmetric(of.labels, rate, pairs=CIFAR_PAIRS["blocks"][of.name], seed=seed),
     "pairflip": lambda of, rate, seed: pair_flip(of.labels, rate, num_classes=of.num_classes, seed=seed),
     "instance": lambda of, rate, seed: instance_dependent(
         of.pixels(), of.labels, rate, num_classes=of.num_classes, seed=seed
@@ -84,13 +86,13 @@ class Kind(NamedTuple):
     def check_source(self, source: str, *, with_images: Sequence[str]) -> None:
         """Raise ``ValueError`` if this noise is not defined for a data source."""
         human = list(PUBLISHED) if self.name.startswith("human:") else [source]
-        known = [*with_images] if self.name == "instance" else list(PAIRS.get(self.name, human))
+        known = [*with_images] if self.name == "instance" else list(CIFAR_PAIRS.get(self.name, human))
         if source not in known:
             needs = f"{'images: ' if self.name == 'instance' else ''}{either(known)}"
             fix = "Use another kind, such as pairflip."
             raise ValueError(f"{self.name} noise is defined only for {needs}. Found {source}. {fix}")
 
-    def make(self, truth: Truth, *, seed: int, file: Path | None = None) -> tuple[Labels, LabelInfo]:
+    def make(self, truth: Truth, *, seed: int, file: Path | None = None) -> tuple[GivenLabels, LabelInfo]:
         """Return given labels and their info. ``file`` is for the kinds that are read from one."""
         if not self.in_file:
             given = GENERATORS[self.name](truth, self.rate or 0.0, seed)
@@ -104,7 +106,7 @@ class Kind(NamedTuple):
         return given, LabelInfo.measure(truth.labels, given, self.name, num_classes=classes, rate=self.rate, seed=drawn)
 
 
-def _imported(path: Path, truth: Truth) -> Labels:
+def _imported(path: Path, truth: Truth) -> GivenLabels:
     """Read given labels from a label file, in the order of the samples."""
     given = read_labels(path)
     if len(given) != len(truth.labels):

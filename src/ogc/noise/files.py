@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .. import __version__
 from .._files import checked_fields, json_lines, parse_json, write_whole
 from .._require import require
 
-Labels = NDArray[Any]
+AnyLabels = NDArray[Any]
 LABEL_FILE_SUFFIXES = (".npy", ".csv")
 LABEL_COLUMNS = ("given_label", "label", "noisy_label")  # of a CSV file; the first that exists is read
 
@@ -44,8 +44,8 @@ class LabelInfo:
     @classmethod
     def measure(
         cls,
-        true: Labels,
-        given: Labels,
+        true: AnyLabels,
+        given: AnyLabels,
         kind: str,
         *,
         num_classes: int,
@@ -59,7 +59,7 @@ class LabelInfo:
         return cls(kind, rate, wrong, seed, num_classes, confusion.tolist(), labels_sha256(given))
 
 
-def confusion_matrix(true: Labels, given: Labels, *, num_classes: int) -> NDArray[np.int64]:
+def confusion_matrix(true: AnyLabels, given: AnyLabels, *, num_classes: int) -> NDArray[np.int64]:
     """Count the samples of true class i with given label j: (N,), (N,) -> (C, C).
 
     >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), num_classes=2)
@@ -73,7 +73,7 @@ def confusion_matrix(true: Labels, given: Labels, *, num_classes: int) -> NDArra
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def labels_sha256(labels: Labels) -> str:
+def labels_sha256(labels: AnyLabels) -> str:
     """Return the SHA-256 of the labels as little-endian int64, independent of their type and the byte order."""
     return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
 
@@ -83,7 +83,7 @@ def info_path(path: str | Path) -> Path:
     return Path(f"{path}.json")
 
 
-def write_labels(path: str | Path, given: Labels, info: LabelInfo) -> None:
+def write_labels(path: str | Path, given: AnyLabels, info: LabelInfo) -> None:
     """Write given labels, (N,), as .npy or .csv, and their info next to them. Create folders as needed."""
     path = Path(path)
     require(path.suffix in LABEL_FILE_SUFFIXES, "path", "a .npy or .csv file", str(path))
@@ -115,14 +115,13 @@ def read_info(path: str | Path) -> LabelInfo:
     """Read the info of a label file."""
     beside = info_path(path)
     with checked_fields(beside, error=LabelFileError, again="remove it to use labels of unknown origin"):
-        record = parse_json(beside.read_bytes())
-        info = LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
+        info = LabelInfo(**parse_json(beside.read_bytes()))
         require(isinstance(info.num_classes, int), "num_classes", "a whole number", info.num_classes)
         require(isinstance(info.rate_got, float | int | None), "rate_got", "a number or null", info.rate_got)
         return info
 
 
-def npy_bytes(labels: Labels) -> bytes:
+def npy_bytes(labels: AnyLabels) -> bytes:
     """Return the contents of an .npy file."""
     buffer = io.BytesIO()
     np.save(buffer, labels, allow_pickle=False)
@@ -131,7 +130,7 @@ def npy_bytes(labels: Labels) -> bytes:
 
 def _from_npy(path: Path, content: bytes) -> NDArray[np.int64]:
     try:
-        array: Labels = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        array: AnyLabels = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     except Exception:  # a damaged header fails in many ways: TokenError, SyntaxError, MemoryError, ...
         raise LabelFileError(f"{path} is damaged, or is not a .npy file of numbers.") from None
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
