@@ -12,7 +12,7 @@ from ogc.data import load_cifar10
 from ogc.data.cifar import CIFAR10
 from ogc.data.download import download_file
 
-CONTENT = os.urandom(1 << 20)
+CONTENT = bytes(range(256)) * 4096
 MD5 = hashlib.md5(CONTENT).hexdigest()
 CORRUPT = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
 PAGES = {  # status, headers, body
