@@ -80,7 +80,9 @@ class Category:
         return np.eye(len(slot) + 1, dtype=np.float32)[[*slots, len(slot)]][cells.codes]
 
     def odd(self, cells: Cells) -> Marks:
-        return (self.features(cells)[:, -1] > 0) & ~cells.missing()
+        assert isinstance(cells, Texts)
+        known = set(self.values)
+        return cells.each([value not in known for value in cells.values], False) & ~cells.missing()
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,8 @@ def _read_csv(path: Path, text: Collection[str]) -> tuple[Any, bool]:
     commas = delimiter == ";" and any(COMMA_NUMBER.fullmatch(cell.strip()) for row in sample for cell in row)
     options: dict[str, Any] = {"sep": delimiter, "decimal": "," if commas else ".", "encoding": "utf-8-sig"}
     options |= {"header": 0, "names": names, "index_col": False, "low_memory": False, "keep_default_na": False}
+    if pandas.__version__ < "3.1":  # which reads numbers exactly
+        options["float_precision"] = "round_trip"
     options["na_values"] = {name: [""] if name in text else NOT_A_NUMBER for name in names}
     try:
         with warnings.catch_warnings(action="error", category=pandas.errors.ParserWarning):
