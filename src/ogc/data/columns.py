@@ -51,9 +51,8 @@ class Number:
     def scaled(self, numbers: NDArray[np.float64]) -> Features:
         missing, kept = np.isnan(numbers), [np.empty((0, len(numbers)))]
         if self.std is not None:
-            kept.append(
-                np.where(missing, 0, (numbers - self.mean) / self.std).clip(-MOST_DEVIATIONS, MOST_DEVIATIONS)[None]
-            )
+            deviations = np.where(missing, 0, (numbers - self.mean) / self.std)
+            kept.append(deviations.clip(-MOST_DEVIATIONS, MOST_DEVIATIONS)[None])
         if self.flagged:
             kept.append(missing[None])
         return np.concatenate(kept).T.astype(np.float32)
@@ -76,8 +75,10 @@ class Category:
     def features(self, cells: Cells) -> Features:
         assert isinstance(cells, Texts)
         slot = {value: i for i, value in enumerate(self.values)}
-        slots = [slot.get(value, len(slot)) for value in cells.values]
-        return np.eye(len(slot) + 1, dtype=np.float32)[[*slots, len(slot)]][cells.codes]
+        slots = cells.each([slot.get(value, len(slot)) for value in cells.values], len(slot))
+        features = np.zeros((len(cells), len(slot) + 1), np.float32)
+        features[np.arange(len(cells)), slots] = 1
+        return features
 
     def odd(self, cells: Cells) -> Marks:
         assert isinstance(cells, Texts)

@@ -52,30 +52,22 @@ def read_table(
         require(column != label, name, f"a different column from the labels, `{label}`", column)
     labels = (label,) if true is None else (label, true)
     not_features = {*labels, *(() if id is None else (id,))}
-
-    def read(file: Path) -> TableRows:
-        text = not_features if encoder is None else not_features | encoder.text_columns
-        return _labelled(TableRows.read(file, text=text), label, skip_bad)
-
-    def indices(rows: TableRows, column: str) -> Tensor:
-        where = f"{rows.where}, column `{column}`,"
-        return index_labels(rows.texts(column).tolist(), class_names, where, rows.numbers)
-
-    def dataset(rows: TableRows) -> Dataset:
-        assert encoder is not None
-        truth = indices(rows, true) if true is not None and true in rows.columns else None
-        ids = rows.ids(id if id in rows.columns else None)
-        return Dataset(encoder.features(rows, progress), indices(rows, label), class_names, ids, truth)
-
-    rows = read(Path(path))
+    rows = _read_labelled(
+        Path(path), not_features if encoder is None else not_features | encoder.text_columns, label, skip_bad
+    )
     for column in not_features:
         rows.texts(column)  # raises an error if it is missing
-    if id is not None and 2 * (different := len(set(rows.ids(id)))) < len(rows):
-        only = f"only {counted(different, 'different value')} in {len(rows):,} rows"
-        warn(f"The column `{id}` has {only}, so it does not identify rows. As the id, it is not used as a feature.")
+    if id is not None:
+        _check_ids(rows, id)
     class_names = _class_names(rows, label)
-    given = indices(rows, label)
-    share = val if isinstance(val, float | int) else 0.0
+
+    def dataset(part: TableRows, encoder: Encoder) -> Dataset:
+        given = _indices(part, label, class_names)
+        truth = _indices(part, true, class_names) if true is not None and true in part.columns else None
+        ids = part.ids(id if id in part.columns else None)
+        return Dataset(encoder.features(part, progress), given, class_names, ids, truth)
+
+    given, share = _indices(rows, label, class_names), val if isinstance(val, float | int) else 0.0
     keep, held_out = stratified_split(given, class_names, val=share, seed=seed)
     training, validation = rows[keep.numpy()], rows[held_out.numpy()]
     if encoder is None:
@@ -86,20 +78,21 @@ def read_table(
         raise ValueError(f"{rows.where} has no column to learn from besides `{label}`. Found {found}.")
     encoder.check(rows, categories=False)
     del rows  # to save memory
-    sets = {"val": dataset(validation)} if share else {}
-    train = replace(dataset(training), encoder=encoder)
+    sets = {"val": dataset(validation, encoder)} if share else {}
+    train = replace(dataset(training, encoder), encoder=encoder)
     here = [train, *sets.values()]
     for name, file in (("val", val), ("test", test)):
         if isinstance(file, str | Path):
-            part = read(Path(file))
+            part = _read_labelled(Path(file), not_features | encoder.text_columns, label, skip_bad)
             encoder.check(part, categories=False)
-            sets[name] = dataset(part)
+            sets[name] = dataset(part, encoder)
             warn_of_same_rows(sets[name], Path(file), here, Path(path))
     return train, sets
 
 
-def _labelled(rows: TableRows, label: str, skip: bool) -> TableRows:
-    """Return the rows with a label. Unless ``skip``, other rows raise ``ValueError``."""
+def _read_labelled(path: Path, text: set[str], label: str, skip: bool) -> TableRows:
+    """Read the rows with a label. Unless ``skip``, other rows raise ``ValueError``."""
+    rows = TableRows.read(path, text=text)
     unlabelled = rows.texts(label).codes < 0
     if missing := int(unlabelled.sum()):
         share = f"{missing:,} of {len(rows):,} rows of {rows.where}"
@@ -126,3 +119,14 @@ def _class_names(rows: TableRows, label: str) -> tuple[str, ...]:
         warn(f"{column} has the {'class' if len(words) == 1 else 'classes'} {few(words)}. {fix}")
     numbers = {name: to_number(name) for name in names}
     return tuple(names if any(map(math.isnan, numbers.values())) else sorted(names, key=numbers.__getitem__))
+
+
+def _indices(rows: TableRows, column: str, class_names: tuple[str, ...]) -> Tensor:
+    return index_labels(rows.texts(column).tolist(), class_names, f"{rows.where}, column `{column}`,", rows.numbers)
+
+
+def _check_ids(rows: TableRows, id: str) -> None:
+    different = len(set(rows.ids(id)))
+    if 2 * different < len(rows):
+        only = f"only {counted(different, 'different value')} in {len(rows):,} rows"
+        warn(f"The column `{id}` has {only}, so it does not identify rows. As the id, it is not used as a feature.")
