@@ -83,6 +83,16 @@ def test_decimal_commas_only_in_files_with_semicolons(tmp_path):
     assert all(map(math.isnan, numbers(quoted, "x"))), "could be thousands"
 
 
+def test_lines_that_end_with_a_carriage_return(tmp_path):
+    """pandas 3.1 loses the empty cell at the start of a line after a blank one."""
+    (tmp_path / "x.csv").write_bytes(b"x,y\r1,a\r\r,b\r")
+    assert as_text(tmp_path / "x.csv") == {"x": ["1", None], "y": ["a", "b"]}
+    assert numbers(tmp_path / "x.csv", "x")[0] == 1
+    (tmp_path / "x.csv").write_bytes(b"x,y\r1,a\r\r,b,c\r")
+    with pytest.raises(ValueError, match="Row 2"):
+        TableRows.read(tmp_path / "x.csv")
+
+
 def test_cells_of_a_million_characters(tmp_path):
     path = write(tmp_path / "x.csv", "x,y", f"1,{'y' * 10**6}", "2,", "3,z")
     assert list(map(len, filter(None, as_text(path)["y"]))) == [10**6, 1]
@@ -96,6 +106,7 @@ def test_cells_of_a_million_characters(tmp_path):
         (["x,y", "1,a", "2,b,c"], "Row 2 of .* 2 cells. Found 3"),
         (["x,y", "1,a,z", "2,b,z"], "Row 1 of .* 2 cells. Found 3"),
         (["x,y", '1,"a', "2,b"], "x.csv"),
+        (["x,y", '" '], "x.csv"),
         (["x,x,y", "1,2,a"], "`x`"),
         ([",x,y", "0,1,a"], "Column 1"),
         (["x,y"], "no rows"),

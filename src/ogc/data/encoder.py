@@ -151,12 +151,14 @@ def fit_column(cells: Cells, name: str = "") -> Column | str:
         return "constant"
     if (format := date_format(present.values)) is not None:
         return Date.fit(present, format, flagged=flagged)
-    texts = [str(text) for text in present.tolist()]
-    values = Category(tuple(sorted(value for value, _ in Counter(texts).most_common(MOST_CATEGORIES))))
+    common = present.values
+    if different > MOST_CATEGORIES:
+        common = [str(value) for value, _ in Counter(present.tolist()).most_common(MOST_CATEGORIES)]
+    values = Category(tuple(sorted(common)))
     unique = count >= FEWEST_UNIQUE and different >= NEARLY * count
     if present.each([len(value.split()) for value in present.values], 0).mean() >= WORDS_OF_TEXT:
         repeats = not unique and different <= max(MOST_CATEGORIES, count / 2)
-        words = TfIdf.fit(texts)
+        words = TfIdf.fit([str(text) for text in present.tolist()])
         if words is not None:
             return Text(words, values if repeats else None)
         return values if repeats else "no repeated words"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import re
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -114,29 +115,49 @@ def _read_csv(path: Path, text: Collection[str]) -> tuple[Any, bool]:
     pandas, delimiter = import_library("pandas"), find_delimiter(path)
     sample = list(islice(read_cells(path, delimiter), SAMPLED))
     names = _header(path, sample[0] if sample else [])
+    if _has_lone_returns(path):  # after which pandas may lose an empty cell
+        _check_widths(path, delimiter, len(names))
+        return pandas.DataFrame(islice(read_cells(path, delimiter), 1, None), columns=names), delimiter == ";"
     commas = delimiter == ";" and any(COMMA_NUMBER.fullmatch(cell.strip()) for row in sample for cell in row)
     options: dict[str, Any] = {"sep": delimiter, "decimal": "," if commas else ".", "encoding": "utf-8-sig"}
     options |= {"header": 0, "names": names, "index_col": False, "low_memory": False, "keep_default_na": False}
     if pandas.__version__ < "3.1":  # which reads numbers exactly
         options["float_precision"] = "round_trip"
     options["na_values"] = {name: [""] if name in text else NOT_A_NUMBER for name in names}
+    frame, problem = None, "its quotes do not match"
     try:
         with warnings.catch_warnings(action="error", category=pandas.errors.ParserWarning):
             frame = pandas.read_csv(path, dtype={name: str for name in names if name in text}, **options)
             kinds = {name: pandas.api.types.infer_dtype(frame[name]) for name in names}
             if odd := [name for name, kind in kinds.items() if kind not in ("integer", "floating", "string", "empty")]:
                 frame[odd] = pandas.read_csv(path, usecols=odd, dtype=str, **options)  # True and true stay different
-        problem = "its quotes do not match"
     except (pandas.errors.ParserError, pandas.errors.ParserWarning, UnicodeDecodeError) as error:
-        frame, problem = None, str(error)
+        problem = str(error)
     if frame is None or bool(frame[names[-1]].isna().any()):  # pandas fills in the last cells of short rows
-        number = 0
-        for number, row in enumerate(read_cells(path, delimiter)):
-            if len(row) != len(names):
-                raise ValueError(f"Row {number} of `{path}` should have {len(names)} cells. Found {len(row)}.")
-        if frame is None or number != len(frame):
+        rows = _check_widths(path, delimiter, len(names))
+        if frame is None or rows != len(frame):
             raise _unreadable(path, problem)
     return frame, delimiter == ";"
+
+
+def _check_widths(path: Path, delimiter: str, width: int) -> int:
+    """Raise ``ValueError`` for the first row with another number of cells. Return the number of rows."""
+    number = 0
+    for number, row in enumerate(read_cells(path, delimiter)):
+        if len(row) != width:
+            raise ValueError(f"Row {number} of `{path}` should have {width} cells. Found {len(row)}.")
+    return number
+
+
+def _has_lone_returns(path: Path) -> bool:
+    """Return True if some line ends with a carriage return alone, or a quoted cell has one."""
+    end = b""
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            if b"\r" in end + chunk and re.search(rb"\r[^\n]", end + chunk):
+                return True
+            end = chunk[-1:]
+    return False
 
 
 def find_delimiter(path: Path) -> str:

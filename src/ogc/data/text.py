@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .cells import Cells, Texts
 from .columns import Category, Features, Marks
@@ -37,16 +37,16 @@ class TfIdf:
     def fit(cls, texts: Sequence[str]) -> TfIdf | None:
         """Fit the words to the training rows, evenly spaced ones if there are many; ``None`` if no word repeats."""
         texts = texts[:: -(-len(texts) // MOST_ROWS_FITTED)]
-        total, rows = Counter[str](), Counter[str]()
-        for text in texts:
-            words = _words([text])[:-1]
-            total.update(words)
-            rows.update(set(words))
-        repeated = sorted(word for word, count in rows.items() if count > 1)
-        order = np.array([-total[word] for word in repeated], np.int64).argsort()  # ties as in scikit-learn
-        words = [repeated[i] for i in sorted(order[:MOST_WORDS].tolist())]
-        idf = np.log((1 + len(texts)) / (1 + np.array([rows[word] for word in words]))) + 1
-        return cls(tuple(words), tuple(idf.tolist())) if words else None
+        tokens = _tokens(texts)
+        vocabulary = sorted({*tokens} - {END})
+        _, words, counts = _count(tokens, vocabulary)
+        texts_with, total = np.bincount(words), np.bincount(words, counts)
+        repeated = np.flatnonzero(texts_with > 1)
+        chosen = np.sort(
+            repeated[(-total[repeated]).astype(np.int64).argsort()[:MOST_WORDS]]
+        )  # ties as in scikit-learn
+        idf = 1 + np.log((1 + len(texts)) / (1 + texts_with[chosen]))
+        return cls(tuple(vocabulary[i] for i in chosen), tuple(idf.tolist())) if len(chosen) else None
 
     @property
     def use(self) -> str:
@@ -54,17 +54,12 @@ class TfIdf:
 
     def features(self, texts: Sequence[str]) -> Features:
         """Encode texts: (n,) -> (n, words)."""
-        size = len(self.words)
-        place = {word: i for i, word in enumerate((*self.words, END))}
-        words = np.array([place.get(word, -1) for word in _words(texts)], np.int64)
-        rows, known = (words == size).cumsum(), (words >= 0) & (words < size)
-        found, counts = np.unique(rows[known] * size + words[known], return_counts=True)
-        rows, words = np.divmod(found, size)
+        rows, words, counts = _count(_tokens(texts), self.words)
         weights = (1 + np.log(counts)) * np.array(self.idf)[words]
         norm = np.sqrt(np.bincount(rows, weights**2, minlength=len(texts)))
-        features = np.zeros((len(texts), size), np.float32)
-        features[rows, words] = weights / norm[rows]
-        return TEXT_SCALE * features
+        features = np.zeros((len(texts), len(self.words)), np.float32)
+        features[rows, words] = TEXT_SCALE * (weights / norm[rows]).astype(np.float32)
+        return features
 
 
 @dataclass(frozen=True)
@@ -88,10 +83,20 @@ class Text:
         return np.zeros(len(cells), bool)
 
 
-def _words(texts: Sequence[str]) -> list[str]:
+def _tokens(texts: Sequence[str]) -> list[str]:
     """Return the words of all texts in lower case without accents, and END after those of each text."""
     joined = "".join(text.replace(END, " ") + END for text in texts).lower()
     if not joined.isascii():
         joined = unicodedata.normalize("NFKD", joined)
         joined = joined.translate({ord(mark): None for mark in set(joined) if unicodedata.combining(mark)})
     return WORD.findall(joined)
+
+
+def _count(tokens: Sequence[str], vocabulary: Sequence[str]) -> tuple[NDArray[np.int64], ...]:
+    """Count the words of each text: its row, the index of the word, and the count, for each pair that occurs."""
+    size = len(vocabulary)
+    place = {word: i for i, word in enumerate((*vocabulary, END))}
+    words = np.array([place.get(token, -1) for token in tokens], np.int64)
+    rows, known = (words == size).cumsum(), (words >= 0) & (words < size)
+    pairs, counts = np.unique(rows[known] * size + words[known], return_counts=True)
+    return *np.divmod(pairs, max(size, 1)), counts
