@@ -131,7 +131,7 @@ def find_cifar(cifar: CifarFiles, root: Path) -> tuple[Version, Path]:
                 return version, path
     known = ", ".join(name for version in versions for name in (version.folder, version.archive))
     fix = f"Get an archive from {CIFAR_SITE}cifar.html, or use --download (download=True in Python)."
-    raise FileNotFoundError(f"CIFAR-{cifar.classes} is not in `{root}`. Expected one of {known}.{missing} {fix}")
+    raise FileNotFoundError(f"CIFAR-{cifar.classes} was not found in `{root}`. Expected one of {known}.{missing} {fix}")
 
 
 def _from_archive(version: Version, archive: Path) -> dict[str, bytes]:

@@ -70,8 +70,9 @@ class Kind(NamedTuple):
         known = [f"human:{kind}" for kind in HUMAN_KINDS]
         if text in known or text == "file":
             return cls(text)
+        require(name != "human", parameter, f"human:KIND, where KIND is one of {', '.join(HUMAN_KINDS)}", text, known)
         rule = f"one of {', '.join(GENERATORS)}, human:KIND, file"
-        require(name in GENERATORS, parameter, rule, text, [*GENERATORS, *known])
+        require(name in GENERATORS, parameter, rule, name, [*GENERATORS, *known])
         try:
             rate = float(rest)
         except ValueError:
