@@ -44,7 +44,7 @@ class Numbers:
 class Texts:
     """Cells as indices into their different values, which are stripped text."""
 
-    codes: NDArray[np.int64]  # -1: empty
+    codes: NDArray[np.int32]  # -1: empty
     values: Sequence[str]
     decimal_comma: bool = False  # of the numbers among the values
 
@@ -55,7 +55,9 @@ class Texts:
         """Return some rows with their own values only, in the order of those of all rows."""
         used, codes = np.unique(self.codes[rows], return_inverse=True)
         empty = int(len(used) > 0 and used[0] < 0)
-        return Texts(codes.reshape(-1) - empty, [self.values[i] for i in used[empty:]], self.decimal_comma)
+        return Texts(
+            (codes.reshape(-1) - empty).astype(np.int32), [self.values[i] for i in used[empty:]], self.decimal_comma
+        )
 
     def tolist(self) -> list[str | None]:
         values = [*self.values, None]

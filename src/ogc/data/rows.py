@@ -100,7 +100,7 @@ def _cells(values: Any, as_text: bool, decimal_comma: bool) -> Cells:
     if len(kept) < len(texts):  # some are empty, or the same without spaces
         place = {text: i for i, text in enumerate(kept)}
         codes = np.array([*(place.get(text, -1) for text in texts), -1])[codes]
-    return Texts(np.asarray(codes), kept, decimal_comma)
+    return Texts(np.asarray(codes, np.int32), kept, decimal_comma)
 
 
 def column_names(path: Path) -> list[str]:
