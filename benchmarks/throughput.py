@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from marks import renewed
-from ogc.data import Dataset, cifar10
+from ogc.data import Dataset, load_cifar10
 from ogc.engine.lane import Lane
 from ogc.training import RECIPES, Job, override
 from ogc.training import loop as plain
@@ -69,7 +69,7 @@ def main() -> None:
 
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
-    images = random_images() if args.data is None else cifar10(args.data)[0]
+    images = random_images() if args.data is None else load_cifar10(args.data)[0]
     data = images, dict[str, Dataset]()  # no test set, so that the memory is that of training alone
     changes = {"precision": "bf16"} | ({"average": 0.999} if args.average else {})
     methods = args.methods.split(",")

@@ -54,10 +54,10 @@ EXAMPLES = {
         """,
     "parquet": """
         import pyarrow, pyarrow.parquet
-        from ogc.data import table
+        from ogc.data import read_table
         columns = {"size": [1.0, 2.0, 3.0, 4.0] * 5, "kind": ["a", "a", "b", "b"] * 5}
         pyarrow.parquet.write_table(pyarrow.table(columns), "t.parquet")
-        assert len(table("t.parquet", "kind")[0].class_names) == 2
+        assert len(read_table("t.parquet", "kind")[0].class_names) == 2
         """,
     "onnx": """
         from pathlib import Path
@@ -236,11 +236,11 @@ def test_core_needs_only_torch(tmp_path):
         assert not criterion.mixture.noisy_weight.isnan()
         for loss in losses.LOSSES.values():
             loss()(torch.randn(8, 5), torch.randint(5, (8,)))
-        import ogc.models, ogc.audit, ogc.data, ogc.integrations
+        import ogc.models, ogc.audit, ogc.integrations
         from ogc import *
         import inspect
         inspect.getmembers(ogc)  # as help(ogc) does
-        for name in "noise", "training":
+        for name in "data", "noise", "training":
             try:
                 getattr(ogc, name)
             except ImportError as error:
@@ -251,7 +251,7 @@ def test_core_needs_only_torch(tmp_path):
     )
     assert done.stdout.splitlines() == [
         f'ogc.{name} needs the extra cli, which is missing: pip install "torch-ogc[cli]"'
-        for name in ("noise", "training")
+        for name in ("data", "noise", "training")
     ], done.stderr
 
 

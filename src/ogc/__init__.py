@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from ._extras import extra
 
 if TYPE_CHECKING:
-    from . import audit, clipping, data, losses, models, plot
+    from . import audit, clipping, losses, models, plot
+    from . import data as data
     from . import noise as noise
     from . import training as training
     from .clipping import OGC
 
 __version__ = "0.1.0"
-__all__ = ["OGC", "audit", "clipping", "data", "losses", "models", "plot"]
-_WITH_EXTRA = {"noise": ("numpy",), "training": ("numpy", "pydantic")}
+__all__ = ["OGC", "audit", "clipping", "losses", "models", "plot"]
+_WITH_EXTRA = {"data": ("numpy",), "noise": ("numpy",), "training": ("numpy", "pydantic")}
 """Modules that need packages of the extra ``cli``. ``from ogc import *`` leaves them out."""
 
 

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ._csv import csv
+from ._csv import csv_bytes
 from ._files import write_whole
-from ._require import counted, did_you_mean, few, require
-from .data.arrays import FEATURES, single, to_inputs
+from ._require import counted, few, require
+from .data.arrays import FEATURE_NAMES, read_array, to_inputs
 from .data.augment import normalise
-from .data.columns import check_values
 from .data.dataset import Inputs
 from .data.folder import images_in
-from .data.images import SUFFIXES, ImageFiles, report_unreadable
-from .data.table import Table, cells, read
+from .data.images import IMAGE_SUFFIXES, ImageFiles, report_unreadable
+from .data.rows import TableRows
 from .training.evaluate import batch_for
 from .training.preprocessing import Preprocessing
 from .training.run_folder import LAST, how_to_resume, is_finished, is_saved, read_tensors
@@ -74,7 +73,7 @@ class Predictions:
     def write(self, path: str | Path) -> None:
         """Write a CSV file atomically."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(Path(path), csv(self.header, self.rows()))
+        write_whole(Path(path), csv_bytes(self.header, self.rows()))
 
 
 class Samples(NamedTuple):
@@ -167,19 +166,17 @@ class Predictor:
         require(id is None or trained_on_table, "id", "left out: the run was not trained on a table", id)
         if isinstance(data, Mapping):
             self._require_kind("table", "columns of a table")
-            return self._rows(cells(data), "the table", id)
+            return self._rows(TableRows.of(data, "the table", text=self._text_columns(id)), id)
         if not isinstance(data, str | Path):
             values = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
             return self._array(values, "the array")
         self.check_path(data)
         path = Path(data).expanduser()
-        if path.is_dir() or path.suffix.lower() in SUFFIXES:
+        if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
             return self._images(path, skip_bad)
         if trained_on_table:
-            encoder = self.preprocessing.encoder
-            aside = () if encoder is None else (id or encoder.id,)
-            return self._rows(read(path, as_found=aside, encoder=encoder), f"`{data}`", id)
-        return self._array(single(path, None, FEATURES), f"`{data}`")
+            return self._rows(TableRows.read(path, text=self._text_columns(id)), id)
+        return self._array(read_array(path, None, FEATURE_NAMES), f"`{data}`")
 
     def check_path(self, data: str | Path) -> None:
         """Raise an error if a file or a folder is missing, or is not of the kind that the run was trained on."""
@@ -187,7 +184,7 @@ class Predictor:
         if not path.exists():
             raise FileNotFoundError(f"There is no `{data}`. Expected {ACCEPTED[kind]}, like the run's training data.")
         suffix = path.suffix.lower()
-        if path.is_dir() or suffix in SUFFIXES:
+        if path.is_dir() or suffix in IMAGE_SUFFIXES:
             self._require_kind("images", f"`{data}`")
         elif suffix in TABLES:
             self._require_kind("table", f"`{data}`")
@@ -224,32 +221,25 @@ class Predictor:
         if not paths:
             raise ValueError(f"`{path}` has no images. Expected files like .jpg or .png in it or its sub-folders.")
         files = ImageFiles(paths, height)
-        bad = files.check()
-        report_unreadable(bad, len(paths), skip_bad=skip_bad, stacklevel=4)
-        skipped = set(bad)
-        files.paths = [each for each in files.paths if str(each) not in skipped]
+        bad = files.unreadable()
+        report_unreadable(bad, len(paths), skip_bad=skip_bad)
+        files.paths = [each for each in files.paths if str(each) not in bad]
         return Samples(files, "path", [each.relative_to(root).as_posix() for each in files.paths])
 
-    def _rows(self, rows: Table, where: str, id: str | None) -> Samples:
+    def _text_columns(self, id: str | None) -> set[str]:
         encoder = self.preprocessing.encoder
         assert encoder is not None
-        if id is not None and id not in rows:
-            raise ValueError(f"{where} has no column `{id}`. Found {few(list(rows), 20)}.{did_you_mean(id, rows)}")
-        if absent := [name for name in encoder.columns if name not in rows]:
-            columns = "column" if len(absent) == 1 else "columns"
-            raise ValueError(
-                f"{where} has no {columns} {few(absent)}, which the run was trained on. Found {few(list(rows), 20)}."
-                f"{did_you_mean(absent[0], [name for name in rows if name not in encoder.columns])}"
-            )
+        return {*encoder.text_columns, *(() if id is None else (id,))}
+
+    def _rows(self, rows: TableRows, id: str | None) -> Samples:
+        encoder = self.preprocessing.encoder
+        assert encoder is not None
+        encoder.check(rows)
         known = {*encoder.columns, *encoder.dropped, *encoder.labels, encoder.id, id}
-        if extra := [name for name in rows if name not in known]:
+        if extra := [name for name in rows.columns if name not in known]:
             warnings.warn(f"Ignored columns that the run was not trained on: {few(extra)}.", stacklevel=4)
-        for name, column in encoder.columns.items():
-            check_values(name, column, rows[name], where, stacklevel=4)
-        count = len(next(iter(rows.values())))
-        id = id if id is not None or encoder.id not in rows else encoder.id
-        ids = [str(number) for number in range(1, count + 1)] if id is None else [cell or "" for cell in rows[id]]
-        return Samples(encoder.features(rows), id or "row", ids)
+        id = id if id is not None or encoder.id not in rows.columns else encoder.id
+        return Samples(encoder.features(rows), id or "row", rows.ids(id))
 
 
 def normalised(inputs: Tensor, preprocessing: Preprocessing) -> Tensor:

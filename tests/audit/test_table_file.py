@@ -7,18 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ogc._csv import cell
+from ogc._csv import csv_cell
 from ogc.audit.apply import apply
 from ogc.audit.files import AuditError
 from ogc.audit.run import audit_run
 from ogc.audit.table_file import records, rows_of, with_labels
-from ogc.data.table import read_as_found
+from ogc.data.rows import TableRows, column_names
 from ogc.training import RECIPES, Job, Source, load, override, train
 
 CLASSES = ["plain", "with, comma", 'a "quoted" one', "two\nlines", "tab\there", "ü", "'", "=1+1"]
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8) | st.sampled_from(
     ["", '"', '""', ",", "a,b", "\r", "\n", "\r\n", ' " ', "\ufeff", "\u2028", "\x0b", "\x85", 'a"b', "x" * 200_000]
 )
+
+
+def read_as_found(path):
+    rows = TableRows.read(path, text=column_names(path))
+    return {name: rows.texts(name).tolist() for name in rows.columns}
 
 
 def quoted(text):
@@ -36,7 +41,7 @@ def tables(draw):
     lines = [delimiter.join(f"c{i}" for i in range(width))]
     for row in rows:
         quote_all = draw(st.booleans())
-        lines.append(delimiter.join(quoted(text) if quote_all else cell(text, delimiter) for text in row))
+        lines.append(delimiter.join(quoted(text) if quote_all else csv_cell(text, delimiter) for text in row))
         if draw(st.booleans()) and len(row) > 1:
             lines.append("")  # blank lines are not rows
     text = draw(st.sampled_from(["", "\ufeff"])) + end.join(lines) + draw(st.sampled_from(["", end, end + end]))
@@ -90,7 +95,7 @@ def test_reads_long_cells_without_changing_the_csv_field_limit(tmp_path):
 
 @pytest.mark.parametrize("text", ["plain", "", " a", "a ", "a,b", 'a"b', "a\nb", "a\rb", "=1", "\t", "ü\u2028"])
 def test_cell_round_trip(text):
-    assert next(csv.reader(io.StringIO(f"{cell(text)},x\n", newline=""))) == [text, "x"]
+    assert next(csv.reader(io.StringIO(f"{csv_cell(text)},x\n", newline=""))) == [text, "x"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import hashlib
 import json
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from ogc.noise import (
 
 TRUE = np.arange(200) % 4
 GIVEN = symmetric(TRUE, 0.3, num_classes=4, seed=5)
-INFO = LabelInfo.measure(TRUE, GIVEN, kind="symmetric", rate=0.3, seed=5, num_classes=4)
+INFO = LabelInfo.measure(TRUE, GIVEN, "symmetric", rate=0.3, seed=5, num_classes=4)
 
 
 @pytest.fixture(params=["npy", "csv"])
@@ -34,17 +33,11 @@ def path(request, tmp_path):
 
 
 def test_round_trip(path):
-    labels = read_labels(path)
-    assert labels.dtype == np.int64
-    assert (labels == GIVEN).all()
+    assert read_labels(path).dtype == np.int64
     assert (read_labels(str(path)) == GIVEN).all()
     assert read_info(path) == INFO
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.name + ".json"]
-
-
-def test_json_records_the_origin_of_the_labels(path):
-    record = json.loads((path.parent / (path.name + ".json")).read_text())
-    assert record == {
+    assert json.loads((path.parent / (path.name + ".json")).read_text()) == {
         "kind": "symmetric",
         "rate_asked": 0.3,
         "rate_got": (TRUE != GIVEN).mean(),
@@ -54,18 +47,16 @@ def test_json_records_the_origin_of_the_labels(path):
         "sha256": labels_sha256(GIVEN),
         "ogc_version": __version__,
     }
-    assert INFO.flips == (TRUE != GIVEN).sum() == 4 * 3 * 5
 
 
-def test_csv_content(tmp_path):
+def test_contents_of_the_files(tmp_path):
     labels = np.array([1, 0, 1])
-    write_labels(tmp_path / "a.csv", labels, LabelInfo.measure(labels, labels, kind="none", num_classes=2))
+    for name in ("a.csv", "a.npy"):
+        write_labels(tmp_path / name, labels, LabelInfo.measure(labels, labels, "none", num_classes=2))
     assert (tmp_path / "a.csv").read_bytes() == b"index,given_label\n0,1\n1,0\n2,1\n"
-
-
-def test_npy_can_be_read_by_numpy(tmp_path):
-    write_labels(tmp_path / "a.npy", GIVEN, INFO)
-    assert (np.load(tmp_path / "a.npy", allow_pickle=False) == GIVEN).all()
+    assert np.load(tmp_path / "a.npy", allow_pickle=False).tolist() == [1, 0, 1]
+    assert labels_sha256(np.array([], np.int64)).startswith("e3b0c44298fc1c14")  # of empty input
+    assert labels_sha256(np.array([258])) == hashlib.sha256(b"\x02\x01\0\0\0\0\0\0").hexdigest()
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv"])
@@ -79,19 +70,12 @@ def test_same_labels_give_the_same_bytes(tmp_path, suffix, dtype):
         assert (tmp_path / f"a.{suffix}{end}").read_bytes() == (tmp_path / f"b.{suffix}{end}").read_bytes()
 
 
-def test_checksum_is_of_little_endian_int64():
-    assert labels_sha256(np.array([], np.int64)).startswith("e3b0c44298fc1c14")  # of empty input
-    assert labels_sha256(np.array([258])) == hashlib.sha256(b"\x02\x01\0\0\0\0\0\0").hexdigest()
-
-
 @settings(max_examples=20)
 @forall(labels=st.lists(st.integers(0, 9), max_size=40))
 def test_any_labels_survive_a_round_trip(tmp_path_factory, labels):
-    labels = np.array(labels, dtype=np.int64)
-    folder = tmp_path_factory.mktemp("any")
-    info = LabelInfo.measure(labels, labels, kind="none", num_classes=10)
+    labels, folder = np.array(labels, dtype=np.int64), tmp_path_factory.mktemp("any")
     for name in ("a.npy", "a.csv"):
-        write_labels(folder / name, labels, info)
+        write_labels(folder / name, labels, LabelInfo.measure(labels, labels, "none", num_classes=10))
         assert (read_labels(folder / name) == labels).all()
 
 
@@ -102,75 +86,47 @@ def test_changed_labels_error_gives_both_checksums(path):
         np.save(path, changed)
     else:
         path.write_text("index,given_label\n" + "".join(f"{i},{label}\n" for i, label in enumerate(changed)))
-    with pytest.raises(
-        LabelFileError, match=f"sha256 is {labels_sha256(changed)}, but {path.name}.json has {INFO.sha256}"
-    ):
+    with pytest.raises(LabelFileError, match=f"{labels_sha256(changed)}.*{INFO.sha256}"):
         read_labels(path)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"{", "Expecting property name"),
-        (b"[]", "it should hold a JSON object"),
-        (b"\xff", ".*decode"),
-        (b"{}", "it has no 'kind'"),
-    ],
+    "content", [b"{", b"[]", b"\xff", b"{}", b'{"num_classes": "three"}', b'{"rate_got": "three"}']
 )
-def test_invalid_json_raises(path, content, message):
-    path.with_name(path.name + ".json").write_bytes(content)
-    with pytest.raises(LabelFileError, match=f"{path.name}.json cannot be used: {message}"):
+def test_damaged_json_is_refused(path, content):
+    beside = path.with_name(path.name + ".json")
+    if content.startswith(b'{"'):
+        content = json.dumps(json.loads(beside.read_text()) | json.loads(content)).encode()
+    beside.write_bytes(content)
+    with pytest.raises(LabelFileError, match=beside.name):
         read_labels(path)
-
-
-@pytest.mark.parametrize("name", ["num_classes", "rate_got"])
-def test_json_with_text_instead_of_a_number_raises(path, name):
-    json_path = path.with_name(path.name + ".json")
-    json_path.write_text(json.dumps(json.loads(json_path.read_text()) | {name: "three"}))
-    with pytest.raises(
-        LabelFileError, match=rf"cannot be used: Parameter `{name}` should be .*'three'.*, or remove it"
-    ):
-        read_info(path)
 
 
 @pytest.mark.parametrize("header", ["given_label", "label", "noisy_label", " label "])
 def test_column_is_found_by_name(tmp_path, header):
-    (tmp_path / "a.csv").write_text(f"file,{header},other\na.png,3,9\nb.png, 1,9\n", encoding="utf-8-sig")
+    (tmp_path / "a.csv").write_text(f"file,{header},other\na.png,3,9\nb.png, 1,9\n\n\n", encoding="utf-8-sig")
     assert read_labels(tmp_path / "a.csv").tolist() == [3, 1]
-    assert read_labels(tmp_path / "a.csv", "other").tolist() == [9, 9]
-
-
-def test_columns_of_npy_files(tmp_path):
-    np.save(tmp_path / "two.npy", np.array([[1, 2], [3, 4]], np.int32))
-    assert read_labels(tmp_path / "two.npy", "1").tolist() == [2, 4]
-    for column in ("2", "x"):
-        with pytest.raises(LabelFileError, match=rf"two\.npy has no column {column}: its shape is 2x2"):
-            read_labels(tmp_path / "two.npy", column)
-    with pytest.raises(LabelFileError, match=r"should contain a 1-D array of integers\. Found 2x2 of int32"):
-        read_labels(tmp_path / "two.npy")
-    np.save(tmp_path / "one.npy", np.array([1, 2]))
-    with pytest.raises(LabelFileError, match=r"has no column x: its shape is 2"):
-        read_labels(tmp_path / "one.npy", "x")
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "found"),
     [
-        (b"", "should have one column given_label or label or noisy_label. Found nothing"),
-        (b"a,b\n1,2\n", "should have one column given_label or label or noisy_label. Found a, b"),
-        (b"label\n1\ncat\n", "line 3: label should be a 64-bit integer, found 'cat'"),
-        (b"label\n1.5\n", "line 2: label should be a 64-bit integer, found '1.5'"),
-        (b"a,label\n1,2\n3\n", "line 3: label should be a 64-bit integer, found nothing"),
-        (b"label\n1\n\n2\n", "line 3: label should be a 64-bit integer, found nothing"),
-        (b"index,given_label\n0,1\n2,1\n", "line 3: the index should be 1, found 2"),
-        (b"label\n99999999999999999999\n", "line 2: label should be a 64-bit integer"),
-        (b"label\n\xff\n", "is not a CSV file in UTF-8"),
+        (b"", "a.csv"),
+        (b"a,b\n1,2\n", "given_label or label or noisy_label. Found a, b"),
+        (b"label,label\n1,2\n", "one column label"),
+        (b"label\n1\ncat\n", "row 2: label .*'cat'"),
+        (b"label\n1.5\n", "row 1: label .*'1.5'"),
+        (b"a,label\n1,2\n3\n", "row 2: label"),
+        (b"label\n1\n\n2\n", "row 2: label"),
+        (b"index,given_label\n0,1\n2,1\n", "row 2.* 1. Found 2"),
+        (b"label\n99999999999999999999\n", "row 1: label"),
+        (b"label\n\xff\n", "UTF-8"),
         (b"label\n1\x00\n", "a.csv"),
     ],
 )
-def test_invalid_csv_raises(tmp_path, content, message):
+def test_invalid_csv_is_refused(tmp_path, content, found):
     (tmp_path / "a.csv").write_bytes(content)
-    with pytest.raises(LabelFileError, match=message):
+    with pytest.raises(LabelFileError, match=found):
         read_labels(tmp_path / "a.csv")
 
 
@@ -182,7 +138,7 @@ class Malicious:
         return (open, (str(self.target), "w"))
 
 
-def test_invalid_and_malicious_npy_files_raise(tmp_path):
+def test_invalid_and_malicious_npy_files_are_refused(tmp_path):
     path = tmp_path / "a.npy"
     np.save(path, GIVEN)
     valid = path.read_bytes()
@@ -192,37 +148,33 @@ def test_invalid_and_malicious_npy_files_raise(tmp_path):
     (tmp_path / "hacked").unlink(missing_ok=True)
     huge = valid.replace(b"(200,), }         ", b"(99999999999999,),}")[: len(valid)]
     assert huge != valid
-    broken = [
-        b"",
-        valid[:4],
-        valid[:50],
-        valid[:-1],
-        b"\x93NUMPY" + 200 * b"\xff",
-        pickle.dumps(Malicious(tmp_path / "hacked")),
-    ]
-    for content in [path.read_bytes(), huge, *broken]:
+    headers = [b"\x93NUMPY" + 200 * b"\xff", b"\x93NUMPY\x01\x00\x10\x00{[[[[[[[[[[[[[[["]
+    pickled = pickle.dumps(Malicious(tmp_path / "hacked"))
+    for content in [path.read_bytes(), huge, b"", valid[:4], valid[:50], valid[:-1], *headers, pickled]:
         path.write_bytes(content)
-        with pytest.raises(LabelFileError, match=r"is damaged, or is not a \.npy file of numbers"):
+        with pytest.raises(LabelFileError, match="damaged"):
             read_labels(path)
     assert not (tmp_path / "hacked").exists()
-    np.save(path, GIVEN.astype(float))
-    with pytest.raises(LabelFileError, match=r"should contain a 1-D array of integers\. Found 200 of float64"):
-        read_labels(path)
+    for labels in (GIVEN.astype(float), GIVEN.reshape(2, 100)):
+        np.save(path, labels)
+        with pytest.raises(LabelFileError, match=rf"Found {labels.dtype}"):
+            read_labels(path)
 
 
-def test_invalid_arguments(tmp_path):
-    with pytest.raises(ValueError, match=r"`path` should be a \.npy or \.csv file"):
-        write_labels(tmp_path / "a.txt", GIVEN, INFO)
-    with pytest.raises(ValueError, match=r"`path` should be a \.npy or \.csv file"):
-        read_labels(tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match="`info` should be the info of these labels"):
-        write_labels(tmp_path / "a.npy", TRUE, INFO)
-    with pytest.raises(ValueError, match=r"`given` should be \(N,\) integers"):
-        write_labels(tmp_path / "a.npy", GIVEN.astype(float), INFO)
-    with pytest.raises(ValueError, match=r"`given` should be in \[0, 3\). Found `given = \[3\]`"):
-        confusion_matrix(TRUE % 3, GIVEN, num_classes=3)
-    with pytest.raises(ValueError, match="like the true labels"):
-        LabelInfo.measure(TRUE[1:], GIVEN, kind="none", num_classes=4)
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda folder: write_labels(folder / "a.txt", GIVEN, INFO), "path"),
+        (lambda folder: read_labels(folder / "a.parquet"), "path"),
+        (lambda folder: write_labels(folder / "a.npy", TRUE, INFO), "info"),
+        (lambda folder: write_labels(folder / "a.npy", GIVEN.astype(float), INFO), "given"),
+        (lambda folder: confusion_matrix(TRUE % 3, GIVEN, num_classes=3), "given"),
+        (lambda folder: LabelInfo.measure(TRUE[1:], GIVEN, "none", num_classes=4), "given"),
+    ],
+)
+def test_invalid_arguments_are_named(tmp_path, call, name):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        call(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -235,27 +187,5 @@ def test_failed_write_keeps_existing_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_labels(tmp_path / "a.npy", TRUE, LabelInfo.measure(TRUE, TRUE, kind="none", num_classes=4))
+        write_labels(tmp_path / "a.npy", TRUE, LabelInfo.measure(TRUE, TRUE, "none", num_classes=4))
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
-
-
-def test_without_a_confusion_matrix_flips_are_unknown(tmp_path):
-    info = replace(INFO, confusion=None, rate_got=None)
-    write_labels(tmp_path / "a.npy", GIVEN, info)
-    assert read_info(tmp_path / "a.npy").flips is None
-
-
-def test_damaged_header_raises_a_clear_error(tmp_path):
-    path = tmp_path / "x.npy"
-    path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{[[[[[[[[[[[[[[[")
-    with pytest.raises(LabelFileError, match="damaged"):
-        read_labels(path)
-
-
-def test_duplicate_column_raises_but_trailing_blank_lines_do_not(tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_text("label,label\n1,2\n")
-    with pytest.raises(LabelFileError, match="should have one column label"):
-        read_labels(path)
-    path.write_text("label\n1\n0\n\n\n")
-    assert read_labels(path).tolist() == [1, 0]

@@ -1,7 +1,7 @@
 """The paper's labels. ``golden/labels.json`` holds their checksums, computed by ``labels_sha256``.
 
 The labels come from the authors' generator, run on the official files. Drawing them again requires CIFAR: set OGC_CIFAR
-to a folder that ``ogc.data.cifar10`` and ``cifar100`` accept.
+to a folder that ``ogc.data.load_cifar10`` and ``load_cifar100`` accept.
 """
 
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ogc.data import cifar10, cifar100
+from ogc.data import load_cifar10, load_cifar100
 from ogc.noise import labels_sha256
 from ogc.noise.by_kind import Kind, Truth
 
@@ -26,7 +26,7 @@ with_cifar = pytest.mark.skipif(CIFAR is None, reason="needs OGC_CIFAR, a folder
 
 @pytest.fixture(scope="module")
 def images():
-    return {"cifar10": cifar10(CIFAR)[0], "cifar100": cifar100(CIFAR)[0]}
+    return {"cifar10": load_cifar10(CIFAR)[0], "cifar100": load_cifar100(CIFAR)[0]}
 
 
 def draw(key, images, device="cpu"):

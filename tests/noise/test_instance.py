@@ -1,11 +1,8 @@
-import time
-
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from children import output_of
 from ogc.noise import confusion_matrix, instance_dependent, labels_sha256
 from ogc.noise.instance import _flip_rates, _project
 
@@ -46,38 +43,9 @@ def channels_last(image):
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 8, 8), (8, 8, 3), (1,), (17,)])
 def test_equals_the_loop_reference(shape, rate, seed):
     images, labels = some_images(400, shape=shape)
+    labels[labels == 4] = 5  # a class without samples still draws random numbers
     fast = instance_dependent(images, labels, rate, num_classes=C, seed=seed)
     assert (fast == reference(images, labels, rate, C, seed=seed)).all()
-
-
-def test_class_without_samples_still_draws_random_numbers():
-    images, labels = some_images(400)
-    labels[labels == 4] = 5
-    fast = instance_dependent(images, labels, 0.4, num_classes=C)
-    assert (fast == reference(images, labels, 0.4, C, seed=0)).all()
-
-
-@pytest.mark.parametrize("rate", [0.2, 0.4, 0.6])
-def test_rate_within_4_sigma(rate):
-    images, labels = some_images(20_000, shape=(12,))
-    given = instance_dependent(images, labels, rate, num_classes=C, seed=1)
-    expected = _flip_rates((np.arange(20_000) + 0.5) / 20_000, rate).mean()  # close to rate, except for the truncation
-    assert abs(expected - rate) < 0.006
-    assert abs((given != labels).mean() - expected) < 4 * np.sqrt(rate * (1 - rate) / 20_000)
-
-
-def test_flip_rates_are_a_normal_truncated_to_0_1():
-    u = (np.arange(100_000) + 0.5) / 100_000
-    q = _flip_rates(u, 0.4)
-    assert abs(q.mean() - 0.4) < 1e-4
-    assert abs(q.std() - 0.1) < 1e-3
-    for rate in (0.0, 0.05, 1.0):
-        drawn = rate + 0.1 * np.random.default_rng(0).standard_normal(400_000)
-        drawn = drawn[(drawn >= 0) & (drawn <= 1)]
-        q = _flip_rates(u, rate)
-        assert 0 <= q.min() <= q.max() <= 1
-        assert abs(q.mean() - drawn.mean()) < 1e-3
-        assert abs(q.std() - drawn.std()) < 1e-3
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.4, 0.9, 1.0])
@@ -130,64 +98,32 @@ def test_gpu_equals_cpu():
     assert (on_cpu == on_gpu).all()
 
 
-def test_noise_of_a_class_does_not_depend_on_other_classes():
-    images, labels = some_images(500)
-    shifted = np.where(labels == 0, 1, labels)
-    first = instance_dependent(images, labels, 0.4, num_classes=C)
-    second = instance_dependent(images, shifted, 0.4, num_classes=C)
-    assert (first == second)[labels != 0].all()
-
-
 def test_seed_dtype_and_unmodified_input():
     images, labels = some_images(500)
     labels = labels.astype(np.uint8)
     before = images.copy(), labels.copy()
     given = instance_dependent(images, labels, 0.4, num_classes=C, seed=2)
     assert given.dtype == np.uint8
-    assert (given == instance_dependent(images, labels, 0.4, num_classes=C, seed=2)).all()
     assert (given != instance_dependent(images, labels, 0.4, num_classes=C, seed=3)).any()
     assert (images == before[0]).all()
     assert (labels == before[1]).all()
+    assert instance_dependent(images[:0], labels[:0], 0.4, num_classes=C).shape == (0,)
 
 
-def test_seed_is_reproducible_across_processes_and_machines(tmp_path):
-    code = (
-        "import numpy as np; from ogc.noise import *; images = (np.arange(500 * 20) % 251).astype(np.uint8)\n"
-        "labels = np.arange(500) % 10\n"
-        "print(labels_sha256(instance_dependent(images.reshape(500, 20), labels, 0.4, num_classes=10, seed=7)))\n"
-    )
-    other_process = output_of(code, tmp_path).strip()
+def test_seed_is_reproducible_across_processes_and_machines():
     images = (np.arange(500 * 20) % 251).astype(np.uint8).reshape(500, 20)
-    this_process = labels_sha256(instance_dependent(images, np.arange(500) % 10, 0.4, num_classes=10, seed=7))
-    assert other_process == this_process == "cd41b82610b357ce51535044136fbfd824bfff21a9d66b3c29628b49af5cec2b"
-
-
-def test_empty_input():
-    empty = instance_dependent(np.zeros((0, 3, 8, 8), np.uint8), np.zeros(0, np.int64), 0.4, num_classes=C)
-    assert empty.shape == (0,)
+    given = instance_dependent(images, np.arange(500) % 10, 0.4, num_classes=10, seed=7)
+    assert labels_sha256(given) == "cd41b82610b357ce51535044136fbfd824bfff21a9d66b3c29628b49af5cec2b"
 
 
 @pytest.mark.parametrize(
-    ("images", "rate", "message"),
+    ("images", "rate", "found"),
     [
-        (np.zeros((3, 4), np.uint8), 0.4, "`images` should be 2 images, one per label. Found `images = 3`"),
-        (np.zeros((2, 4), np.float32), 0.4, "`images` should be raw pixels, uint8. Found `images = torch.float32`"),
-        (np.zeros((2, 4), np.uint8), -0.1, r"`rate` should be in \[0, 1\]"),
+        (np.zeros((3, 4), np.uint8), 0.4, "images = 3"),
+        (np.zeros((2, 4), np.float32), 0.4, "images = torch.float32"),
+        (np.zeros((2, 4), np.uint8), -0.1, "rate = -0.1"),
     ],
 )
-def test_invalid_arguments(images, rate, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_arguments(images, rate, found):
+    with pytest.raises(ValueError, match=f"`{found}"):
         instance_dependent(images, np.array([0, 1]), rate, num_classes=C)
-
-
-@pytest.mark.slow
-def test_time_is_linear_in_the_number_of_images():
-    """Approximately, in the best of three tries. 50,000 images took seconds on one core on 2026-11-16."""
-    images, labels = some_images(50_000, shape=(3, 32, 32))
-
-    def seconds(N):
-        began = time.process_time()
-        instance_dependent(images[:N], labels[:N], 0.4, num_classes=C)
-        return time.process_time() - began
-
-    assert any(seconds(50_000) < 30 * seconds(5_000) for _ in range(3))

@@ -4,7 +4,6 @@ import torch
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from children import output_of
 from ogc.noise import (
     CIFAR10_PAIRS,
     CIFAR100_BLOCKS,
@@ -91,19 +90,8 @@ def test_flip_counts_on_cifar100_match_the_released_code(rate, flips):
         assert (asymmetric(labels, rate, pairs=pairs) != labels).sum() == rate * 50_000
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.2, 0.5, 0.77, 1.0])
-def test_symmetric_counts_are_exact_for_every_pair_of_classes(labels, rate):
-    table = confusion_matrix(labels, symmetric(labels, rate, num_classes=C), num_classes=C)
-    for c in range(C):
-        assert (np.delete(table[c], c) == int(rate * (labels == c).sum() / (C - 1))).all()
-
-
 @pytest.mark.filterwarnings("ignore:Symmetric noise")
-@forall(
-    labels=st.lists(st.integers(0, 4), max_size=60),
-    rate=st.floats(0, 1),
-    seed=st.integers(0, 2**32 - 1),
-)
+@forall(labels=st.lists(st.integers(0, 4), max_size=60), rate=st.floats(0, 1), seed=st.integers(0, 2**32 - 1))
 def test_counts_are_exact_for_any_labels(labels, rate, seed):
     labels = np.array(labels, dtype=np.int64)
     before = labels.copy()
@@ -117,13 +105,6 @@ def test_counts_are_exact_for_any_labels(labels, rate, seed):
     assert (labels == before).all()
 
 
-def test_counts_are_rounded_down():
-    labels = np.repeat([0, 1, 2], [5, 1, 0])  # a small class, one of a single sample, an empty one
-    given = symmetric(labels, 0.5, num_classes=3)
-    assert sorted(given[:5]) == [0, 0, 0, 1, 2]
-    assert given[5] == 1
-
-
 def test_asymmetric_flips_only_the_pairs_with_exact_counts(labels):
     given = asymmetric(labels, 0.4, pairs=CIFAR10_PAIRS)
     expected = np.diag(np.bincount(labels))
@@ -132,13 +113,7 @@ def test_asymmetric_flips_only_the_pairs_with_exact_counts(labels):
         expected[source, source] -= flips
         expected[source, target] += flips
     assert (confusion_matrix(labels, given, num_classes=C) == expected).all()
-
-
-def test_cat_and_dog_are_swapped_only_once():
-    assert asymmetric(np.array([3, 5, 3, 5]), 1.0, pairs=CIFAR10_PAIRS).tolist() == [5, 3, 5, 3]
-
-
-def test_no_pairs_means_no_noise(labels):
+    assert asymmetric(np.array([3, 5, 3, 5]), 1.0, pairs=CIFAR10_PAIRS).tolist() == [5, 3, 5, 3], "swapped only once"
     assert (asymmetric(labels, 1.0, pairs={}) == labels).all()
 
 
@@ -174,15 +149,6 @@ def test_labels_of_probability_zero_are_never_drawn():
     assert (table[np.array(matrix) == 0] == 0).all()
 
 
-def test_identity_matrix_adds_no_noise(labels):
-    assert (by_matrix(labels, np.eye(C)) == labels).all()
-
-
-def test_flips_do_not_depend_on_position(labels, kind):
-    flipped = kind(labels) != labels
-    assert abs(flipped[:25_000].mean() - flipped[25_000:].mean()) < 0.02
-
-
 def test_seed_determines_the_noise(labels, kind):
     first = kind(labels, seed=3)
     assert (first == kind(labels, seed=3)).all()
@@ -202,18 +168,6 @@ def test_seed_is_reproducible_across_machines(name, sha256):
     assert labels_sha256(KINDS[name](np.arange(1000) % C, seed=7)) == sha256
 
 
-def test_seed_is_reproducible_across_processes(tmp_path):
-    code = (
-        "import numpy as np; from ogc.noise import *; labels = np.arange(1000) % 10\n"
-        "print(labels_sha256(symmetric(labels, 0.5, num_classes=10, seed=7)))\n"
-        "print(labels_sha256(by_matrix(labels, np.full((10, 10), 0.05) + 0.5 * np.eye(10), seed=7)))\n"
-    )
-    other_process = output_of(code, tmp_path).split()
-    assert other_process == [
-        labels_sha256(KINDS[name](np.arange(1000) % C, seed=7)) for name in ("symmetric", "by_matrix")
-    ]
-
-
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
 def test_dtype_is_kept_and_input_is_not_modified(dtype):
     labels = np.arange(200, dtype=dtype).repeat(200)  # 199 + 199 does not fit into uint8
@@ -229,79 +183,51 @@ def test_dtype_is_kept_and_input_is_not_modified(dtype):
         assert (labels == before).all()
 
 
-def test_accepts_read_only_labels(labels, kind):
+def test_accepts_read_only_labels_lists_tensors_and_no_labels(labels, kind):
     locked = labels.copy()
     locked.flags.writeable = False
-    kind(locked)
-
-
-def test_accepts_lists_and_tensors():
-    labels = [0, 0, 1, 1]
-    for given in (labels, torch.tensor(labels)):
-        assert symmetric(given, 0.5, num_classes=2).tolist() == [0, 1, 0, 1]
-        assert pair_flip(given, 0.5, num_classes=2).tolist() == [0, 1, 0, 1]
+    expected = kind(labels)
+    for same in (locked, labels.tolist(), torch.from_numpy(labels)):
+        assert (kind(same) == expected).all()
+    for empty, dtype in ([], np.int64), (np.array([], dtype=np.uint8), np.uint8):
+        assert (kind(empty).shape, kind(empty).dtype) == ((0,), dtype)
 
 
 def test_symmetric_warns_if_small_classes_lose_more_than_half_of_the_rate():
-    with pytest.warns(UserWarning, match=r"^Symmetric noise of 0.5 changes 0 of 100 labels, .* where size is 10\. Use"):
+    with pytest.warns(UserWarning, match="0.5 changes 0 of 100 labels"):
         symmetric(np.arange(100) % 10, 0.5, num_classes=10)
-    with pytest.warns(UserWarning, match=r" changes 0 of 105 labels, .* where size is 10 to 11\. Use"):
-        symmetric(np.arange(105) % 10, 0.5, num_classes=10)
     symmetric(np.arange(200) % 10, 0.5, num_classes=10)  # 90 of 100
 
 
-def test_empty_labels(kind):
-    for labels, dtype in ([], np.int64), (np.array([], dtype=np.uint8), np.uint8):
-        given = kind(labels)
-        assert (given.shape, given.dtype) == ((0,), dtype)
-
-
-BAD = [
-    ([0, 1], 1.5, 2, r"`rate` should be in \[0, 1\]. Found `rate = 1.5`"),
-    ([0, 1], float("nan"), 2, r"`rate` should be in \[0, 1\]. Found `rate = nan`"),
-    ([0, 0], 0.5, 1, "`num_classes` should be at least 2"),
-    ([0, 7, -1], 0.5, 3, r"`labels` should be in \[0, 3\). Found `labels = \[-1, 7\]`"),
-    ([[0], [1]], 0.5, 2, r"`labels` should be one-dimensional. Found `labels = \(2, 1\)`"),
-    ([0.0, 1.0], 0.5, 2, "`labels` should be of an integer type"),
-    (["a", "b"], 0.5, 2, r"`labels` should be of an integer type. Found `labels = dtype\('<U1'\)`"),
-]
-
-
 @pytest.mark.parametrize("flip", [symmetric, pair_flip])
-@pytest.mark.parametrize(("labels", "rate", "num_classes", "message"), BAD)
-def test_errors_name_the_rule_and_the_value(flip, labels, rate, num_classes, message):
-    with pytest.raises(ValueError, match=message):
-        flip(np.array(labels), rate, num_classes=num_classes)
-
-
-def test_invalid_seeds_dtypes_and_pairs():
-    for seed in (-1, 2**32):
-        with pytest.raises(ValueError, match=rf"`seed` should be in \[0, 2\*\*32\). Found `seed = {seed}`"):
-            symmetric(np.array([0, 1]), 0.5, num_classes=2, seed=seed)
-    with pytest.raises(ValueError, match="`labels` should be of a type that holds 299"):
-        symmetric(np.array([0, 1], dtype=np.uint8), 0.5, num_classes=300)
-    for labels, message in (
-        ([0, -1], r"`labels` should be in \[0, 10\). Found `labels = \[-1\]`"),
-        (["a", "b"], "`labels` should be of an integer type"),
-        ([[0]], "`labels` should be one-dimensional"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            asymmetric(labels, 0.5, pairs=CIFAR10_PAIRS)
-    for pairs in ({1: 1}, {-1: 0}, {0: -2}):
-        with pytest.raises(ValueError, match=r"`pairs` should be from a class to another class, none negative. Found"):
-            asymmetric(np.array([0, 1]), 0.5, pairs=pairs)
-
-
 @pytest.mark.parametrize(
-    ("matrix", "message"),
+    ("arguments", "found"),
     [
-        ([[0.5, 0.5], [0.3, 0.6]], r"`matrix` should have rows that sum to 1. Found `matrix\[1\].sum\(\) = 0.89"),
-        ([[1, 0], [1.2, -0.2]], r"`matrix` should be in \[0, 1\]. Found `matrix\[1, 0\] = 1.2`"),
-        ([[1, 0], [float("nan"), 1]], r"Found `matrix\[1, 0\] = nan`"),
-        ([[1, 0]], r"`matrix` should be square. Found `matrix = \(1, 2\)`"),
-        ([1, 0], "`matrix` should be square"),
+        (([0, 1], 1.5, 2), "rate = 1.5"),
+        (([0, 1], float("nan"), 2), "rate = nan"),
+        (([0, 0], 0.5, 1), "num_classes = 1"),
+        (([0, 7, -1], 0.5, 3), r"labels = \[-1, 7\]"),
+        (([[0], [1]], 0.5, 2), r"labels = \(2, 1\)"),
+        (([0.0, 1.0], 0.5, 2), "labels = dtype"),
+        ((["a", "b"], 0.5, 2), "labels = dtype"),
+        (([0, 1], 0.5, 2, -1), "seed = -1"),
+        (([0, 1], 0.5, 2, 2**32), f"seed = {2**32}"),
+        ((np.array([0, 1], np.uint8), 0.5, 300), "labels = dtype"),
     ],
 )
-def test_invalid_matrix_is_rejected(matrix, message):
-    with pytest.raises(ValueError, match=message):
-        by_matrix(np.array([0, 1]), matrix)
+def test_errors_name_the_parameter_and_the_value(flip, arguments, found):
+    labels, rate, num_classes, *seed = arguments
+    with pytest.raises(ValueError, match=f"`{found}"):
+        flip(labels, rate, num_classes=num_classes, seed=seed[0] if seed else 0)
+
+
+def test_invalid_pairs_and_matrices():
+    for labels in ([0, -1], ["a", "b"], [[0]]):
+        with pytest.raises(ValueError, match="`labels"):
+            asymmetric(labels, 0.5, pairs=CIFAR10_PAIRS)
+    for pairs in ({1: 1}, {-1: 0}, {0: -2}):
+        with pytest.raises(ValueError, match="`pairs = "):
+            asymmetric(np.array([0, 1]), 0.5, pairs=pairs)
+    for matrix in ([[0.5, 0.5], [0.3, 0.6]], [[1, 0], [1.2, -0.2]], [[1, 0], [float("nan"), 1]], [[1, 0]], [1, 0]):
+        with pytest.raises(ValueError, match="`matrix = "):
+            by_matrix(np.array([0, 1]), matrix)

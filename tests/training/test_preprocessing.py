@@ -54,7 +54,7 @@ def test_stored_preprocessing_equals_the_fitted_one(tickets, tmp_path):
 def test_run_does_not_resume_with_other_preprocessing(tickets, tmp_path, monkeypatch):
     with pytest.raises(Interrupted):
         train([table_job(tickets, tmp_path / "run")], watch=StopAt(2, 3))
-    monkeypatch.setattr("ogc.data.columns.MOST_WORDS", 30)
+    monkeypatch.setattr("ogc.data.text.MOST_WORDS", 30)
     with pytest.raises(CheckpointError, match=r"preprocessing\.json encodes the columns in another way"):
         train([table_job(tickets, tmp_path / "run")], resume=True)
 
@@ -65,7 +65,7 @@ def test_run_of_a_version_with_other_rules_for_columns_resumes(tmp_path, monkeyp
     rows = [f"{'unknown' if i in (7, 8) else i % 17},{i % 5},{'ab'[i % 2]}" for i in range(90)]
     path.write_text("\n".join(["x,z,y", *rows]))
     source = Source.parse(str(path), label="y")
-    monkeypatch.setattr("ogc.data.columns.NUMBERS", 1.0)
+    monkeypatch.setattr("ogc.data.encoder.LEAST_NUMBERS", 1.0)
     with pytest.raises(Interrupted):
         train([table_job(source, tmp_path / "run")], watch=StopAt(2, 2))
     monkeypatch.undo()
@@ -82,7 +82,7 @@ def test_run_of_a_version_with_other_rules_for_columns_resumes(tmp_path, monkeyp
     kinds = [job.data[0].encoder.columns["x"].kind for job in jobs_of([tmp_path / "run", tmp_path / "new"])]
     assert kinds == ["category", "number"], "each run keeps its own encoding"
     path.write_text(path.read_text().replace("x,z", "x,w"))
-    with pytest.raises(ValueError, match=r"x\.csv` has no column `z`, which the network is trained on\."):
+    with pytest.raises(ValueError, match=r"x\.csv` has no column `z`, which the run was trained on\."):
         jobs_of([tmp_path / "run"])
 
 

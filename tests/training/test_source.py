@@ -1,4 +1,3 @@
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def cifar(monkeypatch):
         calls.append((root, download))
         return Dataset(images, labels, names, ids, true=labels.clone()), {"test": Dataset(images, labels, names, ids)}
 
-    monkeypatch.setattr(data, "cifar10", loader)
+    monkeypatch.setattr(data, "load_cifar10", loader)
     return calls
 
 
@@ -231,7 +230,7 @@ def test_labels_from_a_file():
         (train, _), info = load(source, variant)
         assert (train.given.numpy() == given).all()
         assert (train.true.numpy() == true).all()
-        assert (info.kind, info.flips, info.seed) == ("file", 100, None)
+        assert (info.kind, info.rate_got, info.seed) == ("file", 100 / len(true), None)
     np.save("given.npy", given[1:])
     with pytest.raises(ValueError, match="labels, but digits has"):
         load(source, RECIPES["digits"])
@@ -247,7 +246,7 @@ def test_human_labels_are_found_by_their_published_name(cifar, monkeypatch):
     Path("here").mkdir()
     torch.save({"clean_label": true, "worse_label": (true + 1) % 10}, "here/CIFAR-10_human.pt")
     digest = sha256(Path("here/CIFAR-10_human.pt").read_bytes()).hexdigest()
-    monkeypatch.setattr(human, "PUBLISHED", (replace(human.PUBLISHED[0], sha256=digest), human.PUBLISHED[1]))
+    monkeypatch.setitem(human.PUBLISHED, "cifar10", human.PUBLISHED["cifar10"]._replace(sha256=digest))
     (train, sets), info = load(source, worse, download=True)
     assert bool(train.wrong.all())
     assert info.kind == "human:worse"

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._csv import csv
+from .._csv import csv_bytes
 from .._files import write_whole
 from .._require import require
 from ..data.folder import inside, training_folder
-from ..noise.files import SUFFIXES as LABEL_FILES
-from ..noise.files import LabelInfo, labels_sha256, npy, write_labels
+from ..noise.files import LABEL_FILE_SUFFIXES, LabelInfo, labels_sha256, npy_bytes, write_labels
 from ..training.digests import file_sha256
 from ..training.run_folder import AUDIT, RUN, read_description
 from ..training.source import Source
@@ -126,7 +125,7 @@ def table_copy(audit: Audit, labels: Sequence[str], source: Source, out: Path) -
 def moves(audit: Audit, labels: Sequence[str], source: Source, out: Path) -> bytes:
     """Return a CSV list of files and where they should be, both relative to the folder."""
     require(out.suffix.lower() == ".csv", "out", "a .csv file: a list of files to move", str(out))
-    return csv(("from", "to"), new_paths(audit, labels, source).items())
+    return csv_bytes(("from", "to"), new_paths(audit, labels, source).items())
 
 
 def new_paths(audit: Audit, labels: Sequence[str], source: Source) -> dict[str, str]:
@@ -185,23 +184,23 @@ def array_labels(audit: Audit, labels: Sequence[str], source: Source, out: Path)
     """Return an .npy file of labels with the original dtype, for ``ogc train --labels``."""
     import numpy as np
 
-    from ..data.arrays import LABELS, single
+    from ..data.arrays import LABEL_NAMES, read_array
 
     assert source.path is not None
     require(out.suffix.lower() == ".npy", "out", "a .npy file of labels", str(out))
-    raw = single(source.labels or source.path, source.label, LABELS)
+    raw = read_array(source.labels or source.path, source.label, LABEL_NAMES)
     named = {str(value): value for value in raw.tolist()}
     if [str(value) for value in raw.tolist()] != audit.given:
         raise AuditError(f"The labels in `{source.labels or source.path}` have changed. Train and audit again.")
     _check_file(audit, source.path)
-    return npy(np.array([named[name] for name in labels], dtype=raw.dtype))
+    return npy_bytes(np.array([named[name] for name in labels], dtype=raw.dtype))
 
 
 def class_indices(audit: Audit, labels: Sequence[str], out: Path) -> tuple[NDArray[Any], LabelInfo]:
     """Return class indices and their description, to be written as a label file for ``ogc train --labels``."""
     import numpy as np
 
-    require(out.suffix in LABEL_FILES, "out", "a .npy or .csv file of labels", str(out))
+    require(out.suffix in LABEL_FILE_SUFFIXES, "out", "a .npy or .csv file of labels", str(out))
     index = {name: i for i, name in enumerate(audit.summary["classes"])}
     found = np.array([index[name] for name in labels], dtype=np.int64)
     return found, LabelInfo("audit", None, None, None, len(index), None, labels_sha256(found))

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from .. import __version__
-from .._csv import csv
+from .._csv import csv_bytes
 from .._files import checked_fields, json_lines, read_json, remove_leftovers, with_checksum, write_whole
 from .._provenance import commit
 from .._require import cut_middle, few, printable
-from ..data.columns import finite
-from ..data.table import DELIMITERS, import_pyarrow
+from ..data.cells import to_number
+from ..data.rows import DELIMITERS, import_library
 from ..noise.files import labels_sha256
 from ..training.digests import ids_sha256
 from ..training.source import Source
@@ -59,11 +59,11 @@ def write_audit(findings: Findings, folder: Path) -> tuple[dict[str, Any], list[
     # written last: if it exists, the others are complete and of the same audit
     (folder / SUMMARY).unlink(missing_ok=True)
     columns, worst = columns_of(findings), findings.issues.worst_first.tolist()
-    fixed = csv(FIXED_COLUMNS, zip(*(columns[name] for name in FIXED_COLUMNS.values()), strict=True))
+    fixed = csv_bytes(FIXED_COLUMNS, zip(*(columns[name] for name in FIXED_COLUMNS.values()), strict=True))
     facts["fixed_sha256"] = hashlib.sha256(fixed).hexdigest()
     write_whole(folder / FIXED, fixed)
     columns = {name: [cells[i] for i in worst] for name, cells in columns.items()}
-    write_whole(folder / ISSUES_CSV, csv(columns, zip(*columns.values(), strict=True)))
+    write_whole(folder / ISSUES_CSV, csv_bytes(columns, zip(*columns.values(), strict=True)))
     write_parquet(columns, folder / ISSUES)
     write_whole(folder / PAGE, page(findings).encode("utf-8", "replace"))
     write_whole(folder / SUMMARY, json_lines(with_checksum(facts), ("pairs", "surveys")))
@@ -97,7 +97,7 @@ def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> None:
     """Write a Parquet file, if pyarrow is installed."""
     path.unlink(missing_ok=True)  # an older file would belong to another audit
     try:
-        pyarrow, parquet = import_pyarrow()
+        pyarrow, parquet = import_library("pyarrow"), import_library("pyarrow.parquet")
     except ImportError:
         return
 
@@ -111,7 +111,7 @@ def write_parquet(columns: Mapping[str, list[Any]], path: Path) -> None:
 
 def formula_notes(names: Sequence[str]) -> list[str]:
     """Return a note if a spreadsheet would run ids or classes as formulas."""
-    found = [name for name in names if name[:1] in ("=", "+", "-", "@", "\t", "\r") and math.isnan(finite(name))]
+    found = [name for name in names if name[:1] in ("=", "+", "-", "@", "\t", "\r") and math.isnan(to_number(name))]
     if not found:
         return []
     return [

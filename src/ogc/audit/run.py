@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._require import counted
 from ..data import Dataset, Loaded
-from ..data.arrays import LABELS, single
+from ..data.arrays import LABEL_NAMES, read_array
 from ..data.folder import class_folders, images_in, training_folder
 from ..data.images import ImageFiles
 from ..data.split import stratified_split
@@ -125,7 +125,7 @@ def check_size(source: Source) -> None:
         names = class_folders(training_folder(source.path))
         classes, samples = len(names), sum(1 for name in names for _ in images_in(name))
     elif source.kind == "arrays":
-        found = single(source.labels or source.path, source.label, LABELS)
+        found = read_array(source.labels or source.path, source.label, LABEL_NAMES)
         classes, samples = len(set(found.ravel().tolist())), found.size
     else:
         try:

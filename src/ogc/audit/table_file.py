@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .._csv import cell
-from ..data.table import PARQUET, any_length, delimiter_of, import_pyarrow, read_as_found, read_parquet
+from .._csv import csv_cell
+from ..data.rows import (
+    PARQUET,
+    TableRows,
+    column_names,
+    csv_reader,
+    find_delimiter,
+    import_library,
+    is_row,
+    read_parquet,
+)
 
 if TYPE_CHECKING:
     from ..training.source import Source
@@ -29,9 +37,10 @@ def rows_of(source: Source) -> Rows:
     """Read a run's table."""
     assert source.path is not None
     assert source.label is not None
-    found = read_as_found(source.path)
-    numbers = [number for number, label in enumerate(found[source.label], 1) if label is not None]
-    return Rows(numbers, {name: [cells[number - 1] or "" for number in numbers] for name, cells in found.items()})
+    rows = TableRows.read(source.path, text=column_names(source.path))
+    rows = rows[rows.texts(source.label).codes >= 0]
+    columns = {name: [cell or "" for cell in rows.texts(name).tolist()] for name in rows.columns}
+    return Rows(rows.numbers.tolist(), columns)
 
 
 def with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
@@ -40,24 +49,23 @@ def with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
 
 
 def _csv_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
-    delimiter, text, at, number = delimiter_of(path), path.read_bytes().decode(), 0, 0
+    delimiter, text, at, number = find_delimiter(path), path.read_bytes().decode(), 0, 0
     pieces = [BOM if text.startswith(BOM) else ""]
     for _, cells, piece in records(text.removeprefix(BOM), delimiter):
-        if cells and number == 0:
+        if is_row(cells) and number == 0:
             at = [name.strip() for name in cells].index(column)
-        pieces.append(_replaced(piece, at, labels[number], delimiter) if cells and number in labels else piece)
-        number += bool(cells)  # a blank line is not a row
+        pieces.append(_replaced(piece, at, labels[number], delimiter) if is_row(cells) and number in labels else piece)
+        number += is_row(cells)
     return "".join(pieces).encode()
 
 
 def records(text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str], str]]:
     """Yield each row of a CSV file: its first line's number, from 1, its cells of any length, and its text."""
     lines = list(io.StringIO(text, newline=""))
-    reader, end = csv.reader(lines, delimiter=delimiter), 0
-    with any_length():
-        for cells in reader:
-            yield end + 1, cells, "".join(lines[end : reader.line_num])
-            end = reader.line_num
+    reader, end = csv_reader(lines, delimiter), 0
+    for cells in reader:
+        yield end + 1, cells, "".join(lines[end : reader.line_num])
+        end = reader.line_num
 
 
 def _replaced(piece: str, at: int, label: str, delimiter: str) -> str:
@@ -67,11 +75,11 @@ def _replaced(piece: str, at: int, label: str, delimiter: str) -> str:
     one = rf'(?>"(?:[^"]|"")*(?:"|\Z){plain}|{plain})'  # a quote that is not closed ends with the file
     found = re.match(rf"(?:{one}{comma}){{{at}}}({one})", piece)
     assert found is not None  # the row has a cell there
-    return piece[: found.start(1)] + cell(label, delimiter) + piece[found.end(1) :]
+    return piece[: found.start(1)] + csv_cell(label, delimiter) + piece[found.end(1) :]
 
 
 def _parquet_with_labels(path: Path, column: str, labels: Mapping[int, str]) -> bytes:
-    pyarrow, parquet = import_pyarrow()
+    pyarrow, parquet = import_library("pyarrow"), import_library("pyarrow.parquet")
     table = read_parquet(path)
     at, values = table.column_names.index(column), table.column(column).to_pylist()
     named = {str(value).strip(): value for value in reversed(values) if value is not None}

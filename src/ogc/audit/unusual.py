@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import isnan, nan
 from statistics import quantiles
 
-from ..data.columns import date_format, finite, is_missing, parse_date
+from ..data.cells import date_format, is_missing, parse_date, to_number
 
 FEWEST = 20  # rows with a label, below which nothing is called unusual
 REACH = 1.5  # interquartile ranges beyond the quartiles: the whiskers of a box plot
@@ -39,8 +39,8 @@ def unusual_cells(column: Sequence[str], labels: Sequence[int]) -> list[bool]:
 def _numbers(cells: Sequence[str]) -> list[float]:
     """Return the numbers, or the days of dates: (N,). NaN for missing cells, and for all cells of other columns."""
     present = [cell for cell in cells if cell and not is_missing(cell)]
-    numbers = [finite(cell) for cell in cells]
-    if not any(isnan(finite(cell)) for cell in present):
+    numbers = [to_number(cell) for cell in cells]
+    if not any(isnan(to_number(cell)) for cell in present):
         return numbers
     if (format := date_format(present)) is None:
         return [nan] * len(cells)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..data import Loaded
-from ..data.cifar import CIFAR10, CIFAR100, look_for
+from ..data.cifar import CIFAR10, CIFAR100, find_cifar
 from ..data.download import Progress
 from ..noise import LabelInfo
 from ..training import Job, Recipe, Source, load
@@ -39,7 +39,7 @@ class Data:
             source = self.source(task.recipe.data)
             if source.kind in CIFARS and source.path is not None and not download:
                 try:
-                    look_for(CIFARS[source.kind], source.path)
+                    find_cifar(CIFARS[source.kind], source.path)
                 except OSError as error:
                     missing.append(str(error))
             try:

@@ -6,7 +6,17 @@ import sys
 from importlib.util import find_spec
 from types import FrameType
 
-NEEDED = ("typer", "rich", "matplotlib", "numpy", "sklearn", "PIL", "pydantic", "safetensors")  # the extra `cli`
+NEEDED = (
+    "typer",
+    "rich",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "sklearn",
+    "PIL",
+    "pydantic",
+    "safetensors",
+)  # the extra `cli`
 
 
 def main() -> None:

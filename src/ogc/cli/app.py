@@ -15,7 +15,19 @@ from . import audit, bench, compare, demo, export, figures, noise, predict, tabl
 from .errors import USAGE, fail
 
 LIBRARIES = (
-    *("torch", "triton", "numpy", "scikit-learn", "pydantic", "safetensors", "pillow", "matplotlib", "typer", "rich"),
+    *(
+        "torch",
+        "triton",
+        "numpy",
+        "pandas",
+        "scikit-learn",
+        "pydantic",
+        "safetensors",
+        "pillow",
+        "matplotlib",
+        "typer",
+        "rich",
+    ),
     *("pyarrow", "tensorboard", "ray", "lightning", "transformers", "accelerate", "timm", "skorch"),
 )
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from .arrays import arrays
-from .cifar import cifar10, cifar100
+from .arrays import read_arrays
+from .cifar import load_cifar10, load_cifar100
 from .dataset import Dataset, Loaded
 from .digits import load_digits
-from .folder import folder
-from .table import table
-from .webvision import webvision
+from .folder import read_folder
+from .table import read_table
+from .webvision import load_webvision
 
 __all__ = [
     "Dataset",
     "Loaded",
-    "arrays",
-    "cifar10",
-    "cifar100",
-    "folder",
+    "load_cifar10",
+    "load_cifar100",
     "load_digits",
-    "table",
-    "webvision",
+    "load_webvision",
+    "read_arrays",
+    "read_folder",
+    "read_table",
 ]

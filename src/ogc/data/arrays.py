@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from .._extras import extra
 from .._require import few
-from .dataset import Dataset, Loaded, class_indices, warn_of_same_rows
-from .split import stratified_split
+from .dataset import Dataset, Loaded, index_labels
+from .split import stratified_split, warn_of_same_rows
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-FEATURES = ("X", "features", "embeddings")
-LABELS = ("y", "labels")
-TRUE_LABELS = ("true", "true_labels", "y_true")
+FEATURE_NAMES = ("X", "features", "embeddings")
+LABEL_NAMES = ("y", "labels")
+TRUE_LABEL_NAMES = ("true", "true_labels", "y_true")
 UNNAMED = ""  # the array of a .npy file
 
+Array = NDArray[Any]
 
-def arrays(
+
+def read_arrays(
     features: str | Path,
     labels: str | Path | None = None,
     *,
-    true: str | Path | None = None,
     features_name: str | None = None,
     labels_name: str | None = None,
     true_name: str | None = None,
@@ -45,98 +44,39 @@ def arrays(
     :param test: an ``.npz`` file with the same names, to evaluate on. Its true labels are optional, too.
     """
     path = Path(features)
-    found, inputs, rows = _features(path, features_name)
-    if labels is None and UNNAMED in found:
-        raise ValueError(f"`{path}` holds only features. Pass the file of labels too.")
     file = path if labels is None else Path(labels)
-    raw = _labels(found if labels is None else _load(file), LABELS, labels_name, file, rows, len(inputs))
-    class_names = tuple(str(value) for value in sorted(set(raw)))
-    given, truth = class_indices(list(map(str, raw)), class_names, "the labels"), None
-    if true is not None or true_name is not None or found.keys() & {*TRUE_LABELS}:
-        file = path if true is None else Path(true)
-        known = _labels(found if true is None else _load(file), TRUE_LABELS, true_name, file, rows, len(inputs))
-        truth = class_indices(list(map(str, known)), class_names, "the true labels", range(len(known)))
-    whole = Dataset(inputs, given, class_names, [str(i) for i in range(len(inputs))], truth)
-    keep, held_out = stratified_split(given, class_names, val=val, seed=seed)
+    names = features_name, labels_name, true_name
+    inputs, given, true = _read(path, file, *names, required=true_name is not None)
+    class_names = tuple(map(str, sorted(set(given))))
+    whole = _dataset(inputs, given, true, class_names, path)
+    keep, held_out = stratified_split(whole.given, class_names, val=val, seed=seed)
     sets = {"val": whole.subset(held_out)} if val else {}
     if test is not None:
-        sets["test"] = _test_set(Path(test), whole, features_name, labels_name, true_name)
-        warn_of_same_rows(cast(Tensor, sets["test"].inputs), Path(test), inputs, path)
+        file = Path(test)
+        if file.suffix.lower() != ".npz":
+            raise ValueError(f"`{file}` should be an .npz file with features and labels.")
+        others, given, true = _read(file, file, *names, required=False)
+        shape, wanted = tuple(others.shape[1:]), tuple(inputs.shape[1:])
+        if shape != wanted:
+            raise ValueError(f"Each sample in `{file}` should have the shape {wanted}, as in training. Found {shape}.")
+        sets["test"] = _dataset(others, given, true, class_names, file)
+        warn_of_same_rows(sets["test"], file, [whole], path)
     return whole.subset(keep), sets
 
 
-def _test_set(
-    path: Path, training: Dataset, features_name: str | None, labels_name: str | None, true_name: str | None
-) -> Dataset:
-    if path.suffix.lower() != ".npz":
-        raise ValueError(f"`{path}` should be an .npz file with features and labels.")
-    found, inputs, rows = _features(path, features_name)
-    shape, expected = tuple(inputs.shape[1:]), tuple(cast(Tensor, training.inputs).shape[1:])
-    if shape != expected:
-        raise ValueError(f"Each sample in `{path}` should have the shape {expected}, as in training. Found {shape}.")
-
-    def indices(usual: Sequence[str], asked: str | None) -> Tensor:
-        labels = _labels(found, usual, asked, path, rows, len(inputs))
-        return class_indices(list(map(str, labels)), training.class_names, f"`{path}`")
-
-    known = found.keys() & {*(TRUE_LABELS if true_name is None else [true_name])}
-    ids = [str(i) for i in range(len(inputs))]
-    true = indices(TRUE_LABELS, true_name) if known else None
-    return Dataset(inputs, indices(LABELS, labels_name), training.class_names, ids, true)
-
-
-def _features(path: Path, asked: str | None) -> tuple[dict[str, NDArray[Any]], Tensor, str]:
-    """Read a file. Return its arrays, the features, and what to call these in messages."""
-    found = _load(path)
-    rows, values = _pick(found, FEATURES, asked, path)
-    inputs = to_inputs(values, path)
-    if not len(inputs):
-        raise ValueError(f"{rows} has no rows.")
-    return found, inputs, rows
-
-
-def _load(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays by name. The array of a .npy file has the name ``UNNAMED``."""
-    with extra("cli", "Arrays need NumPy", "numpy"):
-        import numpy as np
-    if not path.is_file():
-        raise FileNotFoundError(f"The file `{path}` is {'a folder' if path.is_dir() else 'missing'}.")
-    try:
-        with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            if isinstance(found, np.lib.npyio.NpzFile):
-                return {name: found[name] for name in found.files}
-            return {UNNAMED: np.asarray(found)}
-    except Exception as error:  # a damaged file fails in many ways: BadZipFile, TokenError, MemoryError, ...
-        raise ValueError(f"`{path}` is not a .npy or .npz file of plain arrays, or is truncated.") from error
-
-
-def _pick(
-    found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | None, path: Path
-) -> tuple[str, NDArray[Any]]:
-    """Return an array, and what to call it in messages."""
-    for name in (UNNAMED, *usual) if asked is None else (UNNAMED, asked):
-        if name in found:
-            return f"`{name}` in `{path}`" if name else f"`{path}`", found[name]
-    wanted = few(usual) if asked is None else f"`{asked}`"
-    raise ValueError(f"`{path}` should have an array named {wanted}. Found {few(sorted(found))}.")
-
-
-def single(path: Path, asked: str | None, usual: Sequence[str]) -> NDArray[Any]:
+def read_array(path: Path, asked: str | None, usual: Sequence[str]) -> Array:
     """Read one array of a file: the one named ``asked``, or by default the first of the ``usual`` names."""
     return _pick(_load(path), usual, asked, path)[1]
 
 
-def to_inputs(values: NDArray[Any], path: object) -> Tensor:
+def to_inputs(values: Array, path: object) -> Tensor:
     """Turn an array into features, (N, F) float32, or images, (N, 3, height, width) uint8."""
     if values.ndim == 4 and values.dtype == "uint8" and 3 in (values.shape[1], values.shape[3]):
         images = torch.from_numpy(values)
         return images if values.shape[1] == 3 else images.permute(0, 3, 1, 2).contiguous()
     if values.ndim != 2 or values.dtype.kind not in "fiub":
-        raise ValueError(
-            f"The features in `{path}` should be numbers, (N, F), or uint8 images, (N, 3, height, width). "
-            f"Found {values.dtype}, {values.shape}."
-        )
+        rule = "numbers, (N, F), or uint8 images, (N, 3, height, width)"
+        raise ValueError(f"The features in `{path}` should be {rule}. Found {values.dtype}, {values.shape}.")
     features = torch.from_numpy(values.astype("float32"))
     finite = features.isfinite().all(dim=1)
     if not bool(finite.all()):
@@ -144,14 +84,63 @@ def to_inputs(values: NDArray[Any], path: object) -> Tensor:
     return features
 
 
-def _labels(
-    found: dict[str, NDArray[Any]], usual: Sequence[str], asked: str | None, path: Path, rows: str, count: int
-) -> list[Any]:
-    """Read one label per row of the features, which messages call ``rows``."""
-    column, labels = _pick(found, usual, asked, path)
-    if labels.ndim != 1 or labels.dtype.kind not in "iubU":
-        raise ValueError(f"{column} should have integers or text, (N,). Found {labels.dtype}, {labels.shape}.")
-    if len(labels) != count:
-        kind = "true label" if usual is TRUE_LABELS else "label"
-        raise ValueError(f"Each row should have a {kind}. {rows} has {count} rows, and {column} has {len(labels)}.")
+def _read(
+    path: Path,
+    file: Path,
+    features_name: str | None,
+    labels_name: str | None,
+    true_name: str | None,
+    *,
+    required: bool,
+) -> tuple[Tensor, list[Any], list[Any] | None]:
+    """Return features, labels (from their own ``file``, perhaps), and true labels if there are any or ``required``."""
+    arrays = _load(path)
+    where, values = _pick(arrays, FEATURE_NAMES, features_name, path)
+    inputs = to_inputs(values, path)
+    if not len(inputs):
+        raise ValueError(f"{where} has no rows.")
+    if UNNAMED in arrays and file == path:
+        raise ValueError(f"`{path}` holds only features. Pass the file of labels too.")
+    given = _labels(arrays if file == path else _load(file), LABEL_NAMES, labels_name, file, len(inputs))
+    known = required or arrays.keys() & {*(TRUE_LABEL_NAMES if true_name is None else [true_name])}
+    return inputs, given, _labels(arrays, TRUE_LABEL_NAMES, true_name, path, len(inputs)) if known else None
+
+
+def _load(path: Path) -> Mapping[str, Array]:
+    """Read the arrays by name. The array of a .npy file has the name ``UNNAMED``."""
+    if not path.is_file():
+        raise FileNotFoundError(f"The file `{path}` is {'a folder' if path.is_dir() else 'missing'}.")
+    try:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            if isinstance(content, np.lib.npyio.NpzFile):
+                return {name: content[name] for name in content.files}
+            return {UNNAMED: np.asarray(content)}
+    except Exception as error:  # a damaged file fails in many ways: BadZipFile, TokenError, MemoryError, ...
+        raise ValueError(f"`{path}` is not a .npy or .npz file of plain arrays, or is truncated.") from error
+
+
+def _pick(arrays: Mapping[str, Array], usual: Sequence[str], asked: str | None, path: Path) -> tuple[str, Array]:
+    """Return an array, and what to call it in messages."""
+    for name in (UNNAMED, *usual) if asked is None else (UNNAMED, asked):
+        if name in arrays:
+            return f"`{name}` in `{path}`" if name else f"`{path}`", arrays[name]
+    wanted = few(usual if asked is None else [asked])
+    raise ValueError(f"`{path}` should have an array named {wanted}. Found {few(sorted(arrays))}.")
+
+
+def _labels(arrays: Mapping[str, Array], usual: Sequence[str], asked: str | None, path: Path, count: int) -> list[Any]:
+    where, labels = _pick(arrays, usual, asked, path)
+    if labels.shape != (count,) or labels.dtype.kind not in "iubU":
+        rule = f"integers or text, one for each of {count} samples"
+        raise ValueError(f"{where} should have {rule}. Found {labels.dtype}, {labels.shape}.")
     return list(labels.tolist())
+
+
+def _dataset(
+    inputs: Tensor, given: Sequence[Any], true: Sequence[Any] | None, class_names: tuple[str, ...], path: Path
+) -> Dataset:
+    rows = range(len(inputs))
+    labels = index_labels(map(str, given), class_names, f"the labels in `{path}`", rows)
+    truth = None if true is None else index_labels(map(str, true), class_names, f"the true labels in `{path}`", rows)
+    return Dataset(inputs, labels, class_names, [str(i) for i in rows], truth)

@@ -57,8 +57,8 @@ def _standardise(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[f
 class CifarDraws(NamedTuple):
     """Random numbers of ``Cifar``, one per image: (n,) each."""
 
-    top: Tensor  # int64 in [0, 2 PADDING], the crop's first row in the padded image
-    left: Tensor  # int64 in [0, 2 PADDING]
+    top: Tensor  # int64 in [0, 2 PADDING], the crop's first row in the padded image, as is its first column
+    left: Tensor
     flip: Tensor  # bool
     angle: Tensor  # float32, degrees counter-clockwise
 
@@ -66,9 +66,9 @@ class CifarDraws(NamedTuple):
 class Cifar(nn.Module):
     """Crop from the zero-padded image, flip, rotate (nearest, zero fill), normalise, in the order of the released code.
 
-    The training set stays on the device as uint8. Crop, flip and rotation are one integer gather: each output pixel is
-    traced back through all three. The result equals Pillow's pixel for pixel. Pixels that the rotation takes from
-    outside the crop are zero, even where the image continues. The batch is channels-last in memory.
+    Crop, flip and rotation are one integer gather: each output pixel is traced back through all three. The result
+    equals Pillow's pixel for pixel. Pixels that the rotation takes from outside the crop are zero, even where the image
+    continues. The batch is channels-last in memory.
 
     :param images: the training set, (N, C, H, W) uint8, on the target device.
     """
@@ -180,26 +180,20 @@ class Large(nn.Module):
         box_height, box_width = (area / ratio).sqrt(), (area * ratio).sqrt()
         first = ((box_height <= 1) & (box_width <= 1)).int().argmax(0, keepdim=True)
         box_height, box_width = (side.gather(0, first)[0].clamp(max=1) for side in (box_height, box_width))
-        return LargeDraws(
-            top=uniform(0, 1) * (1 - box_height),
-            left=uniform(0, 1) * (1 - box_width),
-            height=box_height,
-            width=box_width,
-            flip=uniform(0, 1) < 0.5,
-            brightness=uniform(1 - JITTER, 1 + JITTER),
-            contrast=uniform(1 - JITTER, 1 + JITTER),
-            saturation=uniform(1 - JITTER, 1 + JITTER),
-            hue=uniform(-HUE, HUE),
-        )
+        top, left = uniform(0, 1) * (1 - box_height), uniform(0, 1) * (1 - box_width)
+        flip = uniform(0, 1) < 0.5
+        brightness, contrast, saturation = (uniform(1 - JITTER, 1 + JITTER) for _ in range(3))
+        hue = uniform(-HUE, HUE)
+        return LargeDraws(top, left, box_height, box_width, flip, brightness, contrast, saturation, hue)
 
     def forward(self, images: Tensor, draws: LargeDraws) -> Tensor:
         """Augment and normalise: (n, 3, H, W) uint8 -> (n, 3, size, size)."""
         require(images.dtype == torch.uint8, "images", "uint8", images.dtype)
         require(images.ndim == 4 and images.shape[1] == 3, "images", "of shape (n, 3, H, W)", tuple(images.shape))
         x = resized_crop(images / 255, draws, self.size)
-        x = adjust_brightness(x, draws.brightness)
-        x = adjust_contrast(x, draws.contrast)
-        x = adjust_saturation(x, draws.saturation)
+        x = _blend(x, torch.zeros_like(x[:, :1]), draws.brightness)  # with black
+        x = _blend(x, _grey(x).mean((2, 3), keepdim=True), draws.contrast)
+        x = _blend(x, _grey(x), draws.saturation)
         x = adjust_hue(x, draws.hue)
         return _standardise(x, self.mean, self.std)
 
@@ -214,23 +208,8 @@ def resized_crop(images: Tensor, draws: LargeDraws, size: int) -> Tensor:
     return F.grid_sample(images, 2 * grid - 1, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with black: (n, 3, H, W) in [0, 1], (n,) -> (n, 3, H, W) in [0, 1]. The next three have the same shapes."""
-    return _blend(images, torch.zeros_like(images[:, :1]), factor)
-
-
-def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the mean grey of the image."""
-    return _blend(images, _grey(images).mean((2, 3), keepdim=True), factor)
-
-
-def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the grey of each pixel."""
-    return _blend(images, _grey(images), factor)
-
-
 def adjust_hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Rotate the hue by ``shift`` turns. HSV value and saturation stay the same."""
+    """Rotate the hue by ``shift`` turns: (n, 3, H, W) in [0, 1], (n,) -> (n, 3, H, W). Value and saturation stay."""
     red, green, blue = images.unbind(1)
     value = images.amax(1)
     chroma = value - images.amin(1)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from .._require import counted, few, printable, require
+from .._warn import warn
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from .columns import Encoder
-
-MOST_SPELLINGS = 3  # classes that a warning names
+    from .encoder import Encoder
 
 
 class Inputs(Protocol):
@@ -46,24 +44,22 @@ class Dataset:
     encoder: Encoder | None = None  # of the training set of a table, to encode new rows in the same way
 
     def __post_init__(self) -> None:
+        size = len(self.inputs)
         for name, labels in (("given", self.given), ("true", self.true)):
-            if labels is None:
-                continue
-            require(labels.shape == (len(self.inputs),), name, f"of shape ({len(self.inputs)},)", tuple(labels.shape))
-            require(labels.dtype == torch.int64, name, "a torch tensor of int64", labels.dtype)
-            outside = labels[(labels < 0) | (labels >= len(self.class_names))]
-            require(len(outside) == 0, name, f"in [0, {len(self.class_names)})", sorted(set(outside.tolist()))[:5])
-        require(len(self.ids) == len(self.inputs), "len(ids)", f"{len(self.inputs)}", len(self.ids))
+            if labels is not None:
+                require(labels.shape == (size,), name, f"of shape ({size},)", tuple(labels.shape))
+                require(labels.dtype == torch.int64, name, "a torch tensor of int64", labels.dtype)
+                outside = sorted({*labels[(labels < 0) | (labels >= self.num_classes)].tolist()})
+                require(not outside, name, f"in [0, {self.num_classes})", outside[:5])
+        require(len(self.ids) == size, "len(ids)", f"{size}", len(self.ids))
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        shape = getattr(self.inputs, "shape", None)
-        inputs = type(self.inputs).__name__ if shape is None else tuple(shape)
+        inputs = f"inputs {tuple(getattr(self.inputs, 'shape', ()))}"
         known = "unknown" if self.true is None else "known"
-        samples = counted(len(self), "sample")
-        return f"Dataset({samples}, {self.num_classes:,} classes, inputs {inputs}, true labels {known})"
+        return f"Dataset({counted(len(self), 'sample')}, {self.num_classes:,} classes, {inputs}, true labels {known})"
 
     @property
     def num_classes(self) -> int:
@@ -80,66 +76,36 @@ class Dataset:
         return replace(self, inputs=self.inputs[index], given=self.given[index], ids=ids, true=true)
 
     def with_given(self, given: ArrayLike) -> Dataset:
-        """Return the same samples with other given labels. The old ones become the true labels, if those are unknown.
+        """Return the same samples with other given labels, such as an array from ``ogc.noise``.
 
-        ``given`` may be an array from ``ogc.noise``.
+        The old ones become the true labels, if those are unknown.
         """
         true = self.given.clone() if self.true is None else self.true
         return replace(self, given=torch.as_tensor(given, dtype=torch.int64), true=true)
 
 
-def warn_of_spellings(class_names: Sequence[str], where: str, remedy: str) -> None:
-    """Warn if classes differ only in case. They may be one class, but they are not merged.
-
-    :param where: location of the classes.
-    :param remedy: what to do if they are the same class.
-    """
-    spellings: dict[str, list[str]] = {}
-    for name in class_names:
-        spellings.setdefault(name.casefold(), []).append(f"`{printable(name)}`")
-    groups = [" and ".join(group) for group in spellings.values() if len(group) > 1]
-    if groups:
-        more = f" (and {len(groups) - MOST_SPELLINGS} more)" if len(groups) > MOST_SPELLINGS else ""
-        warnings.warn(
-            f"The classes {', '.join(groups[:MOST_SPELLINGS])}{more} {where} differ only in case. If they are the same "
-            f"class, {remedy}.",
-            stacklevel=3,
-        )
+Loaded = tuple[Dataset, dict[str, Dataset]]
+"""Return type of every loader: the training set, and the evaluation sets by name (``test`` or ``val``)."""
 
 
-def warn_of_same_rows(part: Tensor, file: Path, rows: Tensor, path: Path) -> None:
-    """Warn if most rows of a held-out file, (n, F), are also rows of the training file, (N, F), or if it is that file.
-
-    If more than a tenth of the training rows repeat another one, independent rows may well be the same.
-    """
-    if file.samefile(path):
-        warnings.warn(f"`{file}` is also the training file, so the accuracy on it is too high.", stacklevel=3)
-        return
-    known = {hash(row.tobytes()) for row in rows.numpy()}  # hashes, because the rows may take most of the memory
-    same = sum(hash(row.tobytes()) in known for row in part.numpy())
-    if 2 * same > len(part) and len(known) >= 0.9 * len(rows):
-        warnings.warn(
-            f"{same:,} of {len(part):,} rows of `{file}` have the same features as a row of `{path}`. "
-            "If they are the same samples, the accuracy on them is too high.",
-            stacklevel=3,
-        )
-
-
-def class_indices(
-    labels: Sequence[str | None], class_names: Sequence[str], where: str, rows: Sequence[int] | None = None
-) -> Tensor:
+def index_labels(labels: Iterable[Any], class_names: Sequence[str], where: str, rows: Any = None) -> Tensor:
     """Return the index of each label among the classes, (N,) int64.
 
     :param where: location of the labels, for error messages.
     :param rows: row numbers, for error messages. By default 1 to N.
     """
-    index = {name: i for i, name in enumerate(class_names)}
-    for number, label in zip(rows or range(1, len(labels) + 1), labels, strict=True):
-        if label not in index:
-            known = few(class_names, 20)
-            raise ValueError(f"The label `{label or ''}` in row {number} of {where} is not one of the classes {known}.")
-    return torch.tensor([index[label] for label in labels if label is not None], dtype=torch.int64)
+    index, texts = {name: i for i, name in enumerate(class_names)}, list(labels)
+    indices = [index.get(text, -1) for text in texts]
+    if -1 in indices:
+        first = indices.index(-1)
+        label = f"label `{texts[first] or ''}` in row {first + 1 if rows is None else rows[first]}"
+        raise ValueError(f"The {label} of {where} is not one of the classes {few(class_names, 20)}.")
+    return torch.tensor(indices, dtype=torch.int64)
 
 
-Loaded = tuple[Dataset, dict[str, Dataset]]
-"""Return type of every loader: the training set, and the evaluation sets by name (``test`` or ``val``)."""
+def warn_of_spellings(class_names: Sequence[str], where: str, remedy: str) -> None:
+    """Warn if classes differ only in case. They may be one class, but they are not merged."""
+    count = Counter(name.casefold() for name in class_names)
+    if alike := sorted((name for name in class_names if count[name.casefold()] > 1), key=str.casefold):
+        names = few([printable(name) for name in alike])
+        warn(f"The classes {names} {where} differ only in case. If they are the same class, {remedy}.")

@@ -8,14 +8,12 @@ from __future__ import annotations
 import gzip
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .dataset import Dataset, Loaded
-
-if TYPE_CHECKING:
-    import numpy as np
 
 TEST_IMAGES = 360
 BRIGHTEST = 16
@@ -27,8 +25,6 @@ def load_digits() -> Loaded:
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise ImportError('The digits need scikit-learn, which is missing: pip install "torch-ogc[cli]"')
-    import numpy as np
-
     with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
         rows = np.loadtxt(file, delimiter=",", dtype=np.int64)
     inputs, labels = torch.tensor(rows[:, :-1], dtype=torch.float32) / BRIGHTEST, torch.tensor(rows[:, -1])
@@ -37,10 +33,8 @@ def load_digits() -> Loaded:
     return train, {"test": test}
 
 
-def _split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _split(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split as scikit-learn's ``train_test_split(test_size=0.2, stratify=labels, random_state=0)`` does."""
-    import numpy as np
-
     draw = np.random.RandomState(0)
     counts = np.bincount(labels)
     exact = counts / len(labels) * (len(labels) - TEST_IMAGES)

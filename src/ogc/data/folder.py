@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 
 from .._require import few, require
-from .dataset import Dataset, Loaded, class_indices, warn_of_spellings
-from .images import SUFFIXES, ImageFiles, report_unreadable
+from .dataset import Dataset, Loaded, index_labels, warn_of_spellings
+from .images import IMAGE_SUFFIXES, ImageFiles, report_unreadable
 from .split import stratified_split
 
-Sample = tuple[str, str]  # the path from the root, and the class
+ImagePath = tuple[str, str]  # the path from the root, and the class
 
 
-def folder(
+def read_folder(
     root: str | Path,
     *,
     size: int = 32,
@@ -37,48 +37,47 @@ def folder(
         ``test``.
     :param test: another folder with the same classes.
     """
-    root = Path(root)
+    root, other = Path(root), None if test is None else Path(test)
     if not root.is_dir():
         raise FileNotFoundError(f"The folder `{root}` is missing.")
     train_folder = training_folder(root)
-    class_names, samples = _samples(root, train_folder)
+    parts = {"train": _images_of(root, train_folder)}
+    class_names = tuple(path.name for path in class_folders(train_folder))
     if len(class_names) < 2:
-        raise ValueError(
-            f"`{train_folder}` should have one sub-folder of images for each class. Found only `{class_names[0]}`."
-        )
+        found = f"Found only `{class_names[0]}`."
+        raise ValueError(f"`{train_folder}` should have one sub-folder of images for each class. {found}")
     warn_of_spellings(class_names, f"in `{train_folder}`", "move all their images into one folder")
-    parts = {"train": samples}
     for name in ("val", "test"):
         if train_folder != root and (root / name).is_dir():
-            parts[name] = _of_classes(class_names, root, root / name, train_folder)
-    if test is not None:
-        test = Path(test)
-        require("test" not in parts, "test", f"omitted, because `{root}` has a folder named test", str(test))
-        require(test.is_dir(), "test", "a folder with one sub-folder of images for each class", str(test))
-        apart = not inside(train_folder, test) and not inside(test, train_folder)
-        require(apart, "test", f"outside of the training images in `{train_folder}`", str(test))
-        checked = _readable(test, {"test": _of_classes(class_names, test, test, train_folder)}, skip_bad)["test"]
+            parts[name] = _images_of(root, root / name, train_folder)
+    tests: list[ImagePath] = []
+    if other is not None:
+        require("test" not in parts, "test", f"omitted, because `{root}` has a folder named test", str(other))
+        require(other.is_dir(), "test", "a folder with one sub-folder of images for each class", str(other))
+        apart = not inside(train_folder, other) and not inside(other, train_folder)
+        require(apart, "test", f"outside of the training images in `{train_folder}`", str(other))
+        tests = _readable(other, {"test": _images_of(other, other, train_folder)}, skip_bad)["test"]
     parts = _readable(root, parts, skip_bad)
-    samples = parts["train"]
-    if empty := sorted(set(class_names) - {label for _, label in samples}):
+    if empty := sorted(set(class_names) - {label for _, label in parts["train"]}):
         raise ValueError(f"`{root}` has no training images of {few(empty)}.")
-    if len(parts) == 1 and val:
-        labels = class_indices([label for _, label in samples], class_names, f"`{root}`")
-        keep, held_out = stratified_split(labels, class_names, val=val, seed=seed)
-        parts = {"train": [samples[i] for i in keep.tolist()], "val": [samples[i] for i in held_out.tolist()]}
+    truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
 
-    def dataset(root: Path, part: Sequence[Sample], truth: Mapping[str, int] | None) -> Dataset:
+    def dataset(root: Path, part: Sequence[ImagePath], truth: Mapping[str, int] | None) -> Dataset:
         paths = [path for path, _ in part]
         if truth is not None and (missing := [path for path in paths if path not in truth]):
             raise ValueError(f"The true labels have no row for {few(missing)}.")
         true = None if truth is None else torch.tensor([truth[path] for path in paths], dtype=torch.int64)
-        given = class_indices([label for _, label in part], class_names, f"`{root}`")
+        given = index_labels((label for _, label in part), class_names, f"`{root}`")
         return Dataset(ImageFiles([root / path for path in paths], size), given, class_names, paths, true)
 
-    truth = None if true_labels is None else _true_labels(Path(true_labels), class_names)
+    if len(parts) == 1 and val:
+        images = parts["train"]
+        labels = index_labels((label for _, label in images), class_names, f"`{root}`")
+        indices = zip(("train", "val"), stratified_split(labels, class_names, val=val, seed=seed), strict=True)
+        parts = {name: [images[i] for i in index.tolist()] for name, index in indices}
     sets = {name: dataset(root, part, truth) for name, part in parts.items()}
-    if test is not None:
-        sets["test"] = dataset(Path(test), checked, None)
+    if other is not None:
+        sets["test"] = dataset(other, tests, None)
     return sets.pop("train"), sets
 
 
@@ -98,53 +97,42 @@ def class_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _samples(root: Path, folder: Path) -> tuple[tuple[str, ...], list[Sample]]:
-    """Return the classes in a folder and their images, both sorted."""
-    classes = class_folders(folder)
-    if outside := [path for path in classes if not inside(root, path)]:
-        raise ValueError(
-            f"The folder `{outside[0]}` is a link that points outside of `{root}`. Replace it with a folder."
-        )
-    samples = [(path.relative_to(root).as_posix(), label.name) for label in classes for path in images_in(label)]
-    if not samples:
-        flat = any(path.parent == folder for path in images_in(folder))
-        found = "the images directly in it. Move each into the sub-folder of its class" if flat else "no image in any"
-        raise ValueError(f"`{folder}` should have one sub-folder of images for each class. Found {found}.")
-    return tuple(path.name for path in classes), samples
-
-
-def _of_classes(class_names: Sequence[str], root: Path, folder: Path, train_folder: Path) -> list[Sample]:
-    """Return the images of an evaluation set. Raises ``ValueError`` if it has a class that the training set lacks."""
-    samples = _samples(root, folder)[1]
-    if unknown := [label for _, label in samples if label not in class_names]:
-        raise ValueError(f"The class `{unknown[0]}` of `{folder}` has no folder in `{train_folder}`.")
-    return samples
-
-
 def images_in(folder: Path) -> Iterator[Path]:
     """Yield the image files in a folder and its sub-folders, in order."""
     for parent, folders, files in os.walk(folder):  # does not follow links to folders
         folders.sort()
         for name in sorted(files):
-            if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
+            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith("."):
                 yield Path(parent, name)
 
 
-def _readable(root: Path, parts: Mapping[str, list[Sample]], skip_bad: bool) -> dict[str, list[Sample]]:
+def _images_of(root: Path, folder: Path, train_folder: Path | None = None) -> list[ImagePath]:
+    """Return the images of the classes in a folder, sorted. If ``train_folder`` is given, it has the same classes."""
+    classes = class_folders(folder)
+    if outside := [path for path in classes if not inside(root, path)]:
+        raise ValueError(
+            f"The folder `{outside[0]}` is a link that points outside of `{root}`. Replace it with a folder."
+        )
+    images = [(path.relative_to(root).as_posix(), label.name) for label in classes for path in images_in(label)]
+    if not images:
+        flat = any(path.parent == folder for path in images_in(folder))
+        found = "the images directly in it. Move each into the sub-folder of its class" if flat else "no image in any"
+        raise ValueError(f"`{folder}` should have one sub-folder of images for each class. Found {found}.")
+    known = {path.name for path in class_folders(train_folder or folder)}
+    if unknown := [label for _, label in images if label not in known]:
+        raise ValueError(f"The class `{unknown[0]}` of `{folder}` has no folder in `{train_folder}`.")
+    return images
+
+
+def _readable(root: Path, parts: Mapping[str, list[ImagePath]], skip_bad: bool) -> dict[str, list[ImagePath]]:
     """Decode all images, and leave out those that cannot be read. Unless ``skip_bad``, they raise ``ValueError``."""
     paths = [path for part in parts.values() for path, _ in part]
-    bad = _unreadable(root, paths)
-    report_unreadable(bad, len(paths), skip_bad=skip_bad, stacklevel=3)
-    skipped = set(bad)
-    return {name: [sample for sample in part if sample[0] not in skipped] for name, part in parts.items()}
-
-
-def _unreadable(root: Path, paths: Sequence[str]) -> list[str]:
-    """Return the paths that point outside of the root or are not readable images."""
-    within = [path for path in paths if not (root / path).is_symlink() or inside(root, root / path)]
-    broken = set(ImageFiles([root / path for path in within], 1).check())
-    readable = {path for path in within if str(root / path) not in broken}
-    return [path for path in paths if path not in readable]
+    outside = {path for path in paths if (root / path).is_symlink() and not inside(root, root / path)}
+    reasons = ImageFiles([root / path for path in paths if path not in outside], 1).unreadable()
+    reasons |= {str(root / path): "it is a link that points outside of the folder" for path in outside}
+    bad = {path: reasons[str(root / path)] for path in paths if str(root / path) in reasons}
+    report_unreadable(bad, len(paths), skip_bad=skip_bad)
+    return {name: [image for image in part if image[0] not in bad] for name, part in parts.items()}
 
 
 def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:
@@ -154,5 +142,5 @@ def _true_labels(path: Path, class_names: Sequence[str]) -> dict[str, int]:
         if not {"path", "label"} <= set(reader.fieldnames or ()):
             raise ValueError(f"`{path}` should have the columns path and label. Found {reader.fieldnames}.")
         rows = list(reader)
-    labels = class_indices([row["label"] for row in rows], class_names, f"`{path}`").tolist()
+    labels = index_labels((row["label"] for row in rows), class_names, f"`{path}`").tolist()
     return dict(zip((row["path"] for row in rows), labels, strict=True))

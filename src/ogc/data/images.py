@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +13,15 @@ from torch import Tensor
 
 from .._extras import extra
 from .._require import counted, few, require
+from .._warn import warn
 
 if TYPE_CHECKING:
     from PIL import Image
 
-SUFFIXES = frozenset(
+IMAGE_SUFFIXES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 )
+TOO_LARGE = "more pixels than Pillow allows: shrink it, or raise PIL.Image.MAX_IMAGE_PIXELS in Python"
 
 
 class ImageFiles:
@@ -57,18 +58,19 @@ class ImageFiles:
         """Decode all images, for a data set that fits in memory: -> (N, 3, size, size)."""
         return self[torch.arange(len(self))]
 
-    def check(self) -> list[str]:
-        """Decode every file, and return the names of those that cannot be read."""
-        with ThreadPoolExecutor(self.workers) as pool:
-            readable = pool.map(self._readable, self.paths)
-            return [str(path) for path, good in zip(self.paths, readable, strict=True) if not good]
+    def unreadable(self) -> dict[str, str]:
+        """Decode every file, and return why some cannot be read, by path."""
 
-    def _readable(self, path: Path) -> bool:
-        try:
-            self._decode(path)
-        except ValueError:
-            return False
-        return True
+        def reason(path: Path) -> str:
+            try:
+                self._decode(path)
+            except ValueError as error:
+                return str(error.__cause__ or error)
+            return ""
+
+        with ThreadPoolExecutor(self.workers) as pool:
+            reasons = zip(self.paths, pool.map(reason, self.paths), strict=True)
+            return {str(path): text for path, text in reasons if text}
 
     def _decode(self, path: Path) -> Tensor:
         """Decode one file: -> (3, size, size)."""
@@ -79,21 +81,25 @@ class ImageFiles:
                 ImageOps.exif_transpose(image, in_place=True)
                 square = ImageOps.fit(_rgb(image), (self.size, self.size), Image.Resampling.BILINEAR)
         except Exception as error:  # a broken image raises nearly anything: OSError, SyntaxError, struct.error, ...
-            raise ValueError(f"The image `{path}` cannot be read: {error}.") from error
+            large = isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning)
+            reason = ValueError(TOO_LARGE) if large else error
+            raise ValueError(f"The image `{path}` cannot be read: {reason}.") from reason
         pixels = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
         return pixels.view(self.size, self.size, 3).permute(2, 0, 1)
 
 
-def report_unreadable(bad: Sequence[str], total: int, *, skip_bad: bool, stacklevel: int) -> None:
-    """Raise ``ValueError`` for images that cannot be read, or warn if they are skipped and others are left."""
-    if bad and skip_bad and len(bad) < total:
-        warnings.warn(
-            f"Skipped {counted(len(bad), 'image')} that cannot be read: {few(bad)}.", stacklevel=stacklevel + 1
-        )
-    elif bad:
-        them = "it" if len(bad) == 1 else "them"
+def report_unreadable(reasons: Mapping[str, str], total: int, *, skip_bad: bool) -> None:
+    """Raise ``ValueError`` for images that cannot be read, by path, or warn if they are skipped and others are left."""
+    large = [path for path, reason in reasons.items() if reason == TOO_LARGE]
+    hint = f" `{large[0]}` has {TOO_LARGE}." if large else ""
+    if reasons and skip_bad and len(reasons) < total:
+        warn(f"Skipped {counted(len(reasons), 'image')} that cannot be read: {few(list(reasons))}.{hint}")
+    elif reasons:
+        them = "it" if len(reasons) == 1 else "them"
         fix = "" if skip_bad else f" Remove {them}, or skip {them} with --skip-bad (skip_bad=True in Python)."
-        raise ValueError(f"{len(bad)} of {counted(total, 'image')} cannot be read: {few(bad)}.{fix}")
+        raise ValueError(
+            f"{len(reasons)} of {counted(total, 'image')} cannot be read: {few(list(reasons))}.{hint}{fix}"
+        )
 
 
 def _rgb(image: Image.Image) -> Image.Image:

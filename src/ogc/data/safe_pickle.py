@@ -10,19 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_ARRAYS = (("numpy", "ndarray"), ("numpy.core.multiarray", "_reconstruct"))
+
 
 class _Refused(pickle.UnpicklingError):
-    """The pickle contains something that the official files do not."""
+    """Raised for something that the official files do not contain."""
 
 
 class _Dtype:
-    """Replacement for ``numpy.dtype`` that stores its code."""
+    """Replacement for ``numpy.dtype`` that stores its code, and ignores byte order and alignment."""
 
     def __init__(self, code: object = None, *_: object) -> None:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
 
-    def __setstate__(self, state: object) -> None:
-        """Ignore byte order and alignment, which single bytes do not have."""
+    def __setstate__(self, state: object) -> None: ...
 
 
 class _Array:
@@ -30,8 +31,7 @@ class _Array:
 
     pixels: Tensor | None = None
 
-    def __init__(self, *_: object) -> None:
-        """Accept the arguments of numpy's ``_reconstruct``: a type, a shape and a code. The state repeats them."""
+    def __init__(self, *_: object) -> None: ...
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, columns_first, raw = state
@@ -42,31 +42,25 @@ class _Array:
         self.pixels = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(shape)
 
 
-_REPLACEMENTS: dict[tuple[str, str], object] = {
-    ("numpy", "dtype"): _Dtype,
-    ("numpy", "ndarray"): _Array,
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
-}
-
-
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
-        if (module, name) not in _REPLACEMENTS:
-            raise _Refused(f"the global `{module}.{name}`, which is not allowed: nothing was run")
-        return _REPLACEMENTS[module, name]
+        if (module, name) == ("numpy", "dtype"):
+            return _Dtype
+        if (module.replace("._core.", ".core."), name) in _ARRAYS:
+            return _Array
+        raise _Refused(f"the global `{module}.{name}`, which is not allowed: nothing was run")
 
 
 def read_pickle(content: bytes, name: str) -> dict[str, Any]:
     """Read a pickled dict of uint8 arrays (as tensors), lists, strings and numbers. Anything else raises an error."""
     try:
-        found = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        entries = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except _Refused as error:
         raise ValueError(f"`{name}` holds {error}.") from error
     except Exception as error:  # a broken pickle raises nearly anything: EOFError, IndexError, TypeError, ...
         raise ValueError(f"`{name}` is damaged or truncated after {len(content)} bytes: {error}.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"`{name}` should hold a dict. Found a {type(found).__name__}.")
-    names = [key.decode("utf-8") if isinstance(key, bytes) else str(key) for key in found]
-    values = [value.pixels if isinstance(value, _Array) else value for value in found.values()]
+    if not isinstance(entries, dict):
+        raise ValueError(f"`{name}` should hold a dict. Found a {type(entries).__name__}.")
+    names = [key.decode() if isinstance(key, bytes) else str(key) for key in entries]
+    values = [value.pixels if isinstance(value, _Array) else value for value in entries.values()]
     return dict(zip(names, values, strict=True))

@@ -13,12 +13,12 @@ import torch
 
 from .._require import few, require
 from .dataset import Dataset, Loaded
-from .images import SUFFIXES, ImageFiles
+from .images import IMAGE_SUFFIXES, ImageFiles
 
-Sample = tuple[str, str]  # a path from the root, and the class: its number, from 0, or its WordNet id
+Listed = tuple[str, str]  # a path from the root, and the class: its number, from 0, or its WordNet id
 
 
-def webvision(root: str | Path, *, classes: int = 50, size: int = 224, ilsvrc: str | Path | None = None) -> Loaded:
+def load_webvision(root: str | Path, *, classes: int = 50, size: int = 224, ilsvrc: str | Path | None = None) -> Loaded:
     """Load the training set, ``val`` (of WebVision), and ``ilsvrc`` if its folder is given.
 
     Under ``root``: ``info/train_filelist_google.txt`` (or ``info/queries_synsets_map.txt`` and the extracted tree),
@@ -27,30 +27,35 @@ def webvision(root: str | Path, *, classes: int = 50, size: int = 224, ilsvrc: s
     WordNet id) or ``LOC_val_solution.csv``. Missing images raise an error. Images are decoded on demand.
     """
     require(1 <= classes <= 1000, "classes", "in [1, 1000]", classes)
-    root = Path(root)
-    info = root / "info"
+    info = Path(root, "info")
     wnids, names = _synsets(info / "synsets.txt", classes)
     known = {wnid: label for label, wnid in enumerate(wnids)} | {str(label): label for label in range(1000)}
 
-    def dataset(folder: Path, samples: Iterable[Sample], clean: bool) -> Dataset:
+    def dataset(folder: Path, images: Iterable[Listed], clean: bool) -> Dataset:
         labels: dict[str, int] = {}
-        for path, label in samples:
+        for path, label in images:
             if label not in known:
                 raise ValueError(f"The class `{label}` of `{path}` in `{folder}` is not one of the 1000 classes.")
             if known[label] < classes:
                 labels[path] = known[label]
-        _check(folder, list(labels))
+        if outside := [path for path in labels if path.startswith("/") or ".." in PurePosixPath(path).parts]:
+            raise ValueError(f"A list names images outside `{folder}`: {few(outside)}.")
+        if missing := [path for path in labels if not (folder / path).is_file()]:
+            share = f"{len(missing)} of {len(labels)} images"
+            raise FileNotFoundError(f"{share} are missing in `{folder}`: {few(missing)}.")
+        if not labels:
+            raise ValueError(f"Found no images of these classes in `{folder}`.")
         given = torch.tensor(list(labels.values()), dtype=torch.int64)
         files = ImageFiles([folder / path for path in labels], size)
         return Dataset(files, given, names, list(labels), given.clone() if clean else None)
 
     listed = info / "train_filelist_google.txt"
-    train = _pairs(listed) if listed.is_file() else _tree(root, classes)
+    train = _pairs(listed) if listed.is_file() else _tree(Path(root), classes)
     val = ((f"val_images_256/{path}", label) for path, label in _pairs(info / "val_filelist.txt"))
-    sets = {"val": dataset(root, val, True)}
+    sets = {"val": dataset(Path(root), val, True)}
     if ilsvrc is not None:
         sets["ilsvrc"] = dataset(Path(ilsvrc), _ilsvrc(Path(ilsvrc), wnids[:classes]), True)
-    return dataset(root, train, False), sets
+    return dataset(Path(root), train, False), sets
 
 
 def _lines(path: Path) -> list[str]:
@@ -60,7 +65,7 @@ def _lines(path: Path) -> list[str]:
     return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def _pairs(path: Path) -> Iterator[tuple[str, str]]:
+def _pairs(path: Path) -> Iterator[Listed]:
     """Yield both parts of each line of a list, "google/q0001/abc.jpg 0"."""
     for line in _lines(path):
         name, *label = line.rsplit(maxsplit=1)
@@ -71,39 +76,33 @@ def _pairs(path: Path) -> Iterator[tuple[str, str]]:
 
 def _synsets(path: Path, classes: int) -> tuple[list[str], tuple[str, ...]]:
     """Read all WordNet ids and the unique names of the first classes, from "n01440764 tench, Tinca tinca"."""
-    found = [line.partition(" ") for line in _lines(path)]
-    if len(found) < classes:
-        raise ValueError(f"`{path}` should name {classes} classes or more. Found {len(found)}.")
-    wnids = [wnid for wnid, _, _ in found]
-    names = [name.split(",")[0].strip() or wnid for wnid, _, name in found]
+    entries = [line.partition(" ") for line in _lines(path)]
+    if len(entries) < classes:
+        raise ValueError(f"`{path}` should name {classes} classes or more. Found {len(entries)}.")
+    wnids = [wnid for wnid, _, _ in entries]
+    names = [name.split(",")[0].strip() or wnid for wnid, _, name in entries]
     unique = [f"{name} ({wnid})" if names.count(name) > 1 else name for wnid, name in zip(wnids, names, strict=True)]
     return wnids, tuple(unique[:classes])
 
 
-def _tree(root: Path, classes: int) -> Iterator[Sample]:
-    """Yield the images in ``google/q0001`` and so on, with the class of the query.
-
-    A line of the map, "1 1", is a query and its class, both counted from 1.
-    """
+def _tree(root: Path, classes: int) -> Iterator[Listed]:
+    """Yield the images in ``google/q0001`` and so on. A line of the map, "1 1", is a query and its class, from 1."""
     path = root / "info" / "queries_synsets_map.txt"
     if not path.is_file():
-        raise FileNotFoundError(
-            f"Neither `{root / 'info' / 'train_filelist_google.txt'}` nor `{path}` exists. They are part of info.tar."
-        )
-    wanted = {str(label + 1): str(label) for label in range(classes)}
+        raise FileNotFoundError(f"Neither train_filelist_google.txt of WebVision's info.tar nor `{path}` exists.")
     for query, label in _pairs(path):
-        if label in wanted:
-            for image in _images(root, f"google/q{query:0>4}"):
-                yield image, wanted[label]
+        if 0 < int(label) <= classes:
+            yield from ((image, str(int(label) - 1)) for image in _images(root, f"google/q{query:0>4}"))
 
 
 def _images(root: Path, folder: str) -> list[str]:
     if not (root / folder).is_dir():
         raise FileNotFoundError(f"The folder `{root / folder}` is missing.")
-    return [f"{folder}/{path.name}" for path in sorted((root / folder).iterdir()) if path.suffix.lower() in SUFFIXES]
+    images = (path for path in sorted((root / folder).iterdir()) if path.suffix.lower() in IMAGE_SUFFIXES)
+    return [f"{folder}/{path.name}" for path in images]
 
 
-def _ilsvrc(folder: Path, wnids: Sequence[str]) -> Iterator[Sample]:
+def _ilsvrc(folder: Path, wnids: Sequence[str]) -> Iterator[Listed]:
     """Yield the validation images of ILSVRC-12, from the folders of these classes or from a list of all images."""
     solution, listed = folder / "LOC_val_solution.csv", folder / "val.txt"
     if solution.is_file():
@@ -112,19 +111,8 @@ def _ilsvrc(folder: Path, wnids: Sequence[str]) -> Iterator[Sample]:
             yield f"{name}.JPEG", boxes.partition(" ")[0]
     elif listed.is_file():
         yield from _pairs(listed)
-    elif not (folder / wnids[0]).is_dir():
-        raise FileNotFoundError(
-            f"`{folder}` has neither val.txt nor LOC_val_solution.csv nor the folder `{wnids[0]}` of a class. "
-            "(The ground-truth list of the devkit does not work, because its classes are in a different order.)"
-        )
-    else:
+    elif (folder / wnids[0]).is_dir():
         yield from ((image, wnid) for wnid in wnids for image in _images(folder, wnid))
-
-
-def _check(folder: Path, paths: Sequence[str]) -> None:
-    if outside := [path for path in paths if path.startswith("/") or ".." in PurePosixPath(path).parts]:
-        raise ValueError(f"A list names images outside `{folder}`: {few(outside)}.")
-    if missing := [path for path in paths if not (folder / path).is_file()]:
-        raise FileNotFoundError(f"{len(missing)} of {len(paths)} images are missing in `{folder}`: {few(missing)}.")
-    if not paths:
-        raise ValueError(f"Found no images of these classes in `{folder}`.")
+    else:  # the ground-truth list of the devkit does not work: its classes are in another order
+        expected = f"val.txt nor LOC_val_solution.csv nor the folder `{wnids[0]}` of a class"
+        raise FileNotFoundError(f"`{folder}` has neither {expected}.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from .. import __version__
 from .._files import checked_fields, json_lines, parse_json, write_whole
 from .._require import require
 
-SUFFIXES = (".npy", ".csv")
-COLUMNS = ("given_label", "label", "noisy_label")  # of a CSV file; the first that exists is read
+AnyLabels = NDArray[Any]
+LABEL_FILE_SUFFIXES = (".npy", ".csv")
+LABEL_COLUMNS = ("given_label", "label", "noisy_label")  # of a CSV file; the first that exists is read
 
 
 class LabelFileError(ValueError):
@@ -43,10 +44,10 @@ class LabelInfo:
     @classmethod
     def measure(
         cls,
-        true: NDArray[Any],
-        given: NDArray[Any],
-        *,
+        true: AnyLabels,
+        given: AnyLabels,
         kind: str,
+        *,
         num_classes: int,
         rate: float | None = None,
         seed: int | None = None,
@@ -54,18 +55,11 @@ class LabelInfo:
         """Compare given labels with the true ones: (N,), (N,) -> info."""
         require(given.shape == true.shape, "given", f"of shape {true.shape}, like the true labels", given.shape)
         confusion = confusion_matrix(true, given, num_classes=num_classes)
-        got = float((true != given).mean()) if len(true) else 0.0
-        return cls(kind, rate, got, seed, num_classes, confusion.tolist(), labels_sha256(given))
-
-    @property
-    def flips(self) -> int | None:
-        if self.confusion is None:
-            return None
-        counts = np.array(self.confusion)
-        return int(counts.sum() - counts.trace())
+        wrong = float((true != given).mean()) if len(true) else 0.0
+        return cls(kind, rate, wrong, seed, num_classes, confusion.tolist(), labels_sha256(given))
 
 
-def confusion_matrix(true: NDArray[Any], given: NDArray[Any], *, num_classes: int) -> NDArray[np.int64]:
+def confusion_matrix(true: AnyLabels, given: AnyLabels, *, num_classes: int) -> NDArray[np.int64]:
     """Count the samples of true class i with given label j: (N,), (N,) -> (C, C).
 
     >>> confusion_matrix(np.array([0, 0, 1]), np.array([0, 1, 1]), num_classes=2)
@@ -79,7 +73,7 @@ def confusion_matrix(true: NDArray[Any], given: NDArray[Any], *, num_classes: in
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def labels_sha256(labels: NDArray[Any]) -> str:
+def labels_sha256(labels: AnyLabels) -> str:
     """Return the SHA-256 of the labels as little-endian int64, independent of their type and the byte order."""
     return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
 
@@ -89,35 +83,31 @@ def info_path(path: str | Path) -> Path:
     return Path(f"{path}.json")
 
 
-def write_labels(path: str | Path, given: NDArray[Any], info: LabelInfo) -> None:
+def write_labels(path: str | Path, given: AnyLabels, info: LabelInfo) -> None:
     """Write given labels, (N,), as .npy or .csv, and their info next to them. Create folders as needed."""
     path = Path(path)
-    require(path.suffix in SUFFIXES, "path", "a .npy or .csv file", str(path))
+    require(path.suffix in LABEL_FILE_SUFFIXES, "path", "a .npy or .csv file", str(path))
     require(given.ndim == 1 and np.issubdtype(given.dtype, np.integer), "given", "(N,) integers", given.shape)
     require(info.sha256 == labels_sha256(given), "info", "the info of these labels, with their checksum", info.sha256)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, npy(given.astype("<i8")) if path.suffix == ".npy" else _csv(given))
+    rows = (f"{index},{label}\n" for index, label in enumerate(given.tolist()))
+    text = "".join((f"index,{LABEL_COLUMNS[0]}\n", *rows))
+    write_whole(path, npy_bytes(given.astype("<i8")) if path.suffix == ".npy" else text.encode())
     write_whole(info_path(path), json_lines(asdict(info), ("confusion",)))
 
 
-def read_labels(path: str | Path, column: str | None = None) -> NDArray[np.int64]:
-    """Read labels from a .npy file, or from a column of a .csv file: -> (N,).
+def read_labels(path: str | Path) -> NDArray[np.int64]:
+    """Read labels from a .npy file, or from a .csv file with a column given_label, label or noisy_label: -> (N,).
 
     If there is a JSON file from ``write_labels``, the labels must match its checksum.
-
-    :param column: name of a column of a .csv file, or index of a column of a .npy file, from 0. By default the first of
-        given_label, label and noisy_label in the header.
     """
     path = Path(path)
-    require(path.suffix in SUFFIXES, "path", "a .npy or .csv file", str(path))
-    content = path.read_bytes()
-    labels = _from_npy(path, content, column) if path.suffix == ".npy" else _from_csv(path, content, column)
-    if column in (None, COLUMNS[0]) and info_path(path).exists():
-        expected, found = read_info(path).sha256, labels_sha256(labels)
-        if found != expected:
-            raise LabelFileError(
-                f"{path} has changed: its labels' sha256 is {found}, but {path.name}.json has {expected}."
-            )
+    require(path.suffix in LABEL_FILE_SUFFIXES, "path", "a .npy or .csv file", str(path))
+    labels = (_from_npy if path.suffix == ".npy" else _from_csv)(path, path.read_bytes())
+    if info_path(path).exists() and (expected := read_info(path).sha256) != (sha256 := labels_sha256(labels)):
+        raise LabelFileError(
+            f"{path} has changed: its labels' sha256 is {sha256}, but {path.name}.json has {expected}."
+        )
     return labels
 
 
@@ -125,60 +115,44 @@ def read_info(path: str | Path) -> LabelInfo:
     """Read the info of a label file."""
     beside = info_path(path)
     with checked_fields(beside, error=LabelFileError, again="remove it to use labels of unknown origin"):
-        record = parse_json(beside.read_bytes())
-        info = LabelInfo(**{field.name: record[field.name] for field in fields(LabelInfo)})
+        info = LabelInfo(**parse_json(beside.read_bytes()))
         require(isinstance(info.num_classes, int), "num_classes", "a whole number", info.num_classes)
         require(isinstance(info.rate_got, float | int | None), "rate_got", "a number or null", info.rate_got)
         return info
 
 
-def npy(labels: NDArray[Any]) -> bytes:
+def npy_bytes(labels: AnyLabels) -> bytes:
     """Return the contents of an .npy file."""
     buffer = io.BytesIO()
     np.save(buffer, labels, allow_pickle=False)
     return buffer.getvalue()
 
 
-def _csv(labels: NDArray[Any]) -> bytes:
-    rows = (f"{index},{label}\n" for index, label in enumerate(labels.tolist()))
-    return "".join((f"index,{COLUMNS[0]}\n", *rows)).encode()
-
-
-def _from_npy(path: Path, content: bytes, column: str | None) -> NDArray[np.int64]:
+def _from_npy(path: Path, content: bytes) -> NDArray[np.int64]:
     try:
-        array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+        array: AnyLabels = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     except Exception:  # a damaged header fails in many ways: TokenError, SyntaxError, MemoryError, ...
         raise LabelFileError(f"{path} is damaged, or is not a .npy file of numbers.") from None
-    shape = "x".join(map(str, array.shape))
-    if column is not None:
-        if array.ndim != 2 or not column.isdecimal() or int(column) >= array.shape[1]:
-            raise LabelFileError(f"{path} has no column {column}: its shape is {shape}, and columns count from 0.")
-        array = array[:, int(column)]
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise LabelFileError(f"{path} should contain a 1-D array of integers. Found {shape} of {array.dtype}.")
+        raise LabelFileError(f"{path} should have integers of shape (N,). Found {array.dtype} of shape {array.shape}.")
     return array.astype(np.int64)
 
 
-def _from_csv(path: Path, content: bytes, column: str | None) -> NDArray[np.int64]:
+def _from_csv(path: Path, content: bytes) -> NDArray[np.int64]:
     try:
-        reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
-        header = [name.strip() for name in next(reader, ())]
-        rows = [(reader.line_num, row) for row in reader]
-    except (UnicodeDecodeError, csv.Error):
-        raise LabelFileError(f"{path} is damaged, or is not a CSV file in UTF-8.") from None
-    column = column or next((name for name in COLUMNS if name in header), " or ".join(COLUMNS))
-    if header.count(column) != 1:
-        raise LabelFileError(f"{path} should have one column {column}. Found {', '.join(header) or 'nothing'}.")
-    while rows and not rows[-1][1]:  # blank lines at the end; elsewhere they are missing labels
-        rows.pop()
-    ours = header == ["index", COLUMNS[0]]  # then the order can be checked
-    labels, at = np.empty(len(rows), dtype=np.int64), header.index(column)
-    for i, (line, row) in enumerate(rows):
+        header, *rows = csv.reader(io.StringIO(content.decode("utf-8-sig").rstrip("\r\n"), newline=""))
+    except (UnicodeDecodeError, csv.Error, ValueError):
+        raise LabelFileError(f"{path} is empty, damaged, or not a CSV file in UTF-8.") from None
+    names = [name.strip() for name in header]
+    column = next((name for name in LABEL_COLUMNS if name in names), " or ".join(LABEL_COLUMNS))
+    if names.count(column) != 1:
+        raise LabelFileError(f"{path} should have one column {column}. Found {', '.join(names)}.")
+    at, labels = names.index(column), np.empty(len(rows), dtype=np.int64)
+    for i, row in enumerate(rows):
         try:
             labels[i] = int(row[at])
         except (ValueError, IndexError, OverflowError):
-            found = repr(row[at]) if at < len(row) else "nothing"
-            raise LabelFileError(f"{path}, line {line}: {column} should be a 64-bit integer, found {found}.") from None
-        if ours and row[0] != str(i):
-            raise LabelFileError(f"{path}, line {line}: the index should be {i}, found {row[0]}.")
+            raise LabelFileError(f"{path}, row {i + 1}: {column} should be a 64-bit integer. Found {row}.") from None
+        if names == ["index", LABEL_COLUMNS[0]] and row[0] != str(i):  # a file of write_labels
+            raise LabelFileError(f"{path}, row {i + 1}: the index should be {i}. Found {row[0]}.")
     return labels

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .._require import require
-from .transition import checked
+from .transition import check_labels
 
 Label = TypeVar("Label", bound=np.integer[Any])
 
@@ -38,16 +38,13 @@ def instance_dependent(
     With seed 0, on CIFAR-10 and CIFAR-100, these are the labels of the released generator with seed 0. Both use NumPy's
     legacy stream in the same order: N uniforms for q, then W for all classes in order, then one uniform per sample.
 
-    x are raw pixels from 0 to 255, so x W_y is in the thousands: the softmax is nearly always a single class, and each
-    image can be confused with one other class only. Pixels are all positive, so this is mostly the class that W_y
-    happens to favour, and the noise differs from seed to seed. Truncation moves the mean of q near the ends of
-    [0, 1]: it is 0.08 for a rate of 0.
+    x are raw pixels, so x W_y is in the thousands: the softmax is nearly always a single class, mostly the one that W_y
+    happens to favour, and the noise differs from seed to seed. Truncation makes the mean of q 0.08 for a rate of 0.
 
-    :param images: uint8, on any device. (N, 3, H, W) is read in the authors' order, channels last; every other shape,
-        (N, H, W, 3), (N, 1, H, W) or flat, is read in the order in which it is stored. The labels do not depend on the
-        device: random numbers are drawn on the CPU and the projection is exact.
+    :param images: uint8, on any device. (N, 3, H, W) is read in the authors' order, channels last; every other shape in
+        the order in which it is stored. The labels do not depend on the device.
     """
-    labels = checked(labels, rate, num_classes, seed)
+    labels = check_labels(labels, rate, num_classes, seed)
     require(len(images) == len(labels), "images", f"{len(labels)} images, one per label", len(images))
     pixels = _flat(torch.as_tensor(images))
     require(pixels.dtype == torch.uint8, "images", "raw pixels, uint8", pixels.dtype)

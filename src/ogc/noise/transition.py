@@ -1,14 +1,12 @@
 """Noise that depends only on the true class: P(given label | true label).
 
-``symmetric``, ``asymmetric`` and ``pair_flip`` flip exact counts, truncated to integers per class; the choice of
-samples is random. With seed 0 they reproduce the labels of the paper's tables, because they use the random stream of
-the released code (NumPy's legacy stream) in the same order. ``by_matrix`` draws each label independently. Labels are
-never changed in place, and the given labels have the same type.
+The counts of flipped labels are exact, truncated to integers per class; the choice of samples is random. With seed 0
+these are the labels of the paper's tables, because the random stream of the released code (NumPy's legacy stream) is
+used in the same order. Labels are never changed in place, and the given labels have the same type.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._require import require
+from .._warn import warn
 
 Label = TypeVar("Label", bound=np.integer[Any])
 
@@ -50,25 +49,19 @@ are in alphabetical order, so these blocks are not the super-classes."""
 def symmetric(labels: NDArray[Label], rate: float, *, num_classes: int, seed: int = 0) -> NDArray[Label]:
     """Move int(rate * size / (C - 1)) samples of each class to each other class: (N,) -> (N,).
 
-    The counts are those of the released code. A rate of 0.5 moves 9 x 277 of the 5,000 samples of a class on CIFAR-10,
-    49.9 %, and 99 x 2 of 500 on CIFAR-100, 39.6 %. The smaller the classes, the more of the rate is lost to truncation.
-    A class with fewer than (C - 1) / rate samples keeps all its labels. ``by_matrix`` has the full rate on average.
+    The smaller the classes, the more of the rate is lost to truncation: 0.5 flips 49.9 % of CIFAR-10's labels, and
+    39.6 % of CIFAR-100's. A class with fewer than (C - 1) / rate samples keeps all its labels.
 
     >>> symmetric(np.array([0, 0, 1, 1]), 0.5, num_classes=2)
     array([0, 1, 0, 1])
     """
-    labels = checked(labels, rate, num_classes, seed)
-    sizes = _sizes(labels, num_classes)
-    counts = (rate / (num_classes - 1) * sizes).astype(np.int64)
-    moved, wanted = int(counts.sum()) * (num_classes - 1), rate * len(labels)
-    if moved < wanted / 2:
-        low, high = sizes.min(), sizes.max()
-        size = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-        warnings.warn(
-            f"Symmetric noise of {rate:g} changes {moved:,} of {len(labels):,} labels, because int(rate * size / "
-            f"{num_classes - 1}) samples of a class move to each other class, where size is {size}. Use another kind, "
-            "such as pairflip, or noise.by_matrix in Python.",
-            stacklevel=2,
+    labels = check_labels(labels, rate, num_classes, seed)
+    counts = (rate / (num_classes - 1) * _sizes(labels, num_classes)).astype(np.int64)
+    moved = int(counts.sum()) * (num_classes - 1)
+    if moved < rate * len(labels) / 2:
+        warn(
+            f"Symmetric noise of {rate:g} changes {moved:,} of {len(labels):,} labels, because its counts per pair of "
+            "classes are rounded down. Use another kind, such as pairflip."
         )
     return _move(labels, np.repeat(counts[:, None], num_classes, axis=1), seed)
 
@@ -81,9 +74,10 @@ def asymmetric(labels: NDArray[Label], rate: float, *, pairs: Mapping[int, int],
     """
     valid = all(0 <= source != target >= 0 for source, target in pairs.items())
     require(valid, "pairs", "from a class to another class, none negative", dict(pairs))
-    labels = integers(labels)
-    num_classes = 1 + max((1, int(labels.max(initial=0)), *pairs.keys(), *pairs.values()))
-    checked(labels, rate, num_classes, seed)
+    labels = np.asarray(labels)
+    largest = int(labels.max(initial=0)) if labels.dtype.kind in "iu" else 0
+    num_classes = 1 + max((1, largest, *pairs.keys(), *pairs.values()))
+    labels = check_labels(labels, rate, num_classes, seed)
     counts = np.zeros((num_classes, num_classes), np.int64)
     sources = list(pairs)
     counts[sources, list(pairs.values())] = rate * _sizes(labels, num_classes)[sources]
@@ -96,28 +90,21 @@ def pair_flip(labels: NDArray[Label], rate: float, *, num_classes: int, seed: in
     >>> pair_flip(np.array([0, 0, 1, 1, 2, 2]), 0.5, num_classes=3)
     array([0, 1, 2, 1, 0, 2])
     """
-    labels = checked(labels, rate, num_classes, seed)
+    labels = check_labels(labels, rate, num_classes, seed)
     return asymmetric(labels, rate, pairs=_cycles([range(num_classes)]), seed=seed)
 
 
 def by_matrix(labels: NDArray[Label], matrix: ArrayLike, *, seed: int = 0) -> NDArray[Label]:
-    """Draw given labels with P(given label j | true label i) = ``matrix[i, j]``: (N,), (C, C) -> (N,).
+    """Draw each given label independently with P(given j | true i) = ``matrix[i, j]``: (N,), (C, C) -> (N,).
 
     >>> by_matrix(np.array([0, 1, 1, 0]), [[0, 1], [0.5, 0.5]])
     array([1, 0, 0, 1])
     """
     T = np.asarray(matrix, dtype=np.float64)
     require(T.ndim == 2 and T.shape[0] == T.shape[1], "matrix", "square", T.shape)
-    outside = np.argwhere(~((T >= 0) & (T <= 1)))  # NaN is outside, too
-    if len(outside):
-        row, column = outside[0].tolist()
-        raise ValueError(f"Parameter `matrix` should be in [0, 1]. Found `matrix[{row}, {column}] = {T[row, column]}`.")
-    for row, total in enumerate(T.sum(1).tolist()):
-        if abs(total - 1) > 1e-6:
-            raise ValueError(
-                f"Parameter `matrix` should have rows that sum to 1. Found `matrix[{row}].sum() = {total}`."
-            )
-    labels = checked(labels, 0, len(T), seed)
+    bad = np.flatnonzero(~((T >= 0).all(1) & (abs(T.sum(1) - 1) <= 1e-6)))  # NaN is bad, too
+    require(not len(bad), "matrix", "probabilities in rows that sum to 1", T[bad[:1]].tolist())
+    labels = check_labels(labels, 0, len(T), seed)
     up_to = T.cumsum(1)
     up_to /= up_to[:, -1:]  # exactly 1 for the last class with any probability, so that no class after it is drawn
     draws, given = np.random.default_rng(seed).random(len(labels)), labels.copy()
@@ -127,7 +114,6 @@ def by_matrix(labels: NDArray[Label], matrix: ArrayLike, *, seed: int = 0) -> ND
 
 
 def _sizes(labels: NDArray[Any], num_classes: int) -> NDArray[np.int64]:
-    """Count the samples of each class: (N,) -> (C,)."""
     return np.bincount(labels.astype(np.int64), minlength=num_classes)
 
 
@@ -139,35 +125,28 @@ def _move(labels: NDArray[Label], counts: NDArray[np.int64], seed: int) -> NDArr
     """
     rng = np.random.RandomState(seed)
     given = labels.copy()
-    by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(_sizes(labels, len(counts)))[:-1])
-    for a, left in enumerate(by_class):
-        for b in np.flatnonzero(counts[a]):
+    for a, row in enumerate(counts):
+        left = np.flatnonzero(labels == a)
+        for b in np.flatnonzero(row):
             if b != a:
-                chosen = rng.choice(len(left), counts[a, b], replace=False)
+                chosen = rng.choice(len(left), row[b], replace=False)
                 given[left[chosen]] = b
                 left = np.delete(left, chosen)
     return given
 
 
-def checked(labels: NDArray[Label], rate: float, num_classes: int, seed: int) -> NDArray[Label]:
+def check_labels(labels: NDArray[Label], rate: float, num_classes: int, seed: int) -> NDArray[Label]:
     """Return the labels as an array, so that lists and tensors can be passed as well. Check all arguments."""
-    labels = integers(labels)
-    require(0 <= rate <= 1, "rate", "in [0, 1]", rate)
-    require(num_classes >= 2, "num_classes", "at least 2", num_classes)
-    require(0 <= seed < 2**32, "seed", "in [0, 2**32)", seed)
-    require(
-        num_classes - 1 <= np.iinfo(labels.dtype).max, "labels", f"of a type that holds {num_classes - 1}", labels.dtype
-    )
-    outside = labels[(labels < 0) | (labels >= num_classes)]
-    require(len(outside) == 0, "labels", f"in [0, {num_classes})", np.unique(outside)[:5].tolist())
-    return labels
-
-
-def integers(labels: NDArray[Label]) -> NDArray[Label]:
-    """Return the labels as an array of integers: (N,) -> (N,). Raise ``ValueError`` for other types and shapes."""
     labels = np.asarray(labels)
     if labels.size == 0 and labels.dtype == np.float64:  # NumPy's type for an empty list
         labels = labels.astype(np.int64)
     require(labels.ndim == 1, "labels", "one-dimensional", labels.shape)
-    require(np.issubdtype(labels.dtype, np.integer), "labels", "of an integer type", labels.dtype)
+    require(labels.dtype.kind in "iu", "labels", "of an integer type", labels.dtype)
+    require(0 <= rate <= 1, "rate", "in [0, 1]", rate)
+    require(num_classes >= 2, "num_classes", "at least 2", num_classes)
+    require(0 <= seed < 2**32, "seed", "in [0, 2**32)", seed)
+    fits = num_classes - 1 <= np.iinfo(labels.dtype).max
+    require(fits, "labels", f"of a type that holds {num_classes - 1}", labels.dtype)
+    outside = labels[(labels < 0) | (labels >= num_classes)]
+    require(len(outside) == 0, "labels", f"in [0, {num_classes})", np.unique(outside)[:5].tolist())
     return labels

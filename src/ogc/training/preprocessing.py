@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._files import checked_fields
 from ..data.augment import Statistics
-from ..data.columns import Encoder
+from ..data.encoder import Encoder
 from .run_folder import PREPROCESSING, CheckpointError, read_part, write_part
 
 if TYPE_CHECKING:

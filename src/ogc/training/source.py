@@ -13,13 +13,13 @@ from torch import Tensor
 from .. import data
 from .._require import did_you_mean, either, few, require
 from ..data import Dataset, Loaded
-from ..data.columns import Encoder
 from ..data.download import Progress
+from ..data.encoder import Encoder
 from ..data.images import ImageFiles
-from ..data.table import read_as_found
+from ..data.rows import column_names
 from ..noise import LabelInfo
 from ..noise.by_kind import Kind, Truth
-from ..noise.human import PUBLISHED, SITE
+from ..noise.human import CIFAR_N_SITE, PUBLISHED
 from .recipe import Checked, Recipe, Share
 
 ONLY_ADDED = "The true noise rate counts only the added noise. Labels that were wrong before count as correct."
@@ -28,7 +28,6 @@ TABLES = (".csv", ".tsv", ".parquet", ".pq")
 ARRAYS = (".npz", ".npy")
 FEATURES = ("digits", "table")
 WITH_IMAGES = ("digits", "cifar10", "cifar100", "folder", "arrays")
-PUBLISHED_FOR = dict(zip(("cifar10", "cifar100"), PUBLISHED, strict=True))
 IN_MEMORY = 4 * 2**30  # bytes of decoded images; larger sets stay on disk
 
 # The options of each kind of source.
@@ -94,7 +93,7 @@ class Source(Checked):
                     f"Parameter `{name}` cannot be used with {NOUNS.get(kind, kind)}. It is only for {only}."
                 )
         if kind == "table" and label is None:
-            columns = few(list(read_as_found(Path(text).expanduser())), 20)
+            columns = few(column_names(Path(text).expanduser()), 20)
             raise ValueError(
                 f"The column with the labels is missing. Give it with --label (label=... in Python). `{text}` has "
                 f"{columns}."
@@ -153,7 +152,7 @@ def check(source: Source, recipe: Recipe) -> None:
     elif kind.name == "file":
         require(source.labels is not None, "labels", "the label file, because the noise is file", None)
     else:
-        known, name = PUBLISHED_FOR[source.kind].keys, kind.name.removeprefix("human:")
+        known, name = PUBLISHED[source.kind].keys, kind.name.removeprefix("human:")
         require(
             name in known, "noise", f"human:KIND with {source.kind}, where KIND is one of {', '.join(known)}", kind.name
         )
@@ -173,12 +172,12 @@ def human_file(source: Source, kind: str) -> Path:
         return source.labels
     assert source.path is not None
     folder = source.path.parent if source.path.is_file() else source.path
-    name = PUBLISHED_FOR[source.kind].name
+    name = PUBLISHED[source.kind].name
     for path in (folder / name, folder.parent / name):
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"{kind} is read from {name}, which is not in `{folder}`. Download it from {SITE} into that "
+        f"{kind} is read from {name}, which is not in `{folder}`. Download it from {CIFAR_N_SITE} into that "
         "folder, or give `ogc train` its path with --labels."
     )
 
@@ -224,12 +223,12 @@ def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | N
         return data.load_digits()
     assert source.path is not None
     if source.kind in ("cifar10", "cifar100"):
-        loader = data.cifar10 if source.kind == "cifar10" else data.cifar100
+        loader = data.load_cifar10 if source.kind == "cifar10" else data.load_cifar100
         return loader(source.path, download=download, progress=progress)
     if source.kind == "webvision":
-        return data.webvision(source.path, size=recipe.size or 224, ilsvrc=source.ilsvrc)
+        return data.load_webvision(source.path, size=recipe.size or 224, ilsvrc=source.ilsvrc)
     if source.kind == "folder":
-        return data.folder(
+        return data.read_folder(
             source.path,
             size=recipe.size or 32,
             val=source.val,
@@ -238,7 +237,7 @@ def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | N
             test=source.test,
         )
     if source.kind == "table":
-        return data.table(
+        return data.read_table(
             source.path,
             source.label or "",
             true=source.true,
@@ -248,7 +247,7 @@ def _read(source: Source, recipe: Recipe, download: bool, progress: Progress | N
             skip_bad=source.skip_bad,
             encoder=encoder,
         )
-    return data.arrays(
+    return data.read_arrays(
         source.path,
         source.labels,
         labels_name=source.label,
@@ -269,7 +268,7 @@ def _in_memory(part: Dataset) -> Dataset:
 def truth_of(source: Source, train: Dataset) -> Truth:
     """Return what noise is made from. Labels count as true if the true ones are unknown."""
     true = train.given if train.true is None else train.true
-    return Truth(source.kind, true.numpy(), train.num_classes, train.class_names, _pixels(source, train))
+    return Truth(source.kind, true.numpy(), train.num_classes, _pixels(source, train))
 
 
 def _pixels(source: Source, train: Dataset) -> Tensor | None:
